@@ -1,0 +1,5 @@
+"""`python -m normae` is the command line."""
+
+from normae.cli import main
+
+main()

@@ -1,0 +1,152 @@
+"""The commands of `normae`."""
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from normae import __version__
+from normae.cli.progress import TrainingDisplay
+from normae.cli.show import describe_run
+from normae.config import read
+from normae.errors import InputError
+from normae.files import atomic_path
+from normae.workflow.loading import load
+from normae.workflow.train import train as train_run
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+console = Console()
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        console.print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+    threads: Annotated[int, typer.Option(help="CPU threads; 0 leaves it to torch.")] = 0,
+) -> None:
+    """Normalized autoencoders: anomaly scores that are likelihoods."""
+    del version
+    logging.basicConfig(format="normae: %(message)s", level=logging.INFO)
+    if threads > 0:
+        torch.set_num_threads(threads)
+
+
+def parse_seeds(text: str | None) -> list[int] | None:
+    """Seeds such as "0-7", "3" or "0,2,5-7"."""
+    if text is None:
+        return None
+    seeds: list[int] = []
+    try:
+        for piece in text.split(","):
+            first, dash, last = piece.partition("-")
+            seeds += range(int(first), int(last) + 1) if dash else [int(first)]
+    except ValueError:
+        raise InputError(f"--seeds: expected a list such as 0-7 or 0,2,5, got {text!r}") from None
+    if not seeds:
+        raise InputError(f"--seeds: expected at least one seed, got {text!r}")
+    return seeds
+
+
+Folder = Annotated[Path, typer.Argument(help="A run folder.", show_default=False)]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(help="A preset or a TOML file of your own.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="The run folder to write.", show_default=False)],
+    override: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, any number of times.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Several seeds side by side, for example 0-7.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was stopped.")] = False,
+) -> None:
+    """Train a normalized autoencoder into a run folder."""
+    run = read(config, override or [])
+    with TrainingDisplay(console) as display:
+        finished = train_run(run, out, parse_seeds(seeds), resume, display)
+    if not finished:
+        again = f"normae train {config} --out {out} --resume"
+        console.print(f"Stopped; the run is safe. Go on with the same options and --resume: {again}", soft_wrap=True)
+        raise typer.Exit(130)
+    console.print(f"Trained: {out}. Next: normae evaluate {out}", soft_wrap=True)
+
+
+@app.command()
+def evaluate(
+    run: Folder,
+    figures: Annotated[bool, typer.Option(help="Draw the figures too.")] = True,
+    device: Device = "auto",
+) -> None:
+    """Compare a trained run with the density that it was trained on: metrics.json and figures/."""
+    from normae.workflow.evaluate import evaluate as evaluate_run
+
+    metrics = evaluate_run(run, figures, device)
+    table = Table("metric", "value", title=str(run))
+    for name, metric in metrics.items():
+        table.add_row(name, str(metric))
+    console.print(table)
+
+
+@app.command()
+def report(run: Folder) -> None:
+    """Write report.html: one self-contained page about an evaluated run."""
+    from normae.workflow.reporting import report as report_run
+
+    console.print(f"Report: {report_run(run)}", soft_wrap=True)
+
+
+@app.command()
+def info(run: Folder) -> None:
+    """Say what a run folder holds and how far it is."""
+    console.print(describe_run(run), soft_wrap=True)
+
+
+@app.command()
+def sample(
+    run: Annotated[str, typer.Argument(help="A run folder or a model of the zoo.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .npz file to write.", show_default=False)],
+    n: Annotated[int, typer.Option("-n", help="Number of events.")] = 10_000,
+    seed: Annotated[int, typer.Option(help="Gives all randomness.")] = 0,
+    latent_steps: Annotated[int | None, typer.Option(help="Length of the latent chain.")] = None,
+    feature_steps: Annotated[int | None, typer.Option(help="Length of the feature chain.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Generate events from a trained model: the array x of an .npz file."""
+    if output.suffix != ".npz":
+        raise InputError(f"--output: expected a name that ends in .npz, got {output}")
+    x = load(run, device).sample(n, seed, latent_steps, feature_steps)
+    with atomic_path(output) as temporary:
+        np.savez(temporary, x=x)
+    console.print(f"{n} events of shape {x.shape[1:]}: {output}", soft_wrap=True)
+
+
+@app.command()
+def reproduce(
+    what: Annotated[str, typer.Argument(help="toy", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="Folder for runs, figures and table.")] = None,
+    from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Train instead of using the zoo.")] = False,
+    configs: Annotated[Path, typer.Option(help="Folder of the presets.")] = Path("configs"),
+    seed: Annotated[int, typer.Option(help="Of new trainings.")] = 0,
+) -> None:
+    """Make the paper's figures and table again, theirs beside ours."""
+    from normae.workflow import reproduce as work
+
+    if what != "toy":
+        raise InputError(f"reproduce: expected toy, got {what!r}")
+    out = out or Path("runs") / f"reproduce-{what}"
+    with TrainingDisplay(console) as display:
+        result = work.reproduce_toy(out, from_scratch, configs, seed, display)
+    table = Table(*work.header(result), title="Section 3.2: the NAE on the two-Gaussian toy")
+    for row in work.rows(result):
+        table.add_row(*row)
+    console.print(table)
+    console.print(f"Table: {out / 'table.md'}; figures and reports in the run folders beside it", soft_wrap=True)

@@ -1,0 +1,43 @@
+"""What `normae info` says about a run folder."""
+
+from pathlib import Path
+
+from normae.config import Run, read
+from normae.runs import RunFolder, read_json
+
+
+def describe_run(path: Path) -> str:
+    """A few lines about the run, or about each run of a folder with several seeds."""
+    folder = RunFolder(path)
+    if not folder.config.is_file() and folder.members():
+        return "\n\n".join(_describe(member) for member in folder.members())
+    return _describe(RunFolder.existing(path))
+
+
+def _describe(run: RunFolder) -> str:
+    config = read(run.config)
+    lines = [
+        f"{run.path}: {config.name}, seed {config.seed}",
+        f"  data           {config.data.density or config.data.file}, {config.data.train} training events",
+        f"  latent chain   {config.sampling.latent.describe()}",
+        f"  feature chain  {config.sampling.feature.describe()}",
+        f"  state          {_state(run, config)}",
+    ]
+    if run.provenance.is_file():
+        facts = read_json(run.provenance)
+        lines.append(f"  trained on     {facts['device']} in {facts['wall_seconds']} s, backend {facts['backend']}")
+    if run.metrics.is_file():
+        metrics = run.read_metrics()
+        lines += [f"  {name:<28} {m['value']:.6g} ± {m['error']:.2g}" for name, m in metrics.items()]
+    return "\n".join(lines)
+
+
+def _state(run: RunFolder, config: Run) -> str:
+    if run.model.is_file():
+        return "evaluated" if run.metrics.is_file() else "trained, not evaluated"
+    history = run.read_history()
+    if not history:
+        return "begun; continue with normae train ... --resume"
+    last = history[-1]
+    epochs = config.pretraining.epochs if last["phase"] == "pretraining" else config.training.epochs
+    return f"{last['phase']}, iteration {last['iteration']} of {epochs} epochs; continue with normae train ... --resume"

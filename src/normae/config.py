@@ -1,0 +1,213 @@
+"""The configuration of a run: frozen dataclasses composed into one `Run`, read from TOML.
+
+An unknown key is an error that names the key and the nearest right one; so is a value of the wrong type. Nothing is
+converted silently.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import cattrs
+from cattrs.errors import BaseValidationError
+from cattrs.v import transform_error
+
+from normae.data.toys import DENSITIES
+from normae.errors import InputError
+from normae.networks.autoencoder import NetworkConfig
+from normae.sampling.config import SamplingConfig
+from normae.statistics import ClassifierSettings
+from normae.training.config import GuardConfig, PhaseConfig, TemperatureConfig, TrainingConfig
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the training events come from: a toy density or a file, never both.
+
+    Args:
+        density: a key of `normae.data.DENSITIES`.
+        file: a .npy file, or a .npz file with an array `x`.
+        train: number of training events; 0 takes all of a file that are not held out for the test.
+        test: number of test events, drawn apart from the training events.
+    """
+
+    density: str | None = None
+    file: str | None = None
+    train: int = 500_000
+    test: int = 250_000
+
+    def __post_init__(self) -> None:
+        if (self.density is None) == (self.file is None):
+            raise InputError("data: expected either density or file, and not both")
+        if self.density is not None and self.density not in DENSITIES:
+            raise InputError(f"data.density: expected one of {sorted(DENSITIES)}, got {self.density!r}")
+        if self.train < (1 if self.density else 0) or self.test < 0:
+            raise InputError(f"data: expected positive numbers of events, got train = {self.train}, test = {self.test}")
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How a run is judged.
+
+    Args:
+        grid: points along each axis of the paper's test grid.
+        grid_limit: the test grid covers [-limit, limit] in each feature.
+        log_z_cells: cells along each axis for log Z, over the bounds of the feature chain.
+        long_factor: how much longer than the paper's recipe the feature chains of the second kind of samples are.
+        classifier: the classifier test.
+    """
+
+    grid: int = 500
+    grid_limit: float = 4.0
+    log_z_cells: int = 1000
+    long_factor: int = 10
+    classifier: ClassifierSettings = field(default_factory=ClassifierSettings)
+
+    def __post_init__(self) -> None:
+        if self.grid < 2 or self.grid_limit <= 0 or self.long_factor < 1:
+            raise InputError("evaluation: expected grid >= 2, grid_limit > 0 and long_factor >= 1")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that decides the result of a run."""
+
+    data: DataConfig
+    name: str = "run"
+    seed: int = 0
+    device: str = "auto"
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    temperature: TemperatureConfig = field(default_factory=TemperatureConfig)
+    pretraining: PhaseConfig = field(default_factory=PhaseConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise InputError(f"seed: expected a whole number of at least 0, got {self.seed}")
+
+
+# --- reading
+
+
+def _exactly(kind: type, name: str) -> Any:
+    def structure(value: Any, _: Any) -> Any:
+        if kind is float and type(value) is int:
+            return float(value)
+        if type(value) is not kind:
+            raise ValueError(f"expected {name}, got {value!r}")
+        return value
+
+    return structure
+
+
+def _converter() -> cattrs.Converter:
+    converter = cattrs.Converter(forbid_extra_keys=True)
+    converter.register_structure_hook(int, _exactly(int, "a whole number"))
+    converter.register_structure_hook(float, _exactly(float, "a number"))
+    converter.register_structure_hook(str, _exactly(str, "a text"))
+    converter.register_structure_hook(bool, _exactly(bool, "true or false"))
+    return converter
+
+
+def _check_keys(content: Mapping[str, Any], cls: type, where: str, source: str) -> None:
+    hints = get_type_hints(cls)
+    known = [f.name for f in fields(cls)]
+    for key, value in content.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
+            raise InputError(f"{source}: unknown key {where + key!r}; {hint}")
+        if is_dataclass(hints[key]):
+            if not isinstance(value, Mapping):
+                raise InputError(f"{source}: {where + key}: expected a table, got {value!r}")
+            _check_keys(value, hints[key], f"{where}{key}.", source)
+
+
+def structure(content: Mapping[str, Any], source: str = "configuration") -> Run:
+    """The run that nested dictionaries describe."""
+    _check_keys(content, Run, "", source)
+    try:
+        return _converter().structure(content, Run)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+    except BaseValidationError as error:
+        raise InputError(f"{source}: {_first_message(error)}") from None
+
+
+def _first_message(error: BaseValidationError) -> str:
+    """The first problem of a cattrs error, as `section.key: what was expected`."""
+
+    def describe(exception: BaseException, _: Any) -> str:
+        if isinstance(exception, KeyError):
+            return f"the key {exception} is missing"
+        return str(exception)
+
+    message = transform_error(error, path="", format_exception=describe)[0]
+    text, _, place = message.rpartition(" @ ")
+    return f"{place.strip('.')}: {text}" if place.strip(".") else text
+
+
+def read(path: str | Path, overrides: Sequence[str] = ()) -> Run:
+    """The run of a TOML file, with overrides such as "training.epochs=5"."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such configuration file")
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not a TOML file ({error})") from None
+    for override in overrides:
+        _set(content, override)
+    return structure(content, str(path))
+
+
+def _set(content: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise InputError(f"--set: expected section.key=value, got {override!r}")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *sections, last = key.strip().split(".")
+    for section in sections:
+        content = content.setdefault(section, {})
+        if not isinstance(content, dict):
+            raise InputError(f"--set: {key.strip()!r} goes through {section!r}, which is a value and not a table")
+    content[last] = value
+
+
+# --- writing
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    return repr(value)
+
+
+def _lines(config: Any, where: str) -> list[str]:
+    plain, tables = [], []
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if is_dataclass(value):
+            tables += ["", f"[{where}{f.name}]", *_lines(value, f"{where}{f.name}.")]
+        elif value is not None:
+            plain.append(f"{f.name} = {_toml_value(value)}")
+    return plain + tables
+
+
+def to_toml(run: Run) -> str:
+    """The complete configuration as TOML; reading it gives the same run."""
+    return "\n".join(_lines(run, "")) + "\n"

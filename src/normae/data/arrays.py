@@ -1,0 +1,54 @@
+"""Events from array files, checked before anything is trained or scored on them."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normae.errors import InputError
+
+
+def read_events(path: str | Path) -> Tensor:
+    """The events of a `.npy` file, or of the array `x` of a `.npz` file, as float32 with shape (N, *event)."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; give a .npy file or a .npz file with an array x")
+    try:
+        content = np.load(path, allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise InputError(f"{path}: expected a .npy or .npz file without pickled objects ({error})") from None
+    if isinstance(content, np.lib.npyio.NpzFile):
+        with content:
+            if "x" not in content:
+                raise InputError(f"{path}: expected an array named x, got {sorted(content)}")
+            content = _member(content, path)
+    if not np.issubdtype(content.dtype, np.number) or np.issubdtype(content.dtype, np.complexfloating):
+        raise InputError(f"{path}: expected real numbers, got dtype {content.dtype}")
+    return check_events(torch.from_numpy(np.ascontiguousarray(content, dtype=np.float32)), str(path))
+
+
+def _member(content: "np.lib.npyio.NpzFile", path: Path) -> np.ndarray:
+    import zipfile
+
+    try:
+        array: np.ndarray = content["x"]
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: the array x cannot be read ({error})") from None
+    return array
+
+
+def check_events(x: Tensor, name: str, event: tuple[int, ...] | None = None) -> Tensor:
+    """`x` itself if it is a finite, non-empty sample of events of shape `event`; otherwise one clear sentence."""
+    if x.ndim < 2:
+        raise InputError(f"{name}: expected events of shape (N, *event), got shape {tuple(x.shape)}")
+    if len(x) == 0:
+        raise InputError(f"{name}: expected at least one event, got none")
+    if event is not None and tuple(x.shape[1:]) != tuple(event):
+        raise InputError(f"{name}: expected events of shape {tuple(event)}, got {tuple(x.shape[1:])}")
+    finite = torch.isfinite(x).flatten(1).all(dim=1)
+    if not bool(finite.all()):
+        first = int((~finite).nonzero()[0])
+        count = int((~finite).sum())
+        raise InputError(f"{name}: NaN or infinity in {count} of {len(x)} events, the first at row {first}; remove them")
+    return x

@@ -1,0 +1,22 @@
+"""Splits of one sample into parts that cannot overlap."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from normae.errors import InputError
+
+
+def split(n: int, sizes: Sequence[int], generator: torch.Generator) -> list[Tensor]:
+    """Index sets of the given sizes into `n` events, disjoint by construction.
+
+    All parts are consecutive pieces of one permutation. A sample that is too short is an error, never a shared event.
+    """
+    if any(size < 0 for size in sizes):
+        raise InputError(f"expected sizes of at least 0, got {list(sizes)}")
+    if sum(sizes) > n:
+        raise InputError(f"expected at least {sum(sizes)} events for parts of {list(sizes)}, got {n}")
+    order = torch.randperm(n, generator=generator)
+    parts = torch.split(order[: sum(sizes)], list(sizes))
+    return list(parts)

@@ -1,0 +1,13 @@
+"""The exceptions that a user can meet, each of which says what to do next."""
+
+
+class InputError(ValueError):
+    """What the user gave cannot be used. One sentence; the command line shows it and exits with code 2."""
+
+
+class LogZUnknown(InputError):
+    """log p was asked of a model whose partition function is not known."""
+
+
+class TrainingDiverged(RuntimeError):
+    """A training ran away and the allowed number of rollbacks is used up."""

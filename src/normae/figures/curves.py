@@ -1,0 +1,62 @@
+"""The course of a training: energies in units of the temperature, the temperature, and the acceptance.
+
+At the maximum of the likelihood E+ (data) and E- (chains) have the same mean: their curves meet and stay together. The
+temperature settles, and a chain that samples neither freezes (acceptance near 0) nor crawls (near 1).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from normae.errors import InputError
+from normae.statistics.arrays import Array
+
+ACCEPTANCES = {
+    "latent_acceptance": ("latent chain", "tab:green"),
+    "feature_acceptance": ("feature chain", "tab:purple"),
+}
+
+
+def training_curves(axes: Sequence[Axes], records: Sequence[Mapping[str, Any]]) -> Sequence[Axes]:
+    """Three axes for the energies, the temperature and the acceptance, from the lines of a metrics.jsonl.
+
+    Args:
+        axes: three of them, in this order.
+        records: each with `iteration`, `positive_energy`, `negative_energy` and `temperature`, and where there is one
+            `latent_acceptance` and `feature_acceptance`. Lines without energies, as of a pretraining, are left out.
+    """
+    used = [record for record in records if {"positive_energy", "negative_energy", "temperature"} <= record.keys()]
+    if not used:
+        raise InputError("no line of the metrics holds positive_energy, negative_energy and temperature")
+    iteration, temperature = _column(used, "iteration"), _column(used, "temperature")
+    for name, label, colour in (("positive", "$E^+/T$, data", "tab:blue"), ("negative", "$E^-/T$, chains", "tab:red")):
+        _line(axes[0], iteration, _column(used, f"{name}_energy") / temperature, colour, label)
+    _line(axes[1], iteration, temperature, "tab:orange")
+    for name, (label, colour) in ACCEPTANCES.items():
+        if any(record.get(name) is not None for record in used):
+            _line(axes[2], iteration, _column(used, name), colour, label)
+    _dress(axes, iteration)
+    return axes
+
+
+def _column(records: Sequence[Mapping[str, Any]], name: str) -> Array:
+    """The values of `name` with shape (N,), NaN where a record has none."""
+    values = (record.get(name) for record in records)
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _line(ax: Axes, x: Array, y: Array, colour: str, label: str | None = None) -> None:
+    ax.plot(x, y, color=colour, label=label, linewidth=1.2, marker="." if len(x) < 3 else None)
+
+
+def _dress(axes: Sequence[Axes], iteration: Array) -> None:
+    for ax, label in zip(axes, ("energy / temperature", "temperature $T$", "acceptance"), strict=True):
+        ax.set(xlabel="iteration", ylabel=label)
+        if iteration[-1] > iteration[0]:
+            ax.set_xlim(iteration[0], iteration[-1])
+    axes[2].set_ylim(0, 1.03)
+    for ax in (axes[0], axes[2]):
+        if ax.get_legend_handles_labels()[0]:
+            ax.legend()

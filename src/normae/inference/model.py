@@ -1,0 +1,168 @@
+"""A trained model: energy, score, log-likelihood and samples."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normae.energy import ReconstructionEnergy
+from normae.errors import InputError, LogZUnknown
+from normae.inference.log_z import LogZ
+from normae.networks.autoencoder import Autoencoder
+from normae.random import stream
+from normae.sampling.chain import Chain, run_chain
+from normae.sampling.config import ChainConfig, SamplingConfig
+from normae.sampling.manifold import into_bounds, latent_noise
+
+GENERATION_FACTOR = 8
+"""The paper generates with latent chains eight times as long as in training."""
+
+
+class Model:
+    """A normalized autoencoder, p(x) = exp(-E(x)/T)/Z.
+
+    Arrays may be numpy or torch, and what comes out is of the kind that went in.
+
+    Args:
+        autoencoder: the trained network.
+        temperature: T.
+        event: shape of an event.
+        sampling: the chains that it was trained with.
+        log_z: log Z, where known.
+        name: how the model is called in messages.
+    """
+
+    def __init__(
+        self,
+        autoencoder: Autoencoder,
+        temperature: float,
+        event: tuple[int, ...],
+        sampling: SamplingConfig,
+        log_z: LogZ | None = None,
+        name: str = "model",
+    ) -> None:
+        self.autoencoder = autoencoder.eval().requires_grad_(False)
+        self.temperature = temperature
+        self.event = event
+        self.sampling = sampling
+        self.name = name
+        self._log_z = log_z
+        self._energy = ReconstructionEnergy(autoencoder)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.autoencoder.parameters()).device
+
+    def to(self, device: torch.device | str) -> "Model":
+        """The same model with its weights on `device`."""
+        self.autoencoder.to(device)
+        self._energy = ReconstructionEnergy(self.autoencoder)
+        return self
+
+    @property
+    def log_z(self) -> LogZ:
+        """log Z with its error; a named error where it is not known."""
+        if self._log_z is None:
+            raise LogZUnknown(
+                f"{self.name}: log Z is not known for events of shape {self.event}; use score, which is E/T, "
+                "or give the model a log Z"
+            )
+        return self._log_z
+
+    @log_z.setter
+    def log_z(self, value: LogZ) -> None:
+        self._log_z = value
+
+    @property
+    def energy_function(self) -> ReconstructionEnergy:
+        """E as a callable from tensors (N, *event) to (N,), with its own `value_and_grad`."""
+        return self._energy
+
+    def energy(self, x: Any) -> Any:
+        """Reconstruction error, mean over features, with shape (N,) for x with shape (N, *event)."""
+        return self._apply(self._energy, x)
+
+    def score(self, x: Any) -> Any:
+        """E/T with shape (N,): always defined, higher is more anomalous."""
+        return self._apply(lambda events: self._energy(events) / self.temperature, x)
+
+    def log_prob(self, x: Any) -> Any:
+        """log p = -E/T - log Z with shape (N,)."""
+        log_z = self.log_z.value
+        return self._apply(lambda events: -self._energy(events) / self.temperature - log_z, x)
+
+    def _apply(self, function: Any, x: Any) -> Any:
+        if isinstance(x, Tensor):
+            return function(self._check(x))
+        events = self._check(torch.as_tensor(np.asarray(x), dtype=torch.float32))
+        with torch.no_grad():
+            pieces = [function(piece.to(self.device)).cpu() for piece in torch.split(events, 1 << 16)]
+        return (torch.cat(pieces) if pieces else torch.zeros(0)).numpy()
+
+    def _check(self, x: Tensor) -> Tensor:
+        if tuple(x.shape[1:]) != self.event or x.ndim < 2:
+            got = tuple(x.shape[1:]) if x.ndim > 1 else tuple(x.shape)
+            raise InputError(f"{self.name}: expected events of shape {self.event}, got {got}")
+        return x
+
+    def draw(self, generator: torch.Generator) -> "Model":  # noqa: ARG002
+        """One weight draw; only a Bayesian model has them."""
+        raise InputError(f"{self.name} is deterministic and has no weight draws; train a Bayesian model for them")
+
+    def log_prob_draws(self, x: Any, n: int = 100, seed: int = 0) -> Any:  # noqa: ARG002
+        """log p for each of `n` weight draws; only a Bayesian model has them."""
+        raise InputError(f"{self.name} is deterministic and has no weight draws; train a Bayesian model for them")
+
+    def sample(
+        self,
+        n: int,
+        seed: int = 0,
+        latent_steps: int | None = None,
+        feature_steps: int | None = None,
+        chunk: int = 50_000,
+    ) -> np.ndarray:
+        """`n` events with shape (n, *event), by the paper's recipe for generation.
+
+        A latent chain from noise, without buffer, eight times as long as in training, decoded, clipped into the
+        bounds, then a feature chain as long as in training.
+
+        Args:
+            seed: gives all randomness.
+            latent_steps, feature_steps: lengths of the chains, where they should differ from the recipe.
+            chunk: events that are in memory at a time.
+        """
+        if n < 1:
+            raise InputError(f"n: expected at least 1 event, got {n}")
+        generator = stream(seed, "sample", self.device)
+        pieces = [
+            self.sample_chain(min(chunk, n - start), generator, latent_steps, feature_steps).position.cpu().numpy()
+            for start in range(0, n, chunk)
+        ]
+        return np.concatenate(pieces)
+
+    def sample_chain(
+        self,
+        n: int,
+        generator: torch.Generator,
+        latent_steps: int | None = None,
+        feature_steps: int | None = None,
+        trace: int | None = None,
+    ) -> Chain:
+        """The feature chain of `sample`, with positions (n, *event) and its acceptance, on the model's device."""
+        latent = _lengthened(self.sampling.latent, latent_steps, GENERATION_FACTOR)
+        feature = _lengthened(self.sampling.feature, feature_steps, 1)
+        like = next(self.autoencoder.parameters())
+        z = latent_noise(self._energy, n, generator, like)
+        end = run_chain(self._energy.latent(), z, latent, self.temperature, generator)
+        with torch.no_grad():
+            start = into_bounds(self._energy.decode(end.position), feature)
+        return run_chain(self._energy, start, feature, self.temperature, generator, trace=trace)
+
+
+def _lengthened(config: ChainConfig, steps: int | None, factor: int) -> ChainConfig:
+    from dataclasses import replace
+
+    length = factor * config.steps if steps is None else steps
+    return replace(config, steps=length, adapt=None)

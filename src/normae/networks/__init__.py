@@ -1,0 +1,7 @@
+"""Encoders and decoders, and the autoencoder that pairs them."""
+
+from normae.networks.autoencoder import Autoencoder, NetworkConfig, build_mlp_autoencoder
+from normae.networks.mlp import ACTIVATIONS, MLP
+from normae.networks.parameters import Layout, call
+
+__all__ = ["ACTIVATIONS", "MLP", "Autoencoder", "Layout", "NetworkConfig", "build_mlp_autoencoder", "call"]

@@ -1,0 +1,157 @@
+"""The run folder: what it holds, its lock, and files that appear whole or not at all.
+
+    config.toml            the complete configuration
+    model.safetensors      weights, temperature, log Z (in the header)
+    checkpoint/            what resuming needs
+    metrics.jsonl          one line a window of iterations
+    metrics.json           final figures, each {"value": v, "error": e}
+    provenance.json        versions, commit, seed, data hash, device, wall time
+    figures/               each as SVG and PDF, with its numbers as CSV
+    report.html
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from normae.errors import InputError
+from normae.files import atomic_path, write_json, write_text
+
+WEIGHTS_FORMAT = "normae-1"
+
+
+class RunFolder:
+    """Paths and files of one run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.toml"
+        self.model = self.path / "model.safetensors"
+        self.checkpoint = self.path / "checkpoint" / "state.safetensors"
+        self.history = self.path / "metrics.jsonl"
+        self.metrics = self.path / "metrics.json"
+        self.provenance = self.path / "provenance.json"
+        self.figures = self.path / "figures"
+        self.report = self.path / "report.html"
+
+    @classmethod
+    def existing(cls, path: str | Path) -> "RunFolder":
+        """The folder at `path`, which must be a run folder."""
+        run = cls(path)
+        if not run.path.is_dir():
+            raise InputError(f"{path}: no such run folder; make one with `normae train CONFIG --out {path}`")
+        if not run.config.is_file():
+            if members := run.members():
+                names = ", ".join(member.path.name for member in members)
+                raise InputError(f"{path}: holds several runs, name one of them: {names}")
+            raise InputError(f"{path}: not a run folder, it has no config.toml")
+        return run
+
+    def members(self) -> list["RunFolder"]:
+        """The runs of a folder that was made with several seeds."""
+        found = [p for p in self.path.glob("seed-*") if (p / "config.toml").is_file()]
+        return [RunFolder(p) for p in sorted(found, key=lambda p: int(p.name.removeprefix("seed-")))]
+
+    def read_metrics(self) -> dict[str, dict[str, float]]:
+        """The final figures, or an error that says how to make them."""
+        if not self.metrics.is_file():
+            raise InputError(f"{self.path}: not evaluated yet; run `normae evaluate {self.path}` first")
+        content: dict[str, dict[str, float]] = read_json(self.metrics)
+        return content
+
+    def read_history(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl."""
+        if not self.history.is_file():
+            return []
+        return [json.loads(line) for line in self.history.read_text(encoding="utf-8").splitlines()]
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file, or one clear sentence."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path}: cannot be read as JSON ({error})") from None
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold `folder` for this process. The kernel frees the lock when the process ends, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{folder}: in use by a running job; wait for it or choose another folder") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
+    """Tensors with a header of JSON values, atomically."""
+    metadata = {"format": WEIGHTS_FORMAT, **{name: json.dumps(value) for name, value in header.items()}}
+    content = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    with atomic_path(path) as temporary:
+        save_file(content, temporary, metadata=metadata)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and header that `write_tensors` wrote; one clear sentence for any other file."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; the run is not finished, go on with `normae train ... --resume`")
+    try:
+        with safe_open(path, framework="pt") as stream:
+            metadata = stream.metadata() or {}
+            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise InputError(f"{path}: truncated or not a safetensors file ({error})") from None
+    if metadata.pop("format", None) != WEIGHTS_FORMAT:
+        raise InputError(f"{path}: a safetensors file, but not one of normae ({WEIGHTS_FORMAT})")
+    return tensors, {name: json.loads(value) for name, value in metadata.items()}
+
+
+class History:
+    """Appends lines to a metrics.jsonl, each in one write, and can return to an earlier length."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add one line."""
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(descriptor, (json.dumps(line) + "\n").encode())
+        finally:
+            os.close(descriptor)
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def truncate(self, size: int) -> None:
+        """Forget what was written after `size` bytes."""
+        if self.size > size:
+            os.truncate(self.path, size)
+
+
+__all__ = [
+    "History",
+    "RunFolder",
+    "locked",
+    "read_json",
+    "read_tensors",
+    "write_json",
+    "write_tensors",
+    "write_text",
+]

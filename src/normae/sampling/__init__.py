@@ -1,0 +1,25 @@
+"""Langevin chains: the kernel, the runner, the on-manifold start, the replay buffer and the diagnostics."""
+
+from normae.sampling.buffer import ReplayBuffer
+from normae.sampling.chain import Chain, langevin, run_chain
+from normae.sampling.config import ChainConfig, SamplingConfig
+from normae.sampling.diagnostics import effective_sample_size, split_r_hat
+from normae.sampling.manifold import Negatives, StepSizes, adapted, into_bounds, latent_noise, negatives, spread
+
+__all__ = [
+    "Chain",
+    "ChainConfig",
+    "Negatives",
+    "ReplayBuffer",
+    "SamplingConfig",
+    "StepSizes",
+    "adapted",
+    "effective_sample_size",
+    "into_bounds",
+    "langevin",
+    "latent_noise",
+    "negatives",
+    "run_chain",
+    "split_r_hat",
+    "spread",
+]

@@ -1,0 +1,156 @@
+"""Chains of Langevin steps: the runner, and the public entry for any energy."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normae.energy import Energy
+from normae.errors import InputError
+from normae.random import Generators
+from normae.sampling.config import BoundsRule, ChainConfig, ClipRule, Metropolis, Sphere
+from normae.sampling.langevin import Scalar, Scale, init, step
+
+
+class Chain(NamedTuple):
+    """The end of a chain.
+
+    Args:
+        position: with shape (N, *event).
+        energy: at the position, with shape (N,).
+        acceptance: share of accepted samples, with shape (steps,); (steps, S) for S models side by side.
+        trace: recorded positions with shape (records, N, *event), where asked for.
+    """
+
+    position: Any
+    energy: Any
+    acceptance: Any
+    trace: Any
+
+
+def default_noise(step_size: Scalar, config: ChainConfig) -> Scalar:
+    """sigma = sqrt(2 lambda), or the configured sigma moved along with an adapted lambda, sigma^2/lambda fixed."""
+    ratio = 2.0 if config.noise is None else config.noise**2 / config.step_size
+    if isinstance(step_size, Tensor):
+        return (ratio * step_size).sqrt()
+    return math.sqrt(ratio * step_size)
+
+
+def run_chain(
+    energy: Energy,
+    start: Tensor,
+    config: ChainConfig,
+    temperature: Scalar,
+    generators: Generators,
+    step_size: Scalar | None = None,
+    trace: int | None = None,
+    members: int = 1,
+) -> Chain:
+    """Run `config.steps` steps from `start`, with shape (N, *event).
+
+    Args:
+        temperature: T, a number or a tensor with shape (N,).
+        step_size: lambda where it differs from the configured one, a number or a tensor with shape (N,).
+        trace: record every `trace`-th position.
+        members: number S of models whose samples stand in S equal blocks, for the acceptance.
+    """
+    step_size = config.step_size if step_size is None else step_size
+    sigma = default_noise(step_size, config)
+    state = init(start, energy, config)
+    if state.energy.shape != (len(start),):
+        raise InputError(f"expected energies of shape {(len(start),)}, got {tuple(state.energy.shape)}")
+    shares: list[Tensor] = []
+    records: list[Tensor] = []
+    for t in range(config.steps):
+        noise = sigma / (1 + t) if config.anneal else sigma
+        state, info = step(state, energy, config, Scale(temperature, step_size, noise), generators)
+        shares.append(info.accepted.reshape(members, -1).double().mean(1))
+        if trace is not None and (t + 1) % trace == 0:
+            records.append(state.position)
+    acceptance = torch.stack(shares) if shares else torch.ones(0, members, dtype=torch.float64, device=start.device)
+    return Chain(state.position, state.energy, acceptance, torch.stack(records) if records else None)
+
+
+def langevin(
+    energy: Energy,
+    start: Any,
+    *,
+    temperature: float,
+    step_size: float,
+    steps: int,
+    generator: torch.Generator,
+    noise: float | None = None,
+    metropolis: Metropolis = "exact",
+    bounds: tuple[float, float] | None = None,
+    bounds_rule: BoundsRule = "reject",
+    clip: float | None = None,
+    clip_rule: ClipRule = "norm",
+    sphere: Sphere | None = None,
+    anneal: bool = False,
+    trace: int | None = None,
+) -> Chain:
+    """Sample exp(-E/T) with a Metropolis-adjusted Langevin chain.
+
+    Args:
+        energy: callable from a tensor with shape (N, *event) to one with shape (N,), differentiable; where it offers
+            `value_and_grad(x)`, that is used.
+        start: starting points with shape (N, *event), numpy or torch; the results are of the same kind.
+        temperature: T.
+        step_size: lambda.
+        steps: number of steps.
+        generator: where all randomness comes from.
+        noise, metropolis, bounds, bounds_rule, clip, clip_rule, sphere, anneal: see `ChainConfig`.
+        trace: record every `trace`-th position.
+
+    Returns:
+        A chain whose `position` has shape (N, *event) and whose `acceptance` has shape (steps,).
+    """
+    _check_choices(metropolis=metropolis, bounds_rule=bounds_rule, clip_rule=clip_rule, sphere=sphere)
+    config = ChainConfig(
+        steps=steps, step_size=step_size, noise=noise, metropolis=metropolis, bounds=bounds, bounds_rule=bounds_rule,
+        clip=clip, clip_rule=clip_rule, sphere=sphere, anneal=anneal,
+    )  # fmt: skip
+    if not 0 < temperature < math.inf:
+        raise InputError(f"temperature: expected a positive number, got {temperature}")
+    if trace is not None and trace < 1:
+        raise InputError(f"trace: expected a number of steps of at least 1, got {trace}")
+    position = _start(start, config)
+    chain = run_chain(energy, position, config, float(temperature), generator, trace=trace)
+    chain = chain._replace(acceptance=chain.acceptance[:, 0])
+    if isinstance(start, Tensor):
+        return chain
+    return Chain(*[None if part is None else part.numpy() for part in chain])
+
+
+_CHOICES: dict[str, tuple[str | None, ...]] = {
+    "metropolis": ("exact", "off"),
+    "bounds_rule": ("reject", "clamp"),
+    "clip_rule": ("norm", "row", "value"),
+    "sphere": (None, "geodesic", "project"),
+}
+
+
+def _check_choices(**given: str | None) -> None:
+    for name, value in given.items():
+        if value not in _CHOICES[name]:
+            raise InputError(f"{name}: expected one of {list(_CHOICES[name])}, got {value!r}")
+
+
+def _start(start: Any, config: ChainConfig) -> Tensor:
+    position = start.detach() if isinstance(start, Tensor) else torch.from_numpy(np.array(start))
+    if not position.is_floating_point():
+        position = position.to(torch.get_default_dtype())
+    if position.ndim < 2 or len(position) == 0:
+        raise InputError(f"start: expected points of shape (N, *event) with N >= 1, got {tuple(position.shape)}")
+    if not bool(torch.isfinite(position).all()):
+        raise InputError("start: expected finite points, got NaN or infinity")
+    if config.bounds is not None and not bool(((position >= config.bounds[0]) & (position <= config.bounds[1])).all()):
+        raise InputError(f"start: expected points within the bounds {config.bounds}, got points outside")
+    if config.sphere is not None:
+        if position.ndim != 2:
+            raise InputError(f"start: expected points of shape (N, d) on the sphere, got {tuple(position.shape)}")
+        if not torch.allclose(position.norm(dim=1), position.new_ones(len(position)), atol=1e-4):
+            raise InputError("start: expected points of unit length on the sphere; divide them by their norm")
+    return position

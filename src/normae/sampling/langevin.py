@@ -1,0 +1,183 @@
+"""One step of a Metropolis-adjusted Langevin chain on p(x) = exp(-E(x)/T)/Z.
+
+The proposal is a drift and a kick, Eq. (lmc) of the paper,
+
+    y = x - (lambda/T) g(x) + sigma eps,
+
+with g the gradient of E, clipped or not. It is accepted, for each sample on its own, with probability min(1, a),
+
+    log a = -(E(y) - E(x))/T + (|y - x + (lambda/T) g(x)|^2 - |x - y + (lambda/T) g(y)|^2) / (2 sigma^2).
+
+This holds for any deterministic g that is the same function both ways, so a clipped gradient stays exact, and for any
+sigma. Steps that leave the bounds are refused (exact) or clamped to the edge (not exact: the proposal density changes).
+
+On the unit sphere the step is a tangent vector v = P_x(-(lambda/T) g(x) + sigma eps) and y = cos|v| x + sin|v| v/|v|.
+The way back is the transported vector v' = -(cos|v| v - |v| sin|v| x) at y. The volume factor of the exponential map,
+(sin|v|/|v|)^(d-2), depends on |v| = |v'| only and cancels; steps with |v| >= pi are refused, since there the map is
+not one to one. So
+
+    log a = -(E(y) - E(x))/T + (|v - m(x)|^2 - |v' - m(y)|^2) / (2 sigma^2),   m(x) = P_x(-(lambda/T) g(x)).
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from normae.energy import Energy, value_and_grad
+from normae.random import Generators, normal, uniform
+from normae.sampling.config import ChainConfig
+
+Scalar = float | Tensor
+"""One number for all samples, or a tensor with shape (N,)."""
+
+
+class LangevinState(NamedTuple):
+    """Positions (N, *event), with the energies (N,) and the clipped gradients (N, *event) already computed there."""
+
+    position: Tensor
+    energy: Tensor
+    grad: Tensor
+
+
+class LangevinInfo(NamedTuple):
+    """What a step did: which samples moved, shape (N,), and their log acceptance ratio, shape (N,), float64."""
+
+    accepted: Tensor
+    log_ratio: Tensor
+
+
+class Scale(NamedTuple):
+    """Temperature T, step size lambda and noise sigma of a step."""
+
+    temperature: Scalar
+    step_size: Scalar
+    noise: Scalar
+
+
+class Move(NamedTuple):
+    """A proposal: the new point, the displacement to it and back from it, and whether it may be accepted, (N,)."""
+
+    position: Tensor
+    there: Tensor
+    back: Tensor
+    valid: Tensor | None
+
+
+class Geometry(NamedTuple):
+    """How a space moves points: the projection of vectors at x on it, and the move by drift plus kick."""
+
+    project: Callable[[Tensor, Tensor], Tensor]
+    move: Callable[[Tensor, Tensor], Move]
+
+
+def clip_gradient(grad: Tensor, config: ChainConfig) -> Tensor:
+    """The gradient (N, *event) limited to `config.clip` by the chosen rule; a zero gradient stays zero."""
+    if config.clip is None:
+        return grad
+    if config.clip_rule == "value":
+        return grad.clamp(-config.clip, config.clip)
+    if config.clip_rule == "row":
+        norm = grad.norm(dim=-1, keepdim=True)
+    else:
+        norm = _per_sample(grad.flatten(1).norm(dim=1), grad)
+    return grad * (config.clip / norm.clamp_min(config.clip))
+
+
+def _per_sample(value: Scalar, like: Tensor) -> Scalar:
+    """`value` so that it multiplies events of shape (N, *event)."""
+    if isinstance(value, Tensor) and value.ndim == 1:
+        return value.reshape(-1, *[1] * (like.ndim - 1))
+    return value
+
+
+def _square_norm(v: Tensor) -> Tensor:
+    return v.square().flatten(1).sum(1, dtype=torch.float64)
+
+
+def _flat_move(config: ChainConfig) -> Callable[[Tensor, Tensor], Move]:
+    def move(x: Tensor, v: Tensor) -> Move:
+        y = x + v
+        if config.bounds is None:
+            return Move(y, v, -v, None)
+        low, high = config.bounds
+        if config.bounds_rule == "clamp":
+            y = y.clamp(low, high)
+            return Move(y, y - x, x - y, None)
+        return Move(y, v, -v, ((y >= low) & (y <= high)).flatten(1).all(dim=1))
+
+    return move
+
+
+def _tangent(x: Tensor, v: Tensor) -> Tensor:
+    return v - (v * x).sum(1, keepdim=True) * x
+
+
+def _geodesic_move(x: Tensor, v: Tensor) -> Move:
+    length = v.norm(dim=1, keepdim=True)
+    direction = v / length.clamp_min(torch.finfo(v.dtype).tiny)
+    y = length.cos() * x + length.sin() * direction
+    y = y / y.norm(dim=1, keepdim=True)
+    back = -length * (length.cos() * direction - length.sin() * x)
+    return Move(y, v, back, length.flatten() < math.pi)
+
+
+def _projected_move(x: Tensor, v: Tensor) -> Move:
+    y = x + v
+    y = y / y.norm(dim=1, keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)
+    return Move(y, y - x, x - y, None)
+
+
+def geometry(config: ChainConfig) -> Geometry:
+    """The geometry that `config` asks for."""
+    if config.sphere == "geodesic":
+        return Geometry(_tangent, _geodesic_move)
+    if config.sphere == "project":
+        return Geometry(lambda _, v: v, _projected_move)
+    return Geometry(lambda _, v: v, _flat_move(config))
+
+
+def init(position: Tensor, energy: Energy, config: ChainConfig) -> LangevinState:
+    """The state at `position`, with shape (N, *event)."""
+    value, grad = value_and_grad(energy, position)
+    return LangevinState(position.detach(), value, clip_gradient(grad, config))
+
+
+def step(
+    state: LangevinState, energy: Energy, config: ChainConfig, scale: Scale, generators: Generators
+) -> tuple[LangevinState, LangevinInfo]:
+    """One step from `state`, of one gradient; see the module's docstring."""
+    space = geometry(config)
+    x = state.position
+    rate = _per_sample(scale.step_size / scale.temperature, x)
+    drift = space.project(x, -rate * state.grad)
+    kick = space.project(x, _per_sample(scale.noise, x) * normal(x.shape, generators, x))
+    move = space.move(x, drift + kick)
+    proposal = init(move.position, energy, config)
+    if config.metropolis == "off":
+        everyone = torch.ones_like(state.energy, dtype=torch.bool)
+        return proposal, LangevinInfo(everyone, torch.zeros_like(state.energy, dtype=torch.float64))
+    drift_back = space.project(move.position, -rate * proposal.grad)
+    log_ratio = _log_ratio(state, proposal, move.there - drift, move.back - drift_back, scale)
+    accepted = uniform(log_ratio.shape, generators, log_ratio).log() < log_ratio
+    if move.valid is not None:
+        accepted = accepted & move.valid
+    return select(accepted, proposal, state), LangevinInfo(accepted, log_ratio)
+
+
+def _log_ratio(old: LangevinState, new: LangevinState, there: Tensor, back: Tensor, scale: Scale) -> Tensor:
+    """log a with shape (N,), in float64, from the kicks there and back."""
+    gain = (old.energy - new.energy).double() / scale.temperature
+    return gain + (_square_norm(there) - _square_norm(back)) / (2 * scale.noise**2)
+
+
+def select(accepted: Tensor, new: LangevinState, old: LangevinState) -> LangevinState:
+    """`new` where accepted, shape (N,), and `old` elsewhere."""
+    mask = accepted.reshape(-1, *[1] * (old.position.ndim - 1))
+    return LangevinState(
+        torch.where(mask, new.position, old.position),
+        torch.where(accepted, new.energy, old.energy),
+        torch.where(mask, new.grad, old.grad),
+    )

@@ -1,0 +1,110 @@
+"""Negative samples by on-manifold start: a latent chain, decoded, clipped into the bounds, then a feature chain.
+
+The paper's buffer stores the latent end points, and every iteration walks the way from latent space to feature space.
+With `buffer_space = "feature"` the feature chains are persistent: they go on where they stopped, so that they follow
+the slowly moving density for as long as the training lasts, and only the share 1 - replay of fresh chains takes the
+way through the latent space.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from normae.energy import ReconstructionEnergy
+from normae.networks.autoencoder import to_sphere
+from normae.random import Generators, normal
+from normae.sampling.buffer import ReplayBuffer
+from normae.sampling.chain import Chain, run_chain
+from normae.sampling.config import ChainConfig, SamplingConfig
+
+Runner = Callable[..., Chain]
+"""What runs a chain: `run_chain`, or a faster function with the same arguments."""
+
+
+class Negatives(NamedTuple):
+    """Negative samples (S * B, *event), and the mean acceptance of the two chains, (S,) each."""
+
+    position: Tensor
+    latent_acceptance: Tensor
+    feature_acceptance: Tensor
+
+
+class StepSizes(NamedTuple):
+    """Step sizes of the latent and the feature chain of each model, with shape (S,)."""
+
+    latent: Tensor
+    feature: Tensor
+
+
+def latent_noise(energy: ReconstructionEnergy, n: int, generators: Generators, like: Tensor) -> Tensor:
+    """Starting noise with shape (n, d_z): standard normal, or uniform on the sphere."""
+    z = normal((n, energy.autoencoder.latent_dimension), generators, like)
+    return to_sphere(z) if energy.autoencoder.sphere else z
+
+
+def into_bounds(x: Tensor, config: ChainConfig) -> Tensor:
+    """Starting points clipped into the bounds of the feature chain."""
+    return x if config.bounds is None else x.clamp(*config.bounds)
+
+
+def spread(value: Tensor, n: int) -> Tensor:
+    """Values of each model, (S,), for `n` samples of each, (S * n,)."""
+    return value.repeat_interleave(n)
+
+
+def negatives(
+    energy: ReconstructionEnergy,
+    config: SamplingConfig,
+    buffer: ReplayBuffer,
+    temperature: Tensor,
+    sizes: StepSizes,
+    batch: int,
+    generators: Generators,
+    runner: Runner = run_chain,
+) -> Negatives:
+    """`batch` negative samples of each of S models; the buffer takes the end points.
+
+    Args:
+        temperature: with shape (S,).
+        sizes: step sizes, each with shape (S,).
+    """
+
+    def walk(of: object, start: Tensor, chain: ChainConfig, size: Tensor) -> Chain:
+        n = len(start) // energy.members
+        return runner(
+            of, start, chain, spread(temperature, n), generators, step_size=spread(size, n), members=energy.members
+        )
+
+    def on_manifold(z: Tensor) -> tuple[Chain, Tensor]:
+        chain = walk(energy.latent(), z, config.latent, sizes.latent)
+        with torch.no_grad():
+            return chain, into_bounds(energy.decode(chain.position), config.feature)
+
+    if config.buffer_space == "latent":
+        noise = latent_noise(energy, energy.members * batch, generators, buffer.storage)
+        latent, start = on_manifold(buffer.draw(noise, config.replay, generators))
+        buffer.push(latent.position)
+        feature = walk(energy, start, config.feature, sizes.feature)
+        return Negatives(feature.position, latent.acceptance.mean(0), feature.acceptance.mean(0))
+
+    start = buffer.read(buffer.slots(batch))
+    fresh = round((1 - config.replay) * batch)
+    acceptance = torch.ones_like(temperature, dtype=torch.float64)
+    if fresh > 0:
+        noise = latent_noise(energy, energy.members * fresh, generators, buffer.storage)
+        latent, new = on_manifold(noise)
+        acceptance = latent.acceptance.mean(0)
+        blocks = [new.unflatten(0, (energy.members, -1)), start.unflatten(0, (energy.members, -1))[:, fresh:]]
+        start = torch.cat(blocks, dim=1).flatten(0, 1)
+    feature = walk(energy, start, config.feature, sizes.feature)
+    buffer.push(feature.position)
+    return Negatives(feature.position, acceptance, feature.acceptance.mean(0))
+
+
+def adapted(log_size: Tensor, acceptance: Tensor, target: float | None, rate: float = 0.05) -> Tensor:
+    """log lambda moved towards the target acceptance (Robbins and Monro with a constant rate), shape (S,)."""
+    if target is None:
+        return log_size
+    return log_size + rate * (acceptance - target).to(log_size.dtype)

@@ -1,0 +1,189 @@
+"""The classifier test: can a network tell samples of the model from samples of the truth?
+
+As in the paper (section 3.1): 250k points of each kind, mixed and cut into 300k for training, 50k for validation and
+150k for the test; an MLP with three hidden layers of 64 ReLU units on the raw inputs; the binary cross-entropy
+
+    L = -mean[ y log s(f(x)) + (1 - y) log(1 - s(f(x))) ],    y = 1 for the model, s the sigmoid,
+
+with Adam at 1e-3 and batches of 2048, for at most 200 epochs, until the validation loss has not improved for 20. The
+weights of the best validation loss are judged by the AUC on the test part. The minimum of L is
+f = log p_model - log p_true, so an AUC of 1/2 is the best that a model can do.
+
+Every random number comes from the generator that is passed in, and is drawn on that generator's device: the split, the
+first weights and the order of the batches are the same wherever the network runs.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, linear
+
+from normae.errors import InputError
+from normae.statistics.auc import auc
+from normae.statistics.estimate import Estimate
+
+CHUNK = 65_536
+"""Events scored at once outside training."""
+
+
+@dataclass(frozen=True)
+class ClassifierSettings:
+    """The paper's numbers. `points` is per class; `train`, `validation` and `test` parts of both classes."""
+
+    points: int = 250_000
+    train: int = 300_000
+    validation: int = 50_000
+    test: int = 150_000
+    hidden: tuple[int, ...] = (64, 64, 64)
+    learning_rate: float = 1e-3
+    batch: int = 2048
+    max_epochs: int = 200
+    patience: int = 20
+
+    def __post_init__(self) -> None:
+        if min(self.points, self.train, self.validation, self.test, self.batch, self.max_epochs, self.patience) < 1:
+            raise InputError("the sizes, the batch, the epochs and the patience of a classifier test must be positive")
+        if self.train + self.validation + self.test > 2 * self.points:
+            parts = f"{self.train} + {self.validation} + {self.test}"
+            raise InputError(f"the parts of the classifier test, {parts}, exceed two times {self.points} points")
+
+
+class ClassifierResult(NamedTuple):
+    """The AUC on the test part, the epochs that ran, and the loss of each epoch on the first two parts."""
+
+    auc: Estimate
+    epochs: int
+    train_loss: tuple[float, ...]
+    validation_loss: tuple[float, ...]
+
+
+class Part(NamedTuple):
+    """Events with shape (N, features) and their labels with shape (N,)."""
+
+    x: Tensor
+    label: Tensor
+
+
+def classifier_test(
+    true: np.ndarray[Any, Any] | Tensor,
+    model: np.ndarray[Any, Any] | Tensor,
+    settings: ClassifierSettings | None = None,
+    *,
+    generator: torch.Generator,
+    device: torch.device | str = "cpu",
+) -> ClassifierResult:
+    """Train a classifier on two samples with shape (N, *event) each, and give its AUC on events it has not seen.
+
+    Of a sample with more than `settings.points` events a random subset is used. If the smaller sample has fewer, both
+    are cut to its size and the three parts shrink in proportion.
+    """
+    settings = settings or ClassifierSettings()
+    train, validation, test = _parts(_events(true, "true"), _events(model, "model"), settings, generator, device)
+    weights = _initial_weights((train.x.shape[1], *settings.hidden, 1), generator, device)
+    with torch.enable_grad():
+        losses = _fit(weights, train, validation, settings, generator)
+    scores, label = _logits(weights, test.x).double().cpu().numpy(), test.label.cpu().numpy() == 1
+    return ClassifierResult(auc(scores[label], scores[~label]), len(losses), *_columns(losses))
+
+
+def _columns(losses: Sequence[tuple[float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    train, validation = zip(*losses, strict=True)
+    return train, validation
+
+
+def _events(sample: np.ndarray[Any, Any] | Tensor, name: str) -> Tensor:
+    """The sample as float32 with shape (N, features)."""
+    copied = sample if isinstance(sample, Tensor) else torch.from_numpy(np.array(sample, dtype=np.float32))
+    events = copied.detach().float()
+    if events.ndim < 2:
+        raise InputError(f"{name}: expected events of shape (N, *event), got {tuple(events.shape)}")
+    if not torch.isfinite(events).all():
+        raise InputError(f"{name}: expected finite events, got NaN or infinity")
+    return events.flatten(1)
+
+
+def _parts(
+    true: Tensor, model: Tensor, settings: ClassifierSettings, generator: torch.Generator, device: torch.device | str
+) -> tuple[Part, Part, Part]:
+    """Disjoint random parts for training, validation and test, on `device`."""
+    if true.shape[1] != model.shape[1]:
+        raise InputError(f"expected events of one size, got {true.shape[1]} (true) and {model.shape[1]} (model)")
+    points = min(settings.points, len(true), len(model))
+    sizes = [size * points // settings.points for size in (settings.train, settings.validation, settings.test)]
+    if min(sizes) < 4:
+        raise InputError(f"a classifier test needs more events: {points} of each kind leave parts of {sizes}")
+    x = torch.cat([_draw(true, points, generator).to(device), _draw(model, points, generator).to(device)])
+    label = (torch.arange(2 * points, device=device) >= points).float()
+    pieces = torch.split(_permutation(2 * points, generator, x.device)[: sum(sizes)], sizes)
+    train, validation, test = (Part(x[piece], label[piece]) for piece in pieces)
+    return train, validation, test
+
+
+def _permutation(n: int, generator: torch.Generator, device: torch.device) -> Tensor:
+    return torch.randperm(n, generator=generator, device=generator.device).to(device)
+
+
+def _draw(events: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    """`n` of the events without replacement; all of them, as they are, if there are no more."""
+    return events if len(events) == n else events[_permutation(len(events), generator, events.device)[:n]]
+
+
+def _initial_weights(sizes: Sequence[int], generator: torch.Generator, device: torch.device | str) -> list[Tensor]:
+    """Weight (out, in) and bias (out,) of each layer in turn, uniform within 1/sqrt(in): torch's default for Linear."""
+    weights = []
+    for fan_in, fan_out in pairwise(sizes):
+        for shape in ((fan_out, fan_in), (fan_out,)):
+            uniform = torch.rand(shape, generator=generator, device=generator.device).to(device)
+            weights.append(uniform.mul_(2).sub_(1).div_(math.sqrt(fan_in)).requires_grad_())
+    return weights
+
+
+def _forward(weights: Sequence[Tensor], x: Tensor) -> Tensor:
+    """The logit of "from the model", with shape (N,)."""
+    for weight, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
+        x = torch.relu(linear(x, weight, bias))
+    return linear(x, weights[-2], weights[-1]).squeeze(1)
+
+
+@torch.no_grad()
+def _logits(weights: Sequence[Tensor], x: Tensor) -> Tensor:
+    return torch.cat([_forward(weights, piece) for piece in torch.split(x, CHUNK)])
+
+
+def _fit(
+    weights: list[Tensor], train: Part, validation: Part, settings: ClassifierSettings, generator: torch.Generator
+) -> list[tuple[float, float]]:
+    """Train `weights` in place and leave those of the best validation loss there; returns both losses per epoch."""
+    optimizer = torch.optim.Adam(weights, lr=settings.learning_rate, fused=True)
+    losses: list[tuple[float, float]] = []
+    best, best_epoch, kept = math.inf, 0, [weight.detach().clone() for weight in weights]
+    while len(losses) < settings.max_epochs and len(losses) - best_epoch < settings.patience:
+        train_loss = _epoch(weights, optimizer, train, settings.batch, generator)
+        loss = binary_cross_entropy_with_logits(_logits(weights, validation.x), validation.label).item()
+        losses.append((train_loss, loss))
+        if loss < best:
+            best, best_epoch, kept = loss, len(losses), [weight.detach().clone() for weight in weights]
+    for weight, value in zip(weights, kept, strict=True):
+        weight.data.copy_(value)
+    return losses
+
+
+def _epoch(
+    weights: list[Tensor], optimizer: torch.optim.Optimizer, train: Part, batch: int, generator: torch.Generator
+) -> float:
+    """One pass over the training part in a new order; the mean loss."""
+    order = _permutation(len(train.x), generator, train.x.device)
+    total = torch.zeros((), device=train.x.device)
+    for x, label in zip(torch.split(train.x[order], batch), torch.split(train.label[order], batch), strict=True):
+        loss = binary_cross_entropy_with_logits(_forward(weights, x), label)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+        total += loss.detach() * len(x)
+    return total.item() / len(train.x)

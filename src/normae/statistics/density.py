@@ -1,0 +1,108 @@
+"""How well a learned log-density agrees with a known one.
+
+The paper's relative accuracy (section 3.1) is
+
+    Delta(x) = (log p_model(x) - log p_true(x)) / log p_true(x).
+
+Pearson's r of pairs (a, b), standardized to u and v, has the influence function
+
+    psi = u v - r (u^2 + v^2) / 2,      Var(r) = E[psi^2] / N,
+
+which holds for any distribution with four moments; the textbook (1 - r^2)^2 / N is its Gaussian case and is wrong for
+log-likelihoods, which are skewed. The divergence is a mean over a sample of the truth,
+
+    KL(true, model) = E_true[log p_true - log p_model],
+
+with the standard error of that mean, or a sum over the cells of a grid.
+
+**Where the truth is zero** (log p_true = -inf, outside the support of a toy): Delta is the limit for log p_true -> -inf
+at a fixed model, -1, and 0 where the model is -inf too; the band is the outermost; `pearson` leaves the point out;
+`grid_kl` counts it as 0 log 0 = 0; in `kl_divergence` it is refused, since no sample of the truth lies there.
+NaN is refused everywhere.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from normae.errors import InputError
+from normae.statistics.arrays import Array, as_pair, as_vector
+from normae.statistics.estimate import Estimate
+
+REGION_EDGES = (3, 6, 12, 25)
+"""Edges of the five bands of -log p_true."""
+
+
+def relative_deviation(log_model: ArrayLike, log_true: ArrayLike) -> Array:
+    """The paper's Delta, with the shape of its arguments; infinite where log p_true is zero and log p_model is not."""
+    model, true = as_pair(log_model, log_true, ("log_model", "log_true"))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviation: Array = (model - true) / true
+    deviation[np.isneginf(true)] = -1.0
+    deviation[model == true] = 0.0
+    return deviation.reshape(np.shape(log_true))
+
+
+def share_within(deviation: ArrayLike, limit: float = 0.1) -> Estimate:
+    """The share of |Delta| < `limit`, for an array of any shape, with the half-width of Wilson's one-sigma interval.
+
+    With k of n inside the half-width is sqrt(k (n - k) / n + 1/4) / (n + 1): the binomial error for large n, and not
+    zero when all or none are inside.
+    """
+    inside = np.abs(as_vector(deviation, "deviation")) < limit
+    n, share = inside.size, float(inside.mean())
+    return Estimate(share, math.sqrt(n * share * (1 - share) + 0.25) / (n + 1))
+
+
+def pearson(a: ArrayLike, b: ArrayLike) -> Estimate:
+    """Correlation of two arrays of one shape, with the error of the influence function.
+
+    The error takes the pairs for an independent sample. Pairs on a grid are no sample: there it only gives a scale.
+    A pair is left out where either is -inf.
+    """
+    first, second = as_pair(a, b, ("a", "b"))
+    both = np.isfinite(first) & np.isfinite(second)
+    if both.sum() < 3:
+        raise InputError(f"a correlation needs at least 3 finite pairs, got {int(both.sum())} of {both.size}")
+    u, v = _standardize(first[both]), _standardize(second[both])
+    r = float(np.mean(u * v))
+    influence = u * v - 0.5 * r * (u**2 + v**2)
+    return Estimate(r, math.sqrt(float(np.mean(influence**2)) / u.size))
+
+
+def _standardize(values: Array) -> Array:
+    centred = values - values.mean()
+    width = centred.std()
+    if not width > 0:
+        raise InputError("a correlation needs values that differ, got a constant")
+    standardized: Array = centred / width
+    return standardized
+
+
+def kl_divergence(log_true: ArrayLike, log_model: ArrayLike) -> Estimate:
+    """KL(true, model) from the log-densities at N points drawn from the truth, each with shape (N,).
+
+    A model that is zero at one of them has an infinite divergence.
+    """
+    true, model = as_pair(log_true, log_model, ("log_true", "log_model"), least=2)
+    if outside := int((~np.isfinite(true)).sum()):
+        raise InputError(f"log_true: expected a sample of the truth, got {outside} points where log p is not finite")
+    ratio = true - model
+    if not np.isfinite(ratio).all():
+        return Estimate(math.inf, math.nan)
+    return Estimate(float(ratio.mean()), float(ratio.std(ddof=1)) / math.sqrt(ratio.size))
+
+
+def grid_kl(log_true: ArrayLike, log_model: ArrayLike, cell: float) -> float:
+    """KL(true, model) by the midpoint rule over the points of a grid, each standing for the volume `cell`."""
+    true, model = as_pair(log_true, log_model, ("log_true", "log_model"))
+    support = ~np.isneginf(true)
+    true, model = true[support], model[support]
+    return float(np.sum(np.exp(true) * (true - model)) * cell)
+
+
+def regions(log_true: ArrayLike) -> NDArray[np.int64]:
+    """The band 0..4 of -log p_true for each point, with the shape of the argument; a lower edge is in its band."""
+    bands: NDArray[np.int64] = np.digitize(-as_vector(log_true, "log_true"), REGION_EDGES)
+    return bands.reshape(np.shape(log_true))

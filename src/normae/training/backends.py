@@ -1,0 +1,104 @@
+"""How an iteration is executed: plainly, with explicit pullbacks, or captured in a CUDA graph.
+
+The mathematics is the trainer's in every case. A backend that cannot serve falls back, with one log line that says why.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from normae.errors import InputError
+from normae.networks.autoencoder import Autoencoder
+from normae.networks.mlp import MLP
+from normae.sampling.chain import run_chain
+from normae.sampling.config import SamplingConfig
+from normae.sampling.manifold import Runner
+
+log = logging.getLogger(__name__)
+
+
+class Stateful(Protocol):
+    """What a capture needs of a trainer."""
+
+    generators: list[torch.Generator]
+
+    def snapshot(self) -> dict[str, Tensor]: ...
+
+    def state(self) -> dict[str, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A way to execute iterations.
+
+    Args:
+        name: as in `sampling.backend`.
+        explicit: gradients with respect to events by explicit pullbacks.
+        graph: the whole iteration in a CUDA graph.
+        runner: what runs a chain.
+    """
+
+    name: str
+    explicit: bool
+    graph: bool
+    runner: Runner = run_chain
+
+    def capture(self, iterate: Callable[[], None], trainer: Stateful) -> Callable[[], None]:
+        """`iterate` itself, or the replay of its CUDA graph."""
+        if not self.graph:
+            return iterate
+        return capture_graph(iterate, trainer)
+
+
+def capture_graph(iterate: Callable[[], None], trainer: Stateful) -> Callable[[], None]:
+    """Record one iteration. The warm-up that CUDA asks for changes the state, so the state is put back after it."""
+    before = trainer.snapshot()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            iterate()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    for generator in trainer.generators:
+        graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        iterate()
+    for k, generator in enumerate(trainer.generators):
+        generator.set_state(before[f"generator.{k}"].cpu())
+    with torch.no_grad():
+        for name, tensor in trainer.state().items():
+            if not name.startswith("generator."):
+                tensor.copy_(before[name])
+    return graph.replay
+
+
+def choose_backend(name: str, architecture: Autoencoder, sampling: SamplingConfig, device: torch.device) -> Backend:
+    """The backend called `name`, or the fastest that serves for "auto"."""
+    mlps = isinstance(architecture.encoder, MLP) and isinstance(architecture.decoder, MLP)
+    reference = Backend("reference", explicit=False, graph=False)
+    explicit = Backend("explicit", explicit=True, graph=False) if mlps else reference
+    graph = Backend("graph", explicit=mlps, graph=True)
+    if name == "reference":
+        return reference
+    if device.type != "cuda":
+        if name in ("graph", "fused"):
+            log.warning("sampling.backend = %r needs a CUDA device; using %r", name, explicit.name)
+        return explicit
+    if name == "explicit":
+        return explicit
+    if name == "graph":
+        return graph
+    if name not in ("auto", "fused"):
+        raise InputError(f"sampling.backend: expected auto, reference, explicit, graph or fused, got {name!r}")
+    from normae.sampling.fused import fused_runner, why_not
+
+    reason = why_not(architecture, sampling)
+    if reason is not None:
+        log.warning("sampling.backend = %r cannot serve: %s; using 'graph'", name, reason)
+        return graph
+    return Backend("fused", explicit=True, graph=True, runner=fused_runner)

@@ -1,0 +1,129 @@
+"""Settings of the two phases of a training, and of the guard that watches them."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from normae.errors import InputError
+
+Schedule = Literal["constant", "cosine"]
+
+
+def _positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise InputError(f"{name}: expected a positive number, got {value}")
+
+
+def _at_least_zero(name: str, value: float) -> None:
+    if not value >= 0:
+        raise InputError(f"{name}: expected a number of at least 0, got {value}")
+
+
+@dataclass(frozen=True)
+class PhaseConfig:
+    """What both phases share: length, batch, optimizer and regularizers.
+
+    Args:
+        epochs: passes over the training sample; an incomplete last batch is left out.
+        batch: events of an update.
+        learning_rate: of Adam with its default parameters.
+        schedule: "constant", or "cosine" down to a hundredth of the learning rate.
+        gradient_clip: largest norm of the weights' gradient; None for no limit.
+        latent_penalty: times the mean of z^2 over batch and dimensions.
+        l2_penalty: times the sum of all squared weights.
+    """
+
+    epochs: int = 100
+    batch: int = 2048
+    learning_rate: float = 1e-3
+    schedule: Schedule = "constant"
+    gradient_clip: float | None = None
+    latent_penalty: float = 0.0
+    l2_penalty: float = 0.0
+
+    def __post_init__(self) -> None:
+        _at_least_zero("epochs", self.epochs)
+        _positive("batch", self.batch)
+        _positive("learning_rate", self.learning_rate)
+        _at_least_zero("latent_penalty", self.latent_penalty)
+        _at_least_zero("l2_penalty", self.l2_penalty)
+        if self.gradient_clip is not None:
+            _positive("gradient_clip", self.gradient_clip)
+
+
+@dataclass(frozen=True)
+class TrainingConfig(PhaseConfig):
+    """The NAE phase.
+
+    Args:
+        negative_penalty: times the mean of E^2 over negative samples.
+        loss_scale: "temperature" trains the weights on (E+ - E-)/T, "plain" on E+ - E-; the penalties are not rescaled.
+        average: decay of the running average of the weights that becomes the model; 0 keeps the last weights.
+    """
+
+    learning_rate: float = 1e-5
+    negative_penalty: float = 0.0
+    loss_scale: Literal["temperature", "plain"] = "temperature"
+    average: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _at_least_zero("negative_penalty", self.negative_penalty)
+        if not 0 <= self.average < 1:
+            raise InputError(f"average: expected a decay of at least 0 and below 1, got {self.average}")
+
+
+@dataclass(frozen=True)
+class TemperatureConfig:
+    """The temperature: its value, or its first value where it is trained (log T, with an Adam of its own)."""
+
+    initial: float = 0.2
+    trained: bool = True
+    learning_rate: float = 1e-3
+
+    def __post_init__(self) -> None:
+        _positive("temperature.initial", self.initial)
+        _positive("temperature.learning_rate", self.learning_rate)
+
+
+@dataclass(frozen=True)
+class GuardConfig:
+    """What counts as running away, and what is done about it.
+
+    Args:
+        log_every: iterations between two lines of metrics; the guard looks at each line.
+        checkpoint_every: iterations between two checkpoints, to which a rollback returns.
+        largest_gap: largest abs(E+ - E-)/T that is still a training.
+        smallest_acceptance: of the feature chain, below which nothing is sampled any more.
+        rollbacks: how often a model may return to its checkpoint, each time with `backoff` times the learning rate.
+        backoff: factor on the learning rate for each rollback.
+    """
+
+    log_every: int = 50
+    checkpoint_every: int = 500
+    largest_gap: float = 100.0
+    smallest_acceptance: float = 0.001
+    rollbacks: int = 5
+    backoff: float = 0.5
+
+    def __post_init__(self) -> None:
+        _positive("guard.log_every", self.log_every)
+        _positive("guard.checkpoint_every", self.checkpoint_every)
+        _positive("guard.largest_gap", self.largest_gap)
+        _at_least_zero("guard.rollbacks", self.rollbacks)
+        if not 0 < self.backoff < 1:
+            raise InputError(f"guard.backoff: expected a factor between 0 and 1, got {self.backoff}")
+        if self.checkpoint_every % self.log_every:
+            raise InputError(
+                f"guard.checkpoint_every: expected a multiple of log_every = {self.log_every}, "
+                f"got {self.checkpoint_every}"
+            )
+
+
+@dataclass(frozen=True)
+class Schedules:
+    """Everything that a trainer needs to know about how to train."""
+
+    pretraining: PhaseConfig = field(default_factory=PhaseConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    temperature: TemperatureConfig = field(default_factory=TemperatureConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)

@@ -1,0 +1,388 @@
+"""The training loop: autoencoder pretraining, then normalized-autoencoder training, for S models side by side.
+
+The loop yields what happened, and the caller writes it down: nothing here knows a path. All that changes during
+a training is a tensor in `state()` (weights, optimizers, averages, buffer, step sizes, generators, position), so
+that a run which is stopped and loaded again continues with the same numbers, bit for bit on a CPU.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from normae.energy import ReconstructionEnergy, mean_square
+from normae.errors import InputError, TrainingDiverged
+from normae.networks.autoencoder import Autoencoder
+from normae.networks.parameters import Layout
+from normae.random import stream
+from normae.sampling.buffer import ReplayBuffer
+from normae.sampling.config import SamplingConfig
+from normae.sampling.manifold import StepSizes, adapted, into_bounds, latent_noise, negatives
+from normae.training.adam import Adam
+from normae.training.backends import Backend, choose_backend
+from normae.training.config import PhaseConfig, Schedules
+from normae.training.losses import by_member, clip_rows, contrastive, regularizers, temperature_gradient
+
+PHASES = ("pretraining", "training")
+
+
+class Record(NamedTuple):
+    """Means over the last window of iterations, with shape (S,) each."""
+
+    phase: str
+    iteration: int
+    epoch: float
+    values: dict[str, list[float]]
+
+
+class Checkpoint(NamedTuple):
+    """A moment at which the caller should write `state()`."""
+
+    phase: str
+    iteration: int
+
+
+class Rollback(NamedTuple):
+    """Models returned to the last checkpoint, with the reason."""
+
+    phase: str
+    iteration: int
+    reason: str
+
+
+Happening = Record | Checkpoint | Rollback
+
+_SUMS = ("positive_energy", "negative_energy", "latent_acceptance", "feature_acceptance")
+
+
+class Trainer:
+    """Trains S autoencoders of one architecture, each on its own sample with its own seed.
+
+    Args:
+        autoencoders: S models of one architecture.
+        data: their training samples, S tensors of one shape (N, *event).
+        schedules: how to train.
+        sampling: how to make negative samples.
+        seeds: one seed for each model.
+        device: where to train.
+    """
+
+    def __init__(
+        self,
+        autoencoders: Sequence[Autoencoder],
+        data: Sequence[Tensor],
+        schedules: Schedules,
+        sampling: SamplingConfig,
+        seeds: Sequence[int],
+        device: torch.device,
+    ) -> None:
+        self.architecture = autoencoders[0]
+        self.layout = Layout.of(self.architecture)
+        self.schedules, self.sampling = schedules, sampling
+        self.seeds, self.device = list(seeds), device
+        self.members = len(autoencoders)
+        self.data = torch.stack(list(data)).to(device)
+        self.generators = [stream(seed, "chain", device) for seed in seeds]
+        self._allocate(self.layout.flatten(autoencoders).to(device))
+        self.backend: Backend = choose_backend(sampling.backend, self.architecture, sampling, device)
+        self.stop = False
+        self._enter(0)
+
+    def _allocate(self, weights: Tensor) -> None:
+        members, device = self.members, self.device
+        initial = math.log(self.schedules.temperature.initial)
+        self.weights = weights
+        self.log_temperature = torch.full((members, 1), initial, device=device)
+        self.average = weights.clone()
+        self.average_log_temperature = self.log_temperature.clone()
+        point = (
+            (self.architecture.latent_dimension,)
+            if self.sampling.buffer_space == "latent"
+            else tuple(self.data.shape[2:])
+        )
+        self.buffer = ReplayBuffer.empty(members, self.sampling.buffer, point, device)
+        sizes = (self.sampling.latent.step_size, self.sampling.feature.step_size)
+        self.log_sizes = torch.tensor(sizes, device=device).log()[:, None].repeat(1, members)
+        self.rate_scale = torch.ones(members, device=device)
+        self.rollbacks = torch.zeros(members, dtype=torch.int64, device=device)
+        self.position = torch.zeros(2, dtype=torch.int64)
+        self.sums = torch.zeros(len(_SUMS), members, dtype=torch.float64, device=device)
+        self.rate = torch.zeros(members, device=device)
+        self.temperature_rate = torch.zeros(members, device=device)
+        self.keep = torch.zeros((), device=device)
+        self.optimizer = Adam(self.weights)
+        self.temperature_optimizer = Adam(self.log_temperature)
+
+    # --- where the training stands
+
+    @property
+    def phase(self) -> int:
+        return int(self.position[0])
+
+    @property
+    def iteration(self) -> int:
+        return int(self.position[1])
+
+    @property
+    def config(self) -> PhaseConfig:
+        """Settings of the current phase."""
+        return (self.schedules.pretraining, self.schedules.training)[min(self.phase, 1)]
+
+    @property
+    def batch(self) -> int:
+        return min(self.config.batch, self.data.shape[1])
+
+    def iterations(self, phase: int) -> int:
+        """Number of iterations of a phase; an incomplete last batch of an epoch is left out."""
+        config = (self.schedules.pretraining, self.schedules.training)[phase]
+        n = self.data.shape[1]
+        return config.epochs * (n // min(config.batch, n))
+
+    @property
+    def finished(self) -> bool:
+        return self.phase >= len(PHASES)
+
+    # --- checkpoints
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that changes during a training. The tensors are live, not copies."""
+        parts = {
+            "weights": self.weights,
+            "log_temperature": self.log_temperature,
+            "average": self.average,
+            "average_log_temperature": self.average_log_temperature,
+            "buffer": self.buffer.storage,
+            "written": self.buffer.written,
+            "log_sizes": self.log_sizes,
+            "rate_scale": self.rate_scale,
+            "rollbacks": self.rollbacks,
+            "position": self.position,
+            "sums": self.sums,
+        }
+        parts |= {f"adam.{name}": value for name, value in self.optimizer.state().items()}
+        parts |= {f"temperature_adam.{name}": value for name, value in self.temperature_optimizer.state().items()}
+        return parts | {f"generator.{k}": g.get_state() for k, g in enumerate(self.generators)}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Continue from `state`, as `state()` gave it."""
+        mine = self.state()
+        if set(state) != set(mine) or any(state[name].shape != mine[name].shape for name in mine):
+            raise InputError("the checkpoint does not belong to this configuration; start in another folder")
+        for k, generator in enumerate(self.generators):
+            generator.set_state(state[f"generator.{k}"].cpu())
+        with torch.no_grad():
+            for name, tensor in mine.items():
+                if not name.startswith("generator."):
+                    tensor.copy_(state[name])
+        self._prepare()
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """A copy of `state()`."""
+        return {name: tensor.clone() for name, tensor in self.state().items()}
+
+    # --- the loop
+
+    def run(self) -> Iterator[Happening]:
+        """Train to the end, from wherever the training stands, or until `stop` is set."""
+        good = self.snapshot()
+        yield Checkpoint(self._phase_name(), self.iteration)
+        guard = self.schedules.guard
+        while not self.finished:
+            if self.iteration >= self.iterations(self.phase):
+                self._enter(self.phase + 1)
+                good = self.snapshot()
+                yield Checkpoint(self._phase_name(), self.iteration)
+                continue
+            self._advance()
+            last = self.iteration == self.iterations(self.phase)
+            if self.iteration % guard.log_every == 0 or last:
+                record = self._record()
+                trouble = self._trouble(record)
+                if trouble:
+                    good = self._roll_back(good, trouble)
+                    yield Rollback(self._phase_name(), self.iteration, "; ".join(trouble.values()))
+                    continue
+                yield record
+            if (self.iteration % guard.checkpoint_every == 0 and not last) or self.stop:
+                good = self.snapshot()
+                yield Checkpoint(self._phase_name(), self.iteration)
+            if self.stop:
+                return
+
+    def _phase_name(self) -> str:
+        return "finished" if self.finished else PHASES[self.phase]
+
+    def _enter(self, phase: int) -> None:
+        """Begin a phase: fresh optimizers, and at the start of the NAE phase fresh averages and a first buffer."""
+        self.position[0], self.position[1] = phase, 0
+        for optimizer in (self.optimizer, self.temperature_optimizer):
+            for tensor in optimizer.state().values():
+                tensor.zero_()
+        if phase == 1:
+            self.average.copy_(self.weights)
+            self.average_log_temperature.copy_(self.log_temperature)
+            if self.sampling.buffer_space == "feature":
+                self._fill_buffer()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        self._epoch = -1
+        self._order = torch.empty(0)
+        self._index = torch.zeros(self.members, self.batch, dtype=torch.int64, device=self.device)
+        iterate = (self._pretrain, self._train)[min(self.phase, 1)]
+        self._iterate = self.backend.capture(iterate, self)
+
+    def _fill_buffer(self) -> None:
+        energy = self._energy()
+        n = self.members * self.buffer.capacity
+        with torch.no_grad():
+            start = energy.decode(latent_noise(energy, n, self.generators, self.weights))
+        self.buffer.storage.copy_(into_bounds(start, self.sampling.feature).unflatten(0, (self.members, -1)))
+
+    def _advance(self) -> None:
+        """One iteration."""
+        per_epoch = self.data.shape[1] // self.batch
+        epoch, place = divmod(self.iteration, per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, self._shuffle(epoch)
+        self._index.copy_(self._order[:, place * self.batch : (place + 1) * self.batch])
+        factor = self._factor()
+        self.rate.copy_(self.rate_scale * (self.config.learning_rate * factor))
+        self.temperature_rate.copy_(self.rate_scale * (self.schedules.temperature.learning_rate * factor))
+        decay = self.schedules.training.average
+        self.keep.fill_(min(decay, (self.iteration + 1) / (self.iteration + 10)))
+        self._iterate()
+        self.position[1] += 1
+
+    def _shuffle(self, epoch: int) -> Tensor:
+        """The order of events in an epoch, with shape (S, N): from the seed alone, so nothing has to be stored."""
+        name = f"{PHASES[self.phase]}/epoch/{epoch}"
+        n = self.data.shape[1]
+        orders = [
+            torch.randperm(n, generator=stream(seed, name, self.device), device=self.device) for seed in self.seeds
+        ]
+        return torch.stack(orders)
+
+    def _factor(self) -> float:
+        if self.config.schedule == "constant":
+            return 1.0
+        done = self.iteration / max(1, self.iterations(self.phase))
+        return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done))
+
+    # --- one iteration, in place on the state's tensors
+
+    def _events(self) -> Tensor:
+        rows = torch.arange(self.members, device=self.device)[:, None]
+        return self.data[rows, self._index].flatten(0, 1)
+
+    def _energy(self, weights: Tensor | None = None) -> ReconstructionEnergy:
+        views = self.layout.views(self.weights if weights is None else weights)
+        return ReconstructionEnergy(self.architecture, views, explicit=self.backend.explicit)
+
+    def _pretrain(self) -> None:
+        config = self.schedules.pretraining
+        leaf = self.weights.detach().requires_grad_(True)
+        energy = self._energy(leaf)
+        x = self._events()
+        z = energy.encode(x)
+        error = by_member(mean_square(x - energy.decode(z)), self.members)
+        loss = error + regularizers(leaf, [z], config)
+        (grad,) = torch.autograd.grad(loss.sum(), leaf)
+        self.optimizer.update(clip_rows(grad, config.gradient_clip), self.rate)
+        self.sums[0] += error.detach()
+
+    def _train(self) -> None:
+        config = self.schedules.training
+        temperature = self.log_temperature.exp().flatten()
+        sizes = StepSizes(*self.log_sizes.exp())
+        negative = negatives(
+            self._energy(), self.sampling, self.buffer, temperature, sizes, self.batch, self.generators,
+            self.backend.runner,
+        )  # fmt: skip
+        leaf = self.weights.detach().requires_grad_(True)
+        energy = self._energy(leaf)
+        e_plus, z_plus = energy.with_latent(self._events())
+        e_minus, z_minus = energy.with_latent(negative.position)
+        loss = contrastive(e_plus, e_minus, temperature, config) + regularizers(leaf, [z_plus, z_minus], config)
+        (grad,) = torch.autograd.grad(loss.sum(), leaf)
+        self.optimizer.update(clip_rows(grad, config.gradient_clip), self.rate)
+        if self.schedules.temperature.trained:
+            slope = temperature_gradient(e_plus, e_minus, temperature)
+            self.temperature_optimizer.update(slope, self.temperature_rate)
+        self.average.lerp_(self.weights, 1 - self.keep)
+        self.average_log_temperature.lerp_(self.log_temperature, 1 - self.keep)
+        acceptances = (negative.latent_acceptance, negative.feature_acceptance)
+        chains = (self.sampling.latent, self.sampling.feature)
+        for size, acceptance, chain in zip(self.log_sizes, acceptances, chains, strict=True):
+            size.copy_(adapted(size, acceptance, chain.adapt))
+        means = [by_member(e_plus.detach(), self.members), by_member(e_minus.detach(), self.members), *acceptances]
+        self.sums += torch.stack([mean.double() for mean in means])
+
+    # --- metrics and the guard
+
+    def _record(self) -> Record:
+        window = self.iteration % self.schedules.guard.log_every or self.schedules.guard.log_every
+        means = (self.sums / min(window, self.iteration)).tolist()
+        self.sums.zero_()
+        values = dict(zip(_SUMS, means, strict=True))
+        values["learning_rate"] = self.rate.tolist()
+        if self.phase == 0:
+            values = {name: values[name] for name in ("positive_energy", "learning_rate")}
+        else:
+            values["temperature"] = self.log_temperature.exp().flatten().tolist()
+            values["latent_step_size"], values["feature_step_size"] = self.log_sizes.exp().tolist()
+        epoch = self.iteration / (self.data.shape[1] // self.batch)
+        return Record(PHASES[self.phase], self.iteration, epoch, values)
+
+    def _trouble(self, record: Record) -> dict[int, str]:
+        """Models that ran away, each with the reason."""
+        finite = torch.isfinite(self.weights).all(dim=1).tolist()
+        found: dict[int, str] = {}
+        for k in range(self.members):
+            values = {name: column[k] for name, column in record.values.items()}
+            reason = self._reason(values) if finite[k] else "a weight is not finite"
+            if reason:
+                found[k] = f"seed {self.seeds[k]}: {reason} at iteration {record.iteration} of {record.phase}"
+        return found
+
+    def _reason(self, values: dict[str, float]) -> str | None:
+        guard = self.schedules.guard
+        for name, value in values.items():
+            if not math.isfinite(value):
+                return f"{name} is not finite"
+        if "temperature" not in values:
+            return None
+        gap = abs(values["positive_energy"] - values["negative_energy"]) / values["temperature"]
+        if gap > guard.largest_gap:
+            return f"abs(E+ - E-)/T = {gap:.3g} exceeds {guard.largest_gap:g}"
+        if values["feature_acceptance"] < guard.smallest_acceptance:
+            return f"the feature chain accepts {values['feature_acceptance']:.2g} of its steps"
+        return None
+
+    def _roll_back(self, good: dict[str, Tensor], trouble: dict[int, str]) -> dict[str, Tensor]:
+        """Return to the last checkpoint, where the models in trouble go on with a smaller learning rate."""
+        guard = self.schedules.guard
+        scale, count = self.rate_scale.clone(), self.rollbacks.clone()
+        for k in trouble:
+            scale[k] *= guard.backoff
+            count[k] += 1
+        if int(count.max()) > guard.rollbacks:
+            raise TrainingDiverged(
+                f"{'; '.join(trouble.values())}, after {guard.rollbacks} rollbacks; "
+                "lower training.learning_rate or the chain's step_size"
+            )
+        self.load(good)
+        self.rate_scale.copy_(scale)
+        self.rollbacks.copy_(count)
+        self.sums.zero_()
+        return self.snapshot()
+
+    # --- the result
+
+    def result(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights (S, P), temperatures (S,) and step sizes (2, S) of the trained models, averaged where asked for."""
+        if self.schedules.training.average > 0:
+            return self.average, self.average_log_temperature.exp().flatten(), self.log_sizes.exp()
+        return self.weights, self.log_temperature.exp().flatten(), self.log_sizes.exp()

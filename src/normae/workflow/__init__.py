@@ -1,0 +1,1 @@
+"""What the commands do, as library calls, one module each: train, load, evaluate, report, reproduce."""

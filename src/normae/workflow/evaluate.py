@@ -1,0 +1,160 @@
+"""Judge a trained run on a known density: every number of section 3.2 of the paper, and the ones beside them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normae.config import Run, read
+from normae.data import Density
+from normae.errors import InputError
+from normae.files import write_json
+from normae.inference import Model, cell_centres, evaluate_in_chunks, grid_draws, grid_log_z, grid_points
+from normae.random import stream
+from normae.runs import RunFolder, locked
+from normae.statistics import (
+    Estimate,
+    auc,
+    classifier_test,
+    grid_kl,
+    ideal_auc_from_kl,
+    kl_divergence,
+    pearson,
+    relative_deviation,
+    share_within,
+)
+from normae.workflow.loading import load
+from normae.workflow.sources import load_events
+
+Metrics = dict[str, Estimate]
+
+
+@dataclass(frozen=True)
+class DensityTest:
+    """Learned and true log-likelihood on the paper's grid and on the test set.
+
+    Args:
+        axis: coordinates of the grid, shape (G,).
+        grid_true, grid_model: log p on the grid, shape (G * G,); the first coordinate runs slowest.
+        test: test events, shape (N, 2).
+        test_true, test_model: log p on the test set, shape (N,).
+    """
+
+    axis: np.ndarray
+    grid_true: np.ndarray
+    grid_model: np.ndarray
+    test: np.ndarray
+    test_true: np.ndarray
+    test_model: np.ndarray
+
+
+def evaluate(path: str | Path, figures: bool = True, device: str = "auto") -> dict[str, Estimate]:
+    """Write metrics.json and figures/ of the run at `path`, and return the metrics.
+
+    Args:
+        figures: whether to draw; drawing needs matplotlib, the numbers do not.
+        device: where to compute.
+    """
+    run = RunFolder.existing(path)
+    config = read(run.config)
+    model = load(run.path, device)
+    events = load_events(config.data, config.seed)
+    if events.density is None or model.event != (2,):
+        raise InputError(f"{path}: evaluate compares with a known two-dimensional density, and this run has none")
+    with locked(run.path):
+        test = density_test(model, config, events.density, events.test)
+        metrics = density_metrics(model, config, events.density, test) | sample_metrics(model, config, events.density, test)
+        write_json(run.metrics, {name: {"value": m.value, "error": m.error} for name, m in metrics.items()})
+        if figures:
+            from normae.workflow.drawing import draw_run
+
+            draw_run(run, test, metrics)
+    return metrics
+
+
+def density_test(model: Model, config: Run, density: Density, events: Tensor) -> DensityTest:
+    """log p of model and truth on the paper's grid, endpoints included, and on the test set."""
+    limit = config.evaluation.grid_limit
+    axis = torch.linspace(-limit, limit, config.evaluation.grid, dtype=torch.float64)
+    grid = grid_points(axis, 2)
+    return DensityTest(
+        axis=axis.numpy(),
+        grid_true=density.log_prob(grid.double()).numpy(),
+        grid_model=_log_prob(model, grid),
+        test=events.numpy(),
+        test_true=density.log_prob(events.double()).numpy(),
+        test_model=_log_prob(model, events),
+    )
+
+
+def _log_prob(model: Model, x: Tensor) -> np.ndarray:
+    energy = evaluate_in_chunks(model.energy_function, x, model.device)
+    return (-energy / model.temperature - model.log_z.value).numpy()
+
+
+def density_metrics(model: Model, config: Run, density: Density, test: DensityTest) -> Metrics:
+    """Normalization, correlations, KL and the share of accurate points."""
+    limit = config.evaluation.grid_limit
+    paper = grid_log_z(
+        model.energy_function, model.temperature, (-limit, limit), 2, 2 * config.evaluation.grid, model.device
+    )
+    kl = kl_divergence(test.test_true, test.test_model)
+    within = share_within(relative_deviation(test.test_model, test.test_true))
+    return {
+        "temperature": Estimate(model.temperature, 0.0),
+        "log_z": Estimate(model.log_z.value, model.log_z.error),
+        "log_z_paper_grid": Estimate(paper.value, paper.error),
+        "pearson_grid": Estimate(pearson(test.grid_true, test.grid_model).value, 0.0),
+        "pearson_test": pearson(test.test_true, test.test_model),
+        "kl": kl,
+        "kl_paper_grid": Estimate(kl.value + paper.value - model.log_z.value, kl.error),
+        "kl_quadrature": Estimate(_kl_quadrature(model, config, density), 0.0),
+        "share_within_10_percent": within,
+        "auc_from_kl": Estimate(ideal_auc_from_kl(max(kl.value, 0.0)), 0.0),
+    }
+
+
+def _kl_quadrature(model: Model, config: Run, density: Density) -> float:
+    """KL(true, model) by the midpoint rule over the chain's bounds: no statistical error."""
+    bounds = model.log_z.bounds
+    cells = config.evaluation.log_z_cells
+    points = grid_points(cell_centres(bounds, cells), 2)
+    cell = ((bounds[1] - bounds[0]) / cells) ** 2
+    return grid_kl(density.log_prob(points.double()).numpy(), _log_prob(model, points), cell)
+
+
+def sample_metrics(model: Model, config: Run, density: Density, test: DensityTest) -> Metrics:
+    """The classifier test on three kinds of model samples, and the ideal classifier."""
+    settings = config.evaluation.classifier
+    n = settings.points
+    generator = stream(config.seed, "evaluation/chain", model.device)
+    true = density.sample(n, stream(config.seed, "evaluation/true"))
+    steps = model.sampling.feature.steps
+    recipe = _chain_samples(model, n, generator, steps)
+    longer = _chain_samples(model, n, generator, config.evaluation.long_factor * steps)
+    exact = grid_draws(
+        model.energy_function, model.temperature, model.log_z.bounds, 2, n,
+        stream(config.seed, "evaluation/exact"), config.evaluation.log_z_cells, model.device,
+    )  # fmt: skip
+    metrics: Metrics = {"acceptance_recipe": recipe[1], "acceptance_long": longer[1]}
+    for name, sample in {"recipe": recipe[0], "long": longer[0], "exact": exact}.items():
+        result = classifier_test(
+            true, sample, settings, generator=stream(config.seed, f"classifier/{name}"), device=model.device
+        )
+        metrics[f"auc_classifier_{name}"] = result.auc
+    ratio = _log_prob(model, exact) - density.log_prob(exact.double()).numpy()
+    metrics["auc_ideal"] = auc(ratio, test.test_model - test.test_true)
+    return metrics
+
+
+def _chain_samples(
+    model: Model, n: int, generator: torch.Generator, feature_steps: int, chunk: int = 50_000
+) -> tuple[Tensor, Estimate]:
+    """`n` samples by the paper's recipe with feature chains of the given length, and their mean acceptance."""
+    sizes = [min(chunk, n - start) for start in range(0, n, chunk)]
+    chains = [model.sample_chain(size, generator, feature_steps=feature_steps) for size in sizes]
+    acceptance = float(torch.stack([chain.acceptance.mean() for chain in chains]).mean())
+    error = (acceptance * (1 - acceptance) / (n * max(feature_steps, 1))) ** 0.5
+    return torch.cat([chain.position.cpu() for chain in chains]), Estimate(acceptance, error)

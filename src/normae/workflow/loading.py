@@ -1,0 +1,65 @@
+"""A trained model from a run folder or from the zoo."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from normae import zoo
+from normae.config import Run, read
+from normae.errors import InputError
+from normae.inference import LogZ, Model
+from normae.networks import build_mlp_autoencoder
+from normae.random import stream
+from normae.runs import RunFolder, read_tensors
+from normae.sampling import ChainConfig, SamplingConfig
+from normae.workflow.sources import choose_device
+
+
+def load(name: str | Path, device: str = "cpu") -> Model:
+    """The model called `name`: a name of the zoo or a run folder.
+
+    Args:
+        device: "cpu", "cuda" or "auto".
+    """
+    folder = zoo.path(str(name)) if str(name) in zoo.names() else Path(name)
+    if not folder.is_dir():
+        raise InputError(f"{name}: neither a run folder nor a model of the zoo ({', '.join(zoo.names())})")
+    run = RunFolder.existing(folder)
+    config = read(run.config)
+    tensors, header = read_tensors(run.model)
+    return build_model(config, tensors, header, str(name)).to(choose_device(device))
+
+
+def build_model(config: Run, tensors: dict[str, Tensor], header: dict[str, object], name: str) -> Model:
+    """The model with the weights `tensors` and what the header of its file says."""
+    try:
+        event = tuple(int(n) for n in header["event"])  # type: ignore[attr-defined]
+        temperature = float(header["temperature"])  # type: ignore[arg-type]
+        latent_size, feature_size = (float(s) for s in header["step_sizes"])  # type: ignore[attr-defined]
+        log_z = header.get("log_z")
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{name}: the header of model.safetensors lacks or garbles {error}") from None
+    autoencoder = build_mlp_autoencoder(config.network, event, stream(config.seed, "init"))
+    expected = {key: tuple(p.shape) for key, p in autoencoder.named_parameters()}
+    got = {key: tuple(t.shape) for key, t in tensors.items()}
+    if expected != got:
+        raise InputError(f"{name}: the weights do not belong to config.toml (other names or shapes)")
+    autoencoder.load_state_dict(tensors)
+    sampling = adapted_sampling(config.sampling, latent_size, feature_size)
+    known = None if log_z is None else LogZ(log_z[0], log_z[1], tuple(log_z[2]))  # type: ignore[index]
+    return Model(autoencoder, temperature, event, sampling, known, name)
+
+
+def adapted_sampling(sampling: SamplingConfig, latent_size: float, feature_size: float) -> SamplingConfig:
+    """The chains with the step sizes that the training ended with."""
+    return replace(
+        sampling, latent=_resized(sampling.latent, latent_size), feature=_resized(sampling.feature, feature_size)
+    )
+
+
+def _resized(chain: ChainConfig, size: float) -> ChainConfig:
+    if chain.adapt is None:
+        return chain
+    noise = None if chain.noise is None else chain.noise * (size / chain.step_size) ** 0.5
+    return replace(chain, step_size=size, noise=noise)

@@ -1,0 +1,162 @@
+"""The report of a run: what ran, the health of the training, each figure with a sentence, paper beside ours."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from normae.config import Run, read
+from normae.errors import InputError
+from normae.files import write_text
+from normae.report import Check, Comparison, Fact, Picture, Report, render
+from normae.runs import RunFolder, read_json
+from normae.statistics import Estimate
+from normae.workflow.paper import TOY
+
+Metrics = Mapping[str, Estimate]
+
+
+def report(path: str | Path) -> Path:
+    """Write report.html of the evaluated run at `path` and return where it is."""
+    run = RunFolder.existing(path)
+    config = read(run.config)
+    metrics = {name: Estimate(m["value"], m["error"]) for name, m in run.read_metrics().items()}
+    provenance = read_json(run.provenance)
+    history = run.read_history()
+    page = Report(
+        title=f"{config.name}: a normalized autoencoder on {config.data.density}, seed {config.seed}",
+        summary=_summary(config, metrics),
+        facts=_facts(config, metrics, provenance, history),
+        checks=health(config, metrics, provenance, history),
+        comparisons=comparisons(metrics),
+        pictures=_pictures(run, config, metrics),
+        footer=f"normae {provenance['normae']}, commit {provenance['commit'] or 'unknown'}; made again by "
+        f"normae evaluate {run.path} and normae report {run.path}",
+    )
+    write_text(run.report, render(page))
+    return run.report
+
+
+def comparisons(metrics: Metrics) -> list[Comparison]:
+    """The paper's values beside ours, for every metric that is there."""
+    return [Comparison(v.title, v.value, metrics[v.metric], v.note) for v in TOY if v.metric in metrics]
+
+
+def _summary(config: Run, metrics: Metrics) -> str:
+    share = metrics["share_within_10_percent"]
+    return (
+        f"The reconstruction error of this autoencoder, divided by its temperature, is a negative log-likelihood. Trained "
+        f"on {config.data.train:,} points of a known density, it reproduces that density to KL = {metrics['kl']}: "
+        f"|Δ| < 10 % holds for {100 * share.value:.3f} % of the test set, and an ideal classifier that knows both densities "
+        f"reaches an AUC of {metrics['auc_ideal']} (0.5 is a coin)."
+    )
+
+
+def _facts(config: Run, metrics: Metrics, provenance: dict[str, Any], history: list[dict[str, Any]]) -> list[Fact]:
+    last = history[-1] if history else {"iteration": 0}
+    network = config.network
+    return [
+        Fact("preset", config.name),
+        Fact("data", f"{config.data.density}, {config.data.train:,} training and {config.data.test:,} test points"),
+        Fact("network", f"MLP {list(network.hidden)}, {network.activation}, {network.latent}-dimensional latent space"),
+        Fact("pretraining", f"{config.pretraining.epochs} epochs, batch {config.pretraining.batch}"),
+        Fact("training", f"{config.training.epochs} epochs, batch {config.training.batch}, {last['iteration']} iterations"),
+        Fact("latent chain", config.sampling.latent.describe()),
+        Fact("feature chain", config.sampling.feature.describe()),
+        Fact("replay buffer", f"{config.sampling.buffer:,} {config.sampling.buffer_space} points, "
+             f"replay {config.sampling.replay:g}"),
+        Fact("temperature", f"{metrics['temperature'].value:.4f} ({'trained' if config.temperature.trained else 'fixed'})"),
+        Fact("log Z over the chain's bounds", metrics["log_z"]),
+        Fact("log Z over the paper's grid", metrics["log_z_paper_grid"]),
+        Fact("device", f"{provenance['device']}, backend {provenance['backend']}"),
+        Fact("wall time of the training", f"{provenance['wall_seconds']:.0f} s"),
+        Fact("seed", str(config.seed)),
+        Fact("versions", f"normae {provenance['normae']}, torch {provenance['torch']}, Python {provenance['python']}"),
+    ]  # fmt: skip
+
+
+def health(config: Run, metrics: Metrics, provenance: dict[str, Any], history: list[dict[str, Any]]) -> list[Check]:
+    """What a reader should know about the training before trusting its result."""
+    lines = [line for line in history if line.get("phase") == "training" and "rollback" not in line]
+    checks = [_gap_check(lines), _acceptance_check(lines, config)] if lines else []
+    rollbacks = int(provenance["rollbacks"])
+    said = "The training never ran away." if rollbacks == 0 else f"It ran away and was rolled back {rollbacks} times."
+    checks.append(Check("stability", "good" if rollbacks == 0 else "warning", said))
+    return [*checks, _chain_check(metrics), _normalization_check(metrics)]
+
+
+def _gap_check(lines: list[dict[str, Any]]) -> Check:
+    tail = lines[-max(1, len(lines) // 10) :]
+    gaps = [(line["positive_energy"] - line["negative_energy"]) / line["temperature"] for line in tail]
+    gap = sum(gaps) / len(gaps)
+    status = "good" if abs(gap) < 0.02 else "warning" if abs(gap) < 0.1 else "bad"
+    return Check(
+        "energies meet",
+        status,
+        f"(E⁺ − E⁻)/T is {gap:+.4f} over the last tenth of the training; it vanishes where the samples follow the data.",
+    )
+
+
+def _acceptance_check(lines: list[dict[str, Any]], config: Run) -> Check:
+    accepted = lines[-1]["feature_acceptance"]
+    chain = config.sampling.feature
+    if chain.metropolis == "off":
+        return Check("acceptance", "warning", "The feature chain ran without a Metropolis test, so it is not exact.")
+    status = "good" if 0.3 <= accepted <= 0.95 else "warning"
+    advice = "its steps could be longer" if accepted > 0.95 else "its steps are long" if accepted < 0.3 else "as it should"
+    kind = "exact" if chain.exact else "approximate"
+    return Check("acceptance", status, f"The feature chain accepts {100 * accepted:.1f} % ({advice}); the test is {kind}.")
+
+
+def _chain_check(metrics: Metrics) -> Check:
+    chain, exact = metrics["auc_classifier_long"], metrics["auc_classifier_exact"]
+    difference = chain.value - exact.value
+    error = (chain.error**2 + exact.error**2) ** 0.5
+    status = "good" if abs(difference) < max(3 * error, 0.005) else "warning"
+    return Check(
+        "chains sample the model",
+        status,
+        f"A classifier tells long chains from the data with AUC {chain}, exact draws of the model with {exact}; "
+        "the two agree where the chains have converged.",
+    )
+
+
+def _normalization_check(metrics: Metrics) -> Check:
+    error = metrics["log_z"].error
+    status = "good" if error < 1e-3 else "warning"
+    return Check("normalization", status, f"Halving the grid's cells changes log Z by {error:.1e}.")
+
+
+def _pictures(run: RunFolder, config: Run, metrics: Metrics) -> list[Picture]:
+    share = metrics["share_within_10_percent"].value
+    outside = round((1 - share) * config.data.test)
+    sentences = {
+        "density": ("Density", "True density on the left, learned density on the right, in the same colours."),
+        "marginal-x1": ("Marginal density in x₁", "Learned and true density, integrated over x₂, with their ratio below."),
+        "marginal-x2": ("Marginal density in x₂", "Learned and true density, integrated over x₁, with their ratio below."),
+        "grid-correlation": (
+            "Learned against true log-likelihood, grid",
+            f"Points on the diagonal are right; Pearson is {metrics['pearson_grid'].value:.4f} over all of the grid, "
+            "most of which holds no training point.",
+        ),
+        "grid-regions": ("The regions", "Bands of −log p_true on the grid, in the colours of the figure beside."),
+        "test-correlation": (
+            "Learned against true log-likelihood, test set",
+            f"Where there are data: between the red lines |Δ| < 10 %; Pearson is {metrics['pearson_test']}.",
+        ),
+        "test-deviation": (
+            "Where the model is off by 10 % or more",
+            f"{outside:,} of {config.data.test:,} test points (red) have |Δ| ≥ 10 %.",
+        ),
+        "training": (
+            "Course of the training",
+            "Energies of data and of samples in units of T, which meet; the temperature; the share of accepted steps.",
+        ),
+    }
+    return [_picture(run, name, *words) for name, words in sentences.items()]
+
+
+def _picture(run: RunFolder, name: str, title: str, sentence: str) -> Picture:
+    path = run.figures / f"{name}.svg"
+    if not path.is_file():
+        raise InputError(f"{path}: missing; run `normae evaluate {run.path}` first")
+    return Picture(title, path.read_text(encoding="utf-8"), sentence)

@@ -1,0 +1,94 @@
+"""Section 3.2 of the paper again: its figures and table, theirs beside ours, from the zoo or from scratch."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from normae import zoo
+from normae.config import read
+from normae.errors import InputError
+from normae.files import write_json, write_text
+from normae.runs import RunFolder
+from normae.statistics import Estimate
+from normae.workflow.evaluate import evaluate
+from normae.workflow.paper import TOY
+from normae.workflow.reporting import report
+from normae.workflow.train import Watch, train
+
+MODELS = {"paper settings": ("toy-2gauss-nae-paper", "toy-paper"), "best": ("toy-2gauss-nae", "toy-best")}
+
+Table = dict[str, dict[str, Estimate]]
+
+
+def reproduce_toy(
+    out: str | Path, scratch: bool = False, configs: Path | None = None, seed: int = 0, watch: Watch | None = None
+) -> Table:
+    """Evaluate the two toy models, draw every figure, write the table, and return it.
+
+    Args:
+        out: folder for the runs, `table.md` and `table.json`.
+        scratch: train both from nothing, instead of taking the zoo's weights; hours on a CPU.
+        configs: folder of the presets, for `scratch`.
+        seed: of the new trainings.
+        watch: display of the trainings.
+    """
+    out = Path(out)
+    table: Table = {}
+    for title, (name, preset) in MODELS.items():
+        folder = RunFolder(out / name)
+        if scratch:
+            _train(folder, _preset(configs, preset), seed, watch)
+        else:
+            _copy(name, folder)
+        table[title] = evaluate(folder.path)
+        report(folder.path)
+    write_text(out / "table.md", markdown(table))
+    write_json(out / "table.json", {title: _plain(metrics) for title, metrics in table.items()})
+    return table
+
+
+def _preset(configs: Path | None, name: str) -> Path:
+    path = (configs or Path("configs")) / f"{name}.toml"
+    if not path.is_file():
+        raise InputError(f"{path}: no such preset; run from a clone, or give --configs")
+    return path
+
+
+def _train(folder: RunFolder, preset: Path, seed: int, watch: Watch | None) -> None:
+    config = replace(read(preset), seed=seed)
+    train(config, folder.path, resume=folder.config.exists(), watch=watch)
+
+
+def _copy(name: str, folder: RunFolder) -> None:
+    if name not in zoo.names():
+        raise InputError(f"{name}: not in the zoo ({', '.join(zoo.names())}); use --from-scratch")
+    folder.path.mkdir(parents=True, exist_ok=True)
+    for source in zoo.path(name).iterdir():
+        if source.is_file():
+            shutil.copyfile(source, folder.path / source.name)
+
+
+def _plain(metrics: Mapping[str, Estimate]) -> dict[str, Any]:
+    return {name: {"value": m.value, "error": m.error} for name, m in metrics.items()}
+
+
+def rows(table: Table) -> list[list[str]]:
+    """The table's cells: quantity, the paper's value, then ours for each model."""
+    return [
+        [v.title, v.value, *[str(metrics[v.metric]) for metrics in table.values()]]
+        for v in TOY
+        if all(v.metric in metrics for metrics in table.values())
+    ]
+
+
+def header(table: Table) -> Sequence[str]:
+    """The table's column titles."""
+    return ["quantity", "paper", *[f"normae, {title}" for title in table]]
+
+
+def markdown(table: Table) -> str:
+    """The table as Markdown."""
+    lines = [header(table), ["---"] * len(header(table)), *rows(table)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

@@ -1,0 +1,231 @@
+"""Train one run, or several seeds side by side, into run folders; continue what was stopped.
+
+A run with one seed is its own folder. With several seeds the folder holds a run folder `seed-N` for each, and one
+checkpoint for all of them, since they advance together.
+"""
+
+import platform
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normae.config import Run, to_toml
+from normae.data import check_events
+from normae.errors import InputError
+from normae.files import write_json, write_text
+from normae.inference import grid_log_z
+from normae.networks import build_mlp_autoencoder
+from normae.random import stream
+from normae.runs import History, RunFolder, locked, read_tensors, write_tensors
+from normae.training import Checkpoint, Happening, Record, Rollback, Schedules, Trainer
+from normae.workflow.loading import build_model
+from normae.workflow.sources import Events, choose_device, load_events, tensor_hash
+
+Watch = Callable[[Trainer, Happening], None]
+"""Called with everything that happens, for a display."""
+
+
+def train(
+    config: Run, out: str | Path, seeds: Sequence[int] | None = None, resume: bool = False, watch: Watch | None = None
+) -> bool:
+    """Train into the folder `out`.
+
+    Args:
+        config: the run; its seed is used where `seeds` is None.
+        seeds: train these seeds side by side, each into `out`/seed-N.
+        resume: continue a training that was stopped.
+        watch: called with everything that happens.
+
+    Returns:
+        Whether the training is finished; False if it was interrupted and can be resumed.
+    """
+    group = RunFolder(out)
+    configs = [config] if seeds is None else [replace(config, seed=seed) for seed in seeds]
+    folders = [group] if seeds is None else [RunFolder(group.path / f"seed-{seed}") for seed in seeds]
+    if len({c.seed for c in configs}) != len(configs):
+        raise InputError(f"seeds: expected different seeds, got {list(seeds or [])}")
+    _check_folder(group, folders, configs, resume)
+    device = choose_device(config.device)
+    events = [load_events(c.data, c.seed) for c in configs]
+    for e, c in zip(events, configs, strict=True):
+        check_events(e.train, c.data.file or "training sample")
+    with locked(group.path):
+        _check_folder(group, folders, configs, resume)
+        session = _Session(group, folders, configs, events, device)
+        return session.run(watch)
+
+
+def _check_folder(group: RunFolder, folders: list[RunFolder], configs: list[Run], resume: bool) -> None:
+    """Nothing is overwritten: a folder must be new, or hold this very configuration and be resumed."""
+    begun = [f for f in folders if f.config.exists()]
+    if not begun:
+        if resume and not group.path.exists():
+            raise InputError(f"{group.path}: nothing to resume; leave out --resume")
+        if group.path.exists() and any(p.name != ".lock" for p in group.path.iterdir()):
+            inside = RunFolder(group.path)
+            if inside.config.exists() or inside.members():
+                raise InputError(f"{group.path}: holds runs with other seeds; choose another folder")
+            raise InputError(f"{group.path}: exists and is not a run folder; choose another folder")
+        return
+    for folder, config in zip(folders, configs, strict=True):
+        if not folder.config.exists() or folder.config.read_text(encoding="utf-8") != to_toml(config):
+            raise InputError(f"{folder.path}: holds a run with another configuration; choose another folder")
+    if not resume:
+        raise InputError(f"{group.path}: holds this run already; add --resume to continue it, or choose another folder")
+
+
+class _Session:
+    """One sitting of a training: from new or from a checkpoint, until the end or an interruption."""
+
+    def __init__(
+        self, group: RunFolder, folders: list[RunFolder], configs: list[Run], events: list[Events], device: torch.device
+    ) -> None:
+        self.group, self.folders, self.configs, self.events = group, folders, configs, events
+        self.histories = [History(folder.history) for folder in folders]
+        self.seconds = 0.0
+        self.started = time.monotonic()
+        self.event = tuple(events[0].train.shape[1:])
+        first = configs[0]
+        networks = [build_mlp_autoencoder(c.network, self.event, stream(c.seed, "init")) for c in configs]
+        schedules = Schedules(first.pretraining, first.training, first.temperature, first.guard)
+        self.trainer = Trainer(
+            networks, [e.train for e in events], schedules, first.sampling, [c.seed for c in configs], device
+        )
+
+    def run(self, watch: Watch | None) -> bool:
+        self._begin()
+        if all(folder.model.exists() for folder in self.folders):
+            return True
+        with _interruptible(self.trainer):
+            for happening in self.trainer.run():
+                self._write(happening)
+                if watch is not None:
+                    watch(self.trainer, happening)
+        if self.trainer.finished:
+            self._finish()
+        return self.trainer.finished
+
+    def _begin(self) -> None:
+        if self.group.checkpoint.exists():
+            state, header = read_tensors(self.group.checkpoint)
+            self.trainer.load(state)
+            self.seconds = float(header["seconds"])
+            for history, size in zip(self.histories, header["history"], strict=True):
+                history.truncate(size)
+            return
+        for history in self.histories:
+            history.truncate(0)
+        for folder, config in zip(self.folders, self.configs, strict=True):
+            write_text(folder.config, to_toml(config))
+
+    def _write(self, happening: Happening) -> None:
+        if isinstance(happening, Record):
+            for k, history in enumerate(self.histories):
+                values = {name: column[k] for name, column in happening.values.items()}
+                place = {"phase": happening.phase, "iteration": happening.iteration, "epoch": happening.epoch}
+                history.append(place | values | {"seconds": round(self._seconds(), 3)})
+            return
+        if isinstance(happening, Rollback):
+            for history in self.histories:
+                line = {"phase": happening.phase, "iteration": happening.iteration, "rollback": happening.reason}
+                history.append(line)
+        self._write_checkpoint()
+
+    def _write_checkpoint(self) -> None:
+        header = {"seconds": self._seconds(), "history": [history.size for history in self.histories]}
+        write_tensors(self.group.checkpoint, self.trainer.state(), header)
+
+    def _seconds(self) -> float:
+        return self.seconds + time.monotonic() - self.started
+
+    def _finish(self) -> None:
+        weights, temperatures, sizes = self.trainer.result()
+        for k, folder in enumerate(self.folders):
+            named = {name: view[0] for name, view in self.trainer.layout.views(weights[k : k + 1]).items()}
+            tensors = {name: tensor.detach().cpu() for name, tensor in named.items()}
+            header = {
+                "event": list(self.event),
+                "temperature": float(temperatures[k]),
+                "step_sizes": [float(size) for size in sizes[:, k]],
+            }
+            header["log_z"] = self._log_z(k, tensors, header)
+            write_json(folder.provenance, self._provenance(k))
+            write_tensors(folder.model, tensors, header)
+
+    def _log_z(self, k: int, tensors: dict[str, Tensor], header: dict[str, Any]) -> list[Any] | None:
+        """log Z on a grid over the chain's bounds, where the events are vectors that a grid serves."""
+        config = self.configs[k]
+        bounds = config.sampling.feature.bounds
+        if bounds is None or len(self.event) != 1 or self.event[0] > 2:
+            return None
+        model = build_model(config, tensors, header, config.name).to(self.trainer.device)
+        cells = config.evaluation.log_z_cells
+        return list(
+            grid_log_z(model.energy_function, model.temperature, bounds, self.event[0], cells, self.trainer.device)
+        )
+
+    def _provenance(self, k: int) -> dict[str, Any]:
+        device = self.trainer.device
+        return {
+            "normae": _version(),
+            "commit": _commit(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "seed": self.configs[k].seed,
+            "data_sha256": tensor_hash(self.events[k].train),
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({platform.machine()})",
+            "threads": torch.get_num_threads(),
+            "backend": self.trainer.backend.name,
+            "side_by_side": len(self.folders),
+            "rollbacks": int(self.trainer.rollbacks[k]),
+            "wall_seconds": round(self._seconds(), 2),
+        }
+
+
+@contextmanager
+def _interruptible(trainer: Trainer) -> Iterator[None]:
+    """The first Ctrl-C or termination signal ends the training after the iteration under way; a second one at once."""
+
+    def request(number: int, _: Any) -> None:
+        trainer.stop = True
+        signal.signal(number, signal.SIG_DFL)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    try:
+        before = [signal.signal(number, request) for number in numbers]
+    except ValueError:  # not in the main thread, where signals cannot be handled
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _version() -> str:
+    from normae import __version__
+
+    return __version__
+
+
+def _commit() -> str | None:
+    """The commit of the source tree, where the package runs from one."""
+    here = Path(__file__).parent
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None

@@ -1,0 +1,157 @@
+"""Each figure draws what it was given, on the axes that it was given, and nowhere else."""
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgba
+from numpy.typing import NDArray
+
+from normae.errors import InputError
+from normae.figures import (
+    REGION_COLOURS,
+    density_map,
+    deviation_map,
+    figure_style,
+    likelihood_correlation,
+    marginal,
+    new_figure,
+    region_map,
+    training_curves,
+)
+from normae.figures.likelihood import region_labels
+from normae.statistics import regions
+
+GRID = np.linspace(-4, 4, 41)
+RECORDS = [
+    {
+        "iteration": 100 * k,
+        "positive_energy": 0.4,
+        "negative_energy": 0.2,
+        "temperature": 0.1,
+        "feature_acceptance": 0.9,
+    }
+    for k in range(1, 6)
+]
+
+
+def log_gaussian() -> NDArray[np.float64]:
+    """log p of a unit Gaussian with shape (41, 41)."""
+    return -0.5 * (GRID[:, None] ** 2 + GRID[None, :] ** 2) - np.log(2 * np.pi)
+
+
+def texts(ax: object) -> list[str]:
+    return [text.get_text() for text in ax.get_legend().get_texts()]  # type: ignore[attr-defined]
+
+
+def test_nothing_touches_pyplot_or_the_global_settings() -> None:
+    before = dict(plt.rcParams)
+    with figure_style():
+        ax = new_figure()[1][0, 0]
+        assert density_map(ax, GRID, GRID, np.exp(log_gaussian())) is ax
+    assert dict(plt.rcParams) == before
+    assert plt.get_fignums() == []
+
+
+def test_no_file_of_the_room_imports_torch_or_pyplot() -> None:
+    folder = Path(__file__).parents[2] / "src" / "normae" / "figures"
+    sources = [path.read_text(encoding="utf-8") for path in folder.glob("*.py")]
+    assert sources
+    assert not any("import torch" in source or "import matplotlib.pyplot" in source for source in sources)
+
+
+def test_marginal_with_band_and_ratio() -> None:
+    figure, axes = new_figure(2, 1, height_ratios=(3, 1), sharex=True)
+    true = np.exp(-(GRID**2))
+    assert marginal(axes[0, 0], GRID, true, 1.1 * true, 0.1 * true, "$x_2$", axes[1, 0]) is axes[0, 0]
+    ratio = axes[1, 0].lines[1].get_ydata()
+    assert ratio[np.isfinite(ratio)] == pytest.approx(1.1)
+    assert np.isnan(ratio[0])
+    assert axes[1, 0].get_xlabel() == "$x_2$"
+    assert len(axes[0, 0].collections) == len(axes[1, 0].collections) == 1
+    figure.draw_without_rendering()
+
+
+def test_marginal_without_ratio_labels_its_own_axis() -> None:
+    ax = marginal(new_figure()[1][0, 0], GRID, np.exp(-(GRID**2)), np.exp(-(GRID**2)))
+    assert ax.get_xlabel() == "$x_1$"
+    assert texts(ax) == ["true", "learned"]
+
+
+def test_correlation_by_region() -> None:
+    log_true = log_gaussian()
+    ax = likelihood_correlation(new_figure()[1][0, 0], log_true, 1.1 * log_true, regions(log_true))
+    assert [len(points.get_offsets()) for points in ax.collections] == np.bincount(
+        regions(log_true).ravel(), minlength=5
+    ).tolist()
+    assert all(points.get_rasterized() for points in ax.collections)
+    colours = [tuple(points.get_facecolor()[0]) for points in ax.collections if len(points.get_offsets())]
+    assert colours == [to_rgba(colour) for colour in REGION_COLOURS[: len(colours)]]
+    assert texts(ax) == region_labels()[: len(colours)]
+    assert ax.texts[0].get_text() == "Pearson 1.0000"
+    assert ax.get_xlim() == ax.get_ylim()
+
+
+def test_lines_of_ten_percent_pass_through_points_with_that_deviation() -> None:
+    log_true = np.linspace(-9, -2, 50)
+    log_model = np.r_[1.1 * log_true[:25], 0.9 * log_true[25:]]
+    ax = likelihood_correlation(new_figure()[1][0, 0], log_true, log_model, limit=0.1, text="corner")
+    _, below, above = (np.polyfit(*line.get_data(), 1) for line in ax.lines)
+    assert below == pytest.approx([0.9, 0.0], abs=1e-9)
+    assert above == pytest.approx([1.1, 0.0], abs=1e-9)
+    assert np.polyval(above, -log_true[:25]) == pytest.approx(-log_model[:25])
+    assert ax.texts[0].get_text() == "corner"
+
+
+def test_correlation_leaves_out_points_outside_the_support() -> None:
+    log_true = np.array([-1.0, -2.0, -3.0, -np.inf])
+    ax = likelihood_correlation(new_figure()[1][0, 0], log_true, [-1.0, -2.1, -3.0, -5.0], [0, 0, 1, 4])
+    assert [len(points.get_offsets()) for points in ax.collections] == [2, 1, 0, 0, 0]
+
+
+def test_maps_put_the_first_index_on_the_horizontal_axis() -> None:
+    bands = np.zeros((41, 21), dtype=int)
+    bands[40, 0] = 4
+    ax = region_map(new_figure()[1][0, 0], GRID, np.linspace(0, 1, 21), bands)
+    image = ax.images[0]
+    assert image.get_array()[0, 40] == 4
+    assert image.get_extent() == pytest.approx([-4.1, 4.1, -0.025, 1.025])
+    assert texts(ax) == ["< 3", "> 25"]
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_density_map(log: bool) -> None:
+    figure, axes = new_figure()
+    density_map(axes[0, 0], GRID, GRID, np.exp(log_gaussian()), log=log, largest=0.2)
+    assert axes[0, 0].images[0].norm.vmax == 0.2
+    figure.draw_without_rendering()
+
+
+def test_deviation_map_counts() -> None:
+    points = np.random.default_rng(0).normal(size=(1000, 2))
+    ax = deviation_map(new_figure()[1][0, 0], points, np.arange(1000) < 12)
+    assert [len(dots.get_offsets()) for dots in ax.collections] == [988, 12]
+    assert texts(ax)[1].endswith("12 of 1,000")
+    assert all(dots.get_rasterized() for dots in ax.collections)
+
+
+def test_training_curves() -> None:
+    axes = new_figure(1, 3)[1][0]
+    training_curves(axes, [{"iteration": 50, "loss": 1.0}, *RECORDS])
+    assert axes[0].lines[0].get_ydata() == pytest.approx([4.0] * 5)
+    assert axes[0].lines[1].get_ydata() == pytest.approx([2.0] * 5)
+    assert axes[0].lines[0].get_xdata().tolist() == [100, 200, 300, 400, 500]
+    assert texts(axes[2]) == ["feature chain"]
+
+
+def test_bad_arrays() -> None:
+    axes = new_figure(1, 3)[1][0]
+    with pytest.raises(InputError, match=r"grid of shape \(41, 41\), got \(41, 40\)"):
+        density_map(axes[0], GRID, GRID, np.zeros((41, 40)))
+    with pytest.raises(InputError, match="evenly spaced"):
+        region_map(axes[0], GRID**3, GRID, np.zeros((41, 41)))
+    with pytest.raises(InputError, match=r"shape \(3, 2\), got \(4, 2\)"):
+        deviation_map(axes[0], np.zeros((4, 2)), np.zeros(3))
+    with pytest.raises(InputError, match="no line of the metrics"):
+        training_curves(axes, [{"iteration": 1}])
