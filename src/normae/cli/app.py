@@ -36,7 +36,7 @@ def common(
 ) -> None:
     """Normalized autoencoders: anomaly scores that are likelihoods."""
     del version
-    logging.basicConfig(format="normae: %(message)s", level=logging.INFO)
+    logging.basicConfig(format="normae: %(message)s")
     if threads > 0:
         torch.set_num_threads(threads)
 

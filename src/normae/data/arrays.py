@@ -1,6 +1,9 @@
 """Events from array files, checked before anything is trained or scored on them."""
 
+import struct
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,28 +17,25 @@ def read_events(path: str | Path) -> Tensor:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file; give a .npy file or a .npz file with an array x")
-    try:
-        content = np.load(path, allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{path}: expected a .npy or .npz file without pickled objects ({error})") from None
-    if isinstance(content, np.lib.npyio.NpzFile):
-        with content:
-            if "x" not in content:
-                raise InputError(f"{path}: expected an array named x, got {sorted(content)}")
-            content = _member(content, path)
+    with path.open("rb") as stream:
+        try:
+            content = _array(np.load(stream, allow_pickle=False), path)
+        except InputError:
+            raise
+        except (ValueError, OSError, EOFError, KeyError, SyntaxError, struct.error, zipfile.BadZipFile) as error:
+            raise InputError(f"{path}: expected a .npy or .npz file without pickled objects ({error})") from None
     if not np.issubdtype(content.dtype, np.number) or np.issubdtype(content.dtype, np.complexfloating):
         raise InputError(f"{path}: expected real numbers, got dtype {content.dtype}")
     return check_events(torch.from_numpy(np.ascontiguousarray(content, dtype=np.float32)), str(path))
 
 
-def _member(content: "np.lib.npyio.NpzFile", path: Path) -> np.ndarray:
-    import zipfile
-
-    try:
-        array: np.ndarray = content["x"]
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: the array x cannot be read ({error})") from None
-    return array
+def _array(content: Any, path: Path) -> np.ndarray:
+    if not isinstance(content, np.lib.npyio.NpzFile):
+        return np.asarray(content)
+    with content:
+        if "x" not in content:
+            raise InputError(f"{path}: expected an array named x, got {sorted(content)}")
+        return np.asarray(content["x"])
 
 
 def check_events(x: Tensor, name: str, event: tuple[int, ...] | None = None) -> Tensor:

@@ -1,0 +1,69 @@
+"""The rooms, in the order that data walks through them: a room imports only from rooms above it."""
+
+import ast
+from pathlib import Path
+
+import normae
+
+ROOT = Path(normae.__file__).parent
+FOUNDATION = ["errors", "files", "random"]
+ROOMS = [
+    *FOUNDATION, "data", "jets", "networks", "energy", "sampling", "training", "inference", "statistics", "figures",
+    "report", "zoo", "runs", "config", "workflow", "cli",
+]  # fmt: skip
+
+
+def imported_rooms(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "normae":
+            parts = node.module.split(".")
+            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names if alias.name in ROOMS}
+        elif isinstance(node, ast.Import):
+            found |= {a.name.split(".")[1] for a in node.names if a.name.startswith("normae.")}
+    return found
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def source_files() -> list[Path]:
+    return [p for p in ROOT.rglob("*.py") if room_of(p) not in ("__init__", "__main__")]
+
+
+def test_every_room_is_known():
+    assert {room_of(p) for p in source_files()} <= set(ROOMS)
+
+
+def test_imports_point_upwards():
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {room}"
+        for path in source_files()
+        for room in imported_rooms(path)
+        if ROOMS.index(room) > ROOMS.index(room_of(path))
+    ]
+    assert not wrong
+
+
+def test_the_check_sees_a_wrong_import(tmp_path):
+    bad = tmp_path / "bad.py"
+    bad.write_text("from normae.cli.app import app\nimport normae.config\nfrom normae import zoo\n")
+    assert imported_rooms(bad) == {"cli", "config", "zoo"}
+
+
+def test_figures_do_not_import_torch():
+    for path in (ROOT / "figures").glob("*.py"):
+        assert "import torch" not in path.read_text()
+
+
+def test_training_knows_no_path():
+    for path in (ROOT / "training").glob("*.py"):
+        assert "pathlib" not in path.read_text()
+
+
+def test_no_pickle_and_no_global_generator():
+    for path in source_files():
+        text = path.read_text()
+        for word in ("import pickle\n", "torch.load(", "torch.manual_seed", "allow_pickle=True"):
+            assert word not in text, f"{path} uses {word}"
