@@ -36,7 +36,7 @@ def tiny(**changes: object) -> dict:
         *sections, last = name.split("__")
         inner = content
         for section in sections:
-            inner = inner[section]
+            inner = inner.setdefault(section, {})
         inner[last] = value
     return content
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import normae
 
 ROOT = Path(normae.__file__).parent
-FOUNDATION = ["errors", "files", "random"]
+FOUNDATION = ["errors", "files", "random", "tensors"]
 ROOMS = [
     *FOUNDATION, "data", "jets", "networks", "energy", "sampling", "training", "inference", "statistics", "figures",
     "report", "zoo", "runs", "config", "workflow", "cli",

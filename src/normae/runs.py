@@ -1,13 +1,13 @@
 """The run folder: what it holds, its lock, and files that appear whole or not at all.
 
-    config.toml            the complete configuration
-    model.safetensors      weights, temperature, log Z (in the header)
-    checkpoint/            what resuming needs
-    metrics.jsonl          one line a window of iterations
-    metrics.json           final figures, each {"value": v, "error": e}
-    provenance.json        versions, commit, seed, data hash, device, wall time
-    figures/               each as SVG and PDF, with its numbers as CSV
-    report.html
+config.toml            the complete configuration
+model.safetensors      weights, temperature, log Z (in the header)
+checkpoint/            what resuming needs
+metrics.jsonl          one line a window of iterations
+metrics.json           final figures, each {"value": v, "error": e}
+provenance.json        versions, commit, seed, data hash, device, wall time
+figures/               each as SVG and PDF, with its numbers as CSV
+report.html
 """
 
 import fcntl
@@ -98,8 +98,11 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-    """Tensors with a header of JSON values, atomically."""
-    metadata = {"format": WEIGHTS_FORMAT, **{name: json.dumps(value) for name, value in header.items()}}
+    """Tensors with a header of JSON values, atomically.
+
+    The header is one entry of the file's metadata: with several, their order on disk would be random.
+    """
+    metadata = {WEIGHTS_FORMAT: json.dumps(header, sort_keys=True)}
     content = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     with atomic_path(path) as temporary:
         save_file(content, temporary, metadata=metadata)
@@ -115,9 +118,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise InputError(f"{path}: truncated or not a safetensors file ({error})") from None
-    if metadata.pop("format", None) != WEIGHTS_FORMAT:
+    if WEIGHTS_FORMAT not in metadata:
         raise InputError(f"{path}: a safetensors file, but not one of normae ({WEIGHTS_FORMAT})")
-    return tensors, {name: json.loads(value) for name, value in metadata.items()}
+    return tensors, json.loads(metadata[WEIGHTS_FORMAT])
 
 
 class History:

@@ -50,5 +50,7 @@ def check_events(x: Tensor, name: str, event: tuple[int, ...] | None = None) -> 
     if not bool(finite.all()):
         first = int((~finite).nonzero()[0])
         count = int((~finite).sum())
-        raise InputError(f"{name}: NaN or infinity in {count} of {len(x)} events, the first at row {first}; remove them")
+        raise InputError(
+            f"{name}: NaN or infinity in {count} of {len(x)} events, the first at row {first}; remove them"
+        )
     return x

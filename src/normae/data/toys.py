@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from normae.errors import InputError
+from normae.tensors import norm
 
 
 class Density(Protocol):
@@ -128,7 +129,7 @@ class Ring:
 
     def log_prob(self, x: Tensor) -> Tensor:
         """log p(x) with shape (N,) for x with shape (N, 2)."""
-        return -((x.norm(dim=1) - self.radius) ** 2) / (2 * self.width**2) - self.log_z
+        return -((norm(x) - self.radius) ** 2) / (2 * self.width**2) - self.log_z
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """`n` events with shape (n, 2). The radius is N(R, w) accepted in proportion to r, cut ten widths out."""
@@ -165,7 +166,7 @@ class Spiral:
 
     def log_prob(self, x: Tensor) -> Tensor:
         """log p(x) with shape (N,) for x with shape (N, 2)."""
-        radius = x.norm(dim=1)
+        radius = norm(x)
         angle = torch.atan2(x[:, 1], x[:, 0])
         kappa = torch.tensor(self.concentration, dtype=torch.float64)
         log_i0 = float(torch.special.i0e(kappa).log() + kappa)
@@ -181,7 +182,7 @@ class Spiral:
         def log_accept(angle: Tensor) -> Tensor:
             return self.concentration * (torch.cos(2 * angle) - 1)
 
-        radius = self.scale * torch.randn(n, 2, generator=generator).norm(dim=1)
+        radius = self.scale * norm(torch.randn(n, 2, generator=generator))
         angle = _rejection(propose, log_accept, n, generator) + self.pitch * radius
         return radius[:, None] * torch.stack([angle.cos(), angle.sin()], dim=1)
 

@@ -1,5 +1,6 @@
 """A trained model: energy, score, log-likelihood and samples."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ class Model:
         """`n` events with shape (n, *event), by the paper's recipe for generation.
 
         A latent chain from noise, without buffer, eight times as long as in training, decoded, clipped into the
-        bounds, then a feature chain as long as in training.
+        bounds, then a feature chain as long as in training (or `sampling.generation` steps, where a preset says so).
 
         Args:
             seed: gives all randomness.
@@ -151,8 +152,8 @@ class Model:
         trace: int | None = None,
     ) -> Chain:
         """The feature chain of `sample`, with positions (n, *event) and its acceptance, on the model's device."""
-        latent = _lengthened(self.sampling.latent, latent_steps, GENERATION_FACTOR)
-        feature = _lengthened(self.sampling.feature, feature_steps, 1)
+        latent = _lengthened(self.sampling.latent, latent_steps, GENERATION_FACTOR * self.sampling.latent.steps)
+        feature = _lengthened(self.sampling.feature, feature_steps, self.sampling.generation_steps)
         like = next(self.autoencoder.parameters())
         z = latent_noise(self._energy, n, generator, like)
         end = run_chain(self._energy.latent(), z, latent, self.temperature, generator)
@@ -161,8 +162,7 @@ class Model:
         return run_chain(self._energy, start, feature, self.temperature, generator, trace=trace)
 
 
-def _lengthened(config: ChainConfig, steps: int | None, factor: int) -> ChainConfig:
-    from dataclasses import replace
-
-    length = factor * config.steps if steps is None else steps
-    return replace(config, steps=length, adapt=None)
+def _lengthened(config: ChainConfig, steps: int | None, otherwise: int) -> ChainConfig:
+    if steps is not None and steps < 0:
+        raise InputError(f"steps: expected a length of at least 0, got {steps}")
+    return replace(config, steps=otherwise if steps is None else steps, adapt=None)

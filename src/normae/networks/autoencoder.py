@@ -8,11 +8,12 @@ from torch import Tensor, nn
 
 from normae.errors import InputError
 from normae.networks.mlp import MLP
+from normae.tensors import norm
 
 
 def to_sphere(z: Tensor) -> Tensor:
     """z / |z| with shape (N, d), safe at zero."""
-    return z / z.norm(dim=1, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny)
+    return z / norm(z, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny)
 
 
 class Autoencoder(nn.Module):

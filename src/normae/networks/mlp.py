@@ -12,6 +12,7 @@ which costs as many matrix products as the forward pass and none of autograd's b
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -78,8 +79,7 @@ class MLP(nn.Module):
             raise InputError(f"expected an activation among {sorted(ACTIVATIONS)}, got {activation!r}")
         self.sizes = tuple(sizes)
         self.activation = activation
-        pairs = zip(sizes[:-1], sizes[1:], strict=True)
-        self.layers = nn.ModuleList(_linear(n_in, n_out, generator) for n_in, n_out in pairs)
+        self.layers = nn.ModuleList(_linear(n_in, n_out, generator) for n_in, n_out in pairwise(sizes))
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs with shape (N, out) for inputs with shape (N, in)."""
@@ -95,7 +95,7 @@ class MLP(nn.Module):
 
 
 def _linear(n_in: int, n_out: int, generator: torch.Generator) -> nn.Linear:
-    layer = nn.utils.skip_init(nn.Linear, n_in, n_out)
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, n_in, n_out)
     bound = 1 / math.sqrt(n_in)
     with torch.no_grad():
         layer.weight.uniform_(-bound, bound, generator=generator)

@@ -57,7 +57,9 @@ class ChainConfig:
             _require(self.clip > 0, "clip", "a positive number", self.clip)
         if self.adapt is not None:
             _require(0 < self.adapt < 1, "adapt", "an acceptance between 0 and 1", self.adapt)
-            _require(self.metropolis == "exact", "adapt", "metropolis = 'exact', since only it rejects", self.metropolis)
+            _require(
+                self.metropolis == "exact", "adapt", "metropolis = 'exact', since only it rejects", self.metropolis
+            )
 
     @property
     def exact(self) -> bool:
@@ -92,6 +94,8 @@ class SamplingConfig:
         replay: share of chains that start from the buffer; the others start from noise.
         buffer_space: "latent" stores latent end points, as the paper; "feature" keeps persistent chains in feature
             space, and only fresh chains go through the latent space.
+        generation: length of the feature chain that generates samples; as in training where it is None, which is the
+            paper's recipe. The latent chain of generation is eight times as long as in training.
         latent, feature: the two chains of the on-manifold start.
     """
 
@@ -99,9 +103,17 @@ class SamplingConfig:
     buffer: int = 10_000
     replay: float = 0.95
     buffer_space: Literal["latent", "feature"] = "latent"
+    generation: int | None = None
     latent: ChainConfig = field(default_factory=lambda: ChainConfig(steps=50))
     feature: ChainConfig = field(default_factory=lambda: ChainConfig(steps=100))
 
     def __post_init__(self) -> None:
         _require(self.buffer >= 1, "sampling.buffer", "at least 1", self.buffer)
         _require(0 <= self.replay <= 1, "sampling.replay", "a share between 0 and 1", self.replay)
+        if self.generation is not None:
+            _require(self.generation >= 0, "sampling.generation", "at least 0", self.generation)
+
+    @property
+    def generation_steps(self) -> int:
+        """Length of the feature chain that generates samples."""
+        return self.feature.steps if self.generation is None else self.generation

@@ -21,7 +21,7 @@ not one to one. So
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from torch import Tensor
 from normae.energy import Energy, value_and_grad
 from normae.random import Generators, normal, uniform
 from normae.sampling.config import ChainConfig
+from normae.tensors import norm
 
 Scalar = float | Tensor
 """One number for all samples, or a tensor with shape (N,)."""
@@ -80,13 +81,14 @@ def clip_gradient(grad: Tensor, config: ChainConfig) -> Tensor:
     if config.clip_rule == "value":
         return grad.clamp(-config.clip, config.clip)
     if config.clip_rule == "row":
-        norm = grad.norm(dim=-1, keepdim=True)
+        length = norm(grad, keepdim=True)
     else:
-        norm = _per_sample(grad.flatten(1).norm(dim=1), grad)
-    return grad * (config.clip / norm.clamp_min(config.clip))
+        length = _per_sample(norm(grad.flatten(1)), grad)
+    scale: Tensor = config.clip / length.clamp_min(config.clip)
+    return grad * scale
 
 
-def _per_sample(value: Scalar, like: Tensor) -> Scalar:
+def _per_sample(value: Scalar, like: Tensor) -> Any:
     """`value` so that it multiplies events of shape (N, *event)."""
     if isinstance(value, Tensor) and value.ndim == 1:
         return value.reshape(-1, *[1] * (like.ndim - 1))
@@ -116,17 +118,17 @@ def _tangent(x: Tensor, v: Tensor) -> Tensor:
 
 
 def _geodesic_move(x: Tensor, v: Tensor) -> Move:
-    length = v.norm(dim=1, keepdim=True)
+    length = norm(v, keepdim=True)
     direction = v / length.clamp_min(torch.finfo(v.dtype).tiny)
     y = length.cos() * x + length.sin() * direction
-    y = y / y.norm(dim=1, keepdim=True)
+    y = y / norm(y, keepdim=True)
     back = -length * (length.cos() * direction - length.sin() * x)
     return Move(y, v, back, length.flatten() < math.pi)
 
 
 def _projected_move(x: Tensor, v: Tensor) -> Move:
     y = x + v
-    y = y / y.norm(dim=1, keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)
+    y = y / norm(y, keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)
     return Move(y, y - x, x - y, None)
 
 

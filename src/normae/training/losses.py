@@ -10,9 +10,9 @@ is not divided by T; the regularizers are never rescaled. The temperature is tra
 energies; with t = log T, dL/dt = -(E+ - E-)/T.
 """
 
-import torch
 from torch import Tensor
 
+from normae.tensors import norm
 from normae.training.config import PhaseConfig, TrainingConfig
 
 
@@ -48,12 +48,13 @@ def temperature_gradient(positive: Tensor, negative: Tensor, temperature: Tensor
     """dL/dlog T with shape (S, 1)."""
     members = len(temperature)
     gap = by_member(positive, members) - by_member(negative, members)
-    return (-gap / temperature).detach()[:, None]
+    slope: Tensor = -gap / temperature
+    return slope.detach()[:, None]
 
 
 def clip_rows(grad: Tensor, largest: float | None) -> Tensor:
     """The gradient of each model, (S, P), limited in norm."""
     if largest is None:
         return grad
-    norm = torch.linalg.vector_norm(grad, dim=1, keepdim=True)
-    return grad * (largest / norm.clamp_min(largest))
+    scale: Tensor = largest / norm(grad, keepdim=True).clamp_min(largest)
+    return grad * scale

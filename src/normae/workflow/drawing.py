@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from normae.figures import (
-    deviation_map,
     density_map,
+    deviation_map,
     figure_style,
     likelihood_correlation,
     marginal,

@@ -65,7 +65,9 @@ def evaluate(path: str | Path, figures: bool = True, device: str = "auto") -> di
         raise InputError(f"{path}: evaluate compares with a known two-dimensional density, and this run has none")
     with locked(run.path):
         test = density_test(model, config, events.density, events.test)
-        metrics = density_metrics(model, config, events.density, test) | sample_metrics(model, config, events.density, test)
+        metrics = density_metrics(model, config, events.density, test) | sample_metrics(
+            model, config, events.density, test
+        )
         write_json(run.metrics, {name: {"value": m.value, "error": m.error} for name, m in metrics.items()})
         if figures:
             from normae.workflow.drawing import draw_run
@@ -131,7 +133,7 @@ def sample_metrics(model: Model, config: Run, density: Density, test: DensityTes
     n = settings.points
     generator = stream(config.seed, "evaluation/chain", model.device)
     true = density.sample(n, stream(config.seed, "evaluation/true"))
-    steps = model.sampling.feature.steps
+    steps = model.sampling.generation_steps
     recipe = _chain_samples(model, n, generator, steps)
     longer = _chain_samples(model, n, generator, config.evaluation.long_factor * steps)
     exact = grid_draws(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from normae.config import Run, read
 from normae.errors import InputError
@@ -13,6 +13,7 @@ from normae.statistics import Estimate
 from normae.workflow.paper import TOY
 
 Metrics = Mapping[str, Estimate]
+Status = Literal["good", "warning", "bad"]
 
 
 def report(path: str | Path) -> Path:
@@ -44,27 +45,28 @@ def comparisons(metrics: Metrics) -> list[Comparison]:
 def _summary(config: Run, metrics: Metrics) -> str:
     share = metrics["share_within_10_percent"]
     return (
-        f"The reconstruction error of this autoencoder, divided by its temperature, is a negative log-likelihood. Trained "
-        f"on {config.data.train:,} points of a known density, it reproduces that density to KL = {metrics['kl']}: "
-        f"|Δ| < 10 % holds for {100 * share.value:.3f} % of the test set, and an ideal classifier that knows both densities "
-        f"reaches an AUC of {metrics['auc_ideal']} (0.5 is a coin)."
+        "The reconstruction error of this autoencoder, divided by its temperature, is a negative log-likelihood up to "
+        f"a constant. Trained on {config.data.train:,} points of a known density, it reproduces that density to KL = "
+        f"{metrics['kl']}: |Δ| < 10 % holds for {100 * share.value:.3f} % of the test set, and an ideal classifier "
+        f"that knows both densities reaches an AUC of {metrics['auc_ideal']} (0.5 is a coin)."
     )
 
 
 def _facts(config: Run, metrics: Metrics, provenance: dict[str, Any], history: list[dict[str, Any]]) -> list[Fact]:
-    last = history[-1] if history else {"iteration": 0}
-    network = config.network
+    iterations = history[-1]["iteration"] if history else 0
+    network, training = config.network, config.training
+    kind = "trained" if config.temperature.trained else "fixed"
     return [
         Fact("preset", config.name),
         Fact("data", f"{config.data.density}, {config.data.train:,} training and {config.data.test:,} test points"),
         Fact("network", f"MLP {list(network.hidden)}, {network.activation}, {network.latent}-dimensional latent space"),
         Fact("pretraining", f"{config.pretraining.epochs} epochs, batch {config.pretraining.batch}"),
-        Fact("training", f"{config.training.epochs} epochs, batch {config.training.batch}, {last['iteration']} iterations"),
+        Fact("training", f"{training.epochs} epochs, batch {training.batch}, {iterations} iterations"),
         Fact("latent chain", config.sampling.latent.describe()),
         Fact("feature chain", config.sampling.feature.describe()),
         Fact("replay buffer", f"{config.sampling.buffer:,} {config.sampling.buffer_space} points, "
              f"replay {config.sampling.replay:g}"),
-        Fact("temperature", f"{metrics['temperature'].value:.4f} ({'trained' if config.temperature.trained else 'fixed'})"),
+        Fact("temperature", f"{metrics['temperature'].value:.4f} ({kind})"),
         Fact("log Z over the chain's bounds", metrics["log_z"]),
         Fact("log Z over the paper's grid", metrics["log_z_paper_grid"]),
         Fact("device", f"{provenance['device']}, backend {provenance['backend']}"),
@@ -88,11 +90,11 @@ def _gap_check(lines: list[dict[str, Any]]) -> Check:
     tail = lines[-max(1, len(lines) // 10) :]
     gaps = [(line["positive_energy"] - line["negative_energy"]) / line["temperature"] for line in tail]
     gap = sum(gaps) / len(gaps)
-    status = "good" if abs(gap) < 0.02 else "warning" if abs(gap) < 0.1 else "bad"
+    status: Status = "good" if abs(gap) < 0.02 else "warning" if abs(gap) < 0.1 else "bad"
     return Check(
         "energies meet",
         status,
-        f"(E⁺ − E⁻)/T is {gap:+.4f} over the last tenth of the training; it vanishes where the samples follow the data.",
+        f"(E⁺ − E⁻)/T is {gap:+.4f} over the last tenth of the training; it vanishes where samples follow the data.",
     )
 
 
@@ -101,17 +103,21 @@ def _acceptance_check(lines: list[dict[str, Any]], config: Run) -> Check:
     chain = config.sampling.feature
     if chain.metropolis == "off":
         return Check("acceptance", "warning", "The feature chain ran without a Metropolis test, so it is not exact.")
-    status = "good" if 0.3 <= accepted <= 0.95 else "warning"
-    advice = "its steps could be longer" if accepted > 0.95 else "its steps are long" if accepted < 0.3 else "as it should"
+    status: Status = "good" if 0.3 <= accepted <= 0.95 else "warning"
+    advice = (
+        "its steps could be longer" if accepted > 0.95 else "its steps are long" if accepted < 0.3 else "as it should"
+    )
     kind = "exact" if chain.exact else "approximate"
-    return Check("acceptance", status, f"The feature chain accepts {100 * accepted:.1f} % ({advice}); the test is {kind}.")
+    return Check(
+        "acceptance", status, f"The feature chain accepts {100 * accepted:.1f} % ({advice}); the test is {kind}."
+    )
 
 
 def _chain_check(metrics: Metrics) -> Check:
     chain, exact = metrics["auc_classifier_long"], metrics["auc_classifier_exact"]
     difference = chain.value - exact.value
     error = (chain.error**2 + exact.error**2) ** 0.5
-    status = "good" if abs(difference) < max(3 * error, 0.005) else "warning"
+    status: Status = "good" if abs(difference) < max(3 * error, 0.005) else "warning"
     return Check(
         "chains sample the model",
         status,
@@ -122,7 +128,7 @@ def _chain_check(metrics: Metrics) -> Check:
 
 def _normalization_check(metrics: Metrics) -> Check:
     error = metrics["log_z"].error
-    status = "good" if error < 1e-3 else "warning"
+    status: Status = "good" if error < 1e-3 else "warning"
     return Check("normalization", status, f"Halving the grid's cells changes log Z by {error:.1e}.")
 
 
@@ -131,8 +137,14 @@ def _pictures(run: RunFolder, config: Run, metrics: Metrics) -> list[Picture]:
     outside = round((1 - share) * config.data.test)
     sentences = {
         "density": ("Density", "True density on the left, learned density on the right, in the same colours."),
-        "marginal-x1": ("Marginal density in x₁", "Learned and true density, integrated over x₂, with their ratio below."),
-        "marginal-x2": ("Marginal density in x₂", "Learned and true density, integrated over x₁, with their ratio below."),
+        "marginal-x1": (
+            "Marginal density in x₁",
+            "Learned and true density, integrated over x₂, with their ratio below.",
+        ),
+        "marginal-x2": (
+            "Marginal density in x₂",
+            "Learned and true density, integrated over x₁, with their ratio below.",
+        ),
         "grid-correlation": (
             "Learned against true log-likelihood, grid",
             f"Points on the diagonal are right; Pearson is {metrics['pearson_grid'].value:.4f} over all of the grid, "

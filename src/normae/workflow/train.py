@@ -26,7 +26,7 @@ from normae.inference import grid_log_z
 from normae.networks import build_mlp_autoencoder
 from normae.random import stream
 from normae.runs import History, RunFolder, locked, read_tensors, write_tensors
-from normae.training import Checkpoint, Happening, Record, Rollback, Schedules, Trainer
+from normae.training import Happening, Record, Rollback, Schedules, Trainer
 from normae.workflow.loading import build_model
 from normae.workflow.sources import Events, choose_device, load_events, tensor_hash
 

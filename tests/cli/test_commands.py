@@ -1,0 +1,170 @@
+"""The command line, run as a user runs it."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import tiny
+from normae.cli.app import parse_seeds
+from normae.config import structure, to_toml
+from normae.errors import InputError
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+
+
+def normae(*arguments: object, **options: object) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "normae", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False, **options)
+
+
+def start(*arguments: object) -> subprocess.Popen:
+    command = [sys.executable, "-m", "normae", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+
+
+@pytest.fixture
+def preset(tmp_path) -> Path:
+    path = tmp_path / "tiny.toml"
+    path.write_text(to_toml(structure(tiny())))
+    return path
+
+
+def test_the_user_s_path(preset, tmp_path):
+    run = tmp_path / "run"
+    done = normae("train", preset, "--out", run, "--set", "training.epochs=1")
+    assert done.returncode == 0, done.stderr
+    assert "training 10/10" in done.stdout
+    assert "trained, not evaluated" in normae("info", run).stdout
+    done = normae("evaluate", run, "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "pearson_grid" in done.stdout
+    done = normae("report", run)
+    assert done.returncode == 0, done.stderr
+    assert (run / "report.html").stat().st_size > 50_000
+    assert "auc_ideal" in normae("info", run).stdout
+    done = normae("sample", run, "-n", "50", "-o", tmp_path / "x.npz")
+    assert done.returncode == 0, done.stderr
+    assert np.load(tmp_path / "x.npz")["x"].shape == (50, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "none.toml", "--out", "run"], "none.toml: no such configuration file"),
+        (["train", "PRESET", "--out", "run", "--set", "training.epoch=1"], "did you mean 'epochs'"),
+        (["train", "PRESET", "--out", "run", "--seeds", "a-b"], "--seeds: expected a list"),
+        (["train", "PRESET", "--out", "run", "--set", "device=gpu"], "device: expected auto, cpu or cuda"),
+        (["evaluate", "none"], "no such run folder"),
+        (["report", "."], "not a run folder"),
+        (["info", "none"], "no such run folder"),
+        (["sample", "none", "-o", "x.npz"], "neither a run folder nor a model of the zoo"),
+        (["sample", "none", "-o", "x.txt"], "expected a name that ends in .npz"),
+        (["reproduce", "world"], "reproduce: expected toy"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(preset, tmp_path, arguments, message):
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    done = normae(*[preset if a == "PRESET" else a for a in arguments], cwd=folder)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert list(folder.iterdir()) == [], "nothing is left behind"
+
+
+def test_divergence_is_exit_code_1(preset, tmp_path):
+    done = normae("train", preset, "--out", tmp_path / "run", "--set", "training.learning_rate=3e38")
+    assert done.returncode == 1
+    assert "the training diverged" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def long_preset(tmp_path: Path) -> Path:
+    path = tmp_path / "long.toml"
+    content = tiny(training__epochs=40, pretraining__epochs=5, guard={"log_every": 5, "checkpoint_every": 10})
+    path.write_text(to_toml(structure(content)))
+    return path
+
+
+def wait_for(path: Path, process: subprocess.Popen, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not path.exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def test_interrupt_leaves_a_resumable_run(tmp_path):
+    preset = long_preset(tmp_path)
+    process = start("train", preset, "--out", tmp_path / "run")
+    wait_for(tmp_path / "run" / "metrics.jsonl", process)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert "--resume" in out
+    assert "Traceback" not in error
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    done = normae("train", preset, "--out", tmp_path / "run", "--resume")
+    assert done.returncode == 0, done.stderr
+    whole = normae("train", preset, "--out", tmp_path / "whole")
+    assert whole.returncode == 0
+    assert same_result(tmp_path / "run", tmp_path / "whole")
+
+
+def same_result(a: Path, b: Path) -> bool:
+    """Weights to the last bit, and the same lines of metrics but for the clock."""
+    lines = [[json.loads(line) for line in (p / "metrics.jsonl").read_text().splitlines()] for p in (a, b)]
+    for line in lines[0] + lines[1]:
+        line.pop("seconds", None)
+    return (a / "model.safetensors").read_bytes() == (b / "model.safetensors").read_bytes() and lines[0] == lines[1]
+
+
+def kill_and_resume(tmp_path: Path, kills: int, seed: int) -> None:
+    preset = long_preset(tmp_path)
+    began = time.monotonic()
+    whole = normae("train", preset, "--out", tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    duration = time.monotonic() - began
+    rng = random.Random(seed)
+    run = tmp_path / "run"
+    killed = 0
+    while killed < kills and not (run / "model.safetensors").exists():
+        process = start("train", preset, "--out", run, *(["--resume"] if (run / "config.toml").exists() else []))
+        wait_for(run / ".lock", process)
+        time.sleep(rng.uniform(0, 2.5 * duration / kills))
+        process.kill()
+        _, error = process.communicate(timeout=60)
+        assert process.returncode in (0, -9), error
+        killed += process.returncode == -9
+        for path in run.rglob("*.json*"):
+            for line in path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]:
+                json.loads(line)
+    done = normae("train", preset, "--out", run, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert killed > 0
+    assert same_result(run, tmp_path / "whole")
+
+
+def test_kill_9_and_resume(tmp_path):
+    kill_and_resume(tmp_path, 3, seed=1)
+
+
+@pytest.mark.slow
+def test_kill_9_at_twenty_moments(tmp_path):
+    kill_and_resume(tmp_path, 20, seed=2)
+
+
+def test_seeds():
+    assert parse_seeds(None) is None
+    assert parse_seeds("0-3") == [0, 1, 2, 3]
+    assert parse_seeds("4,7,9-10") == [4, 7, 9, 10]
+    for bad in ("", "a", "3-1", "1,,2"):
+        with pytest.raises(InputError):
+            parse_seeds(bad)

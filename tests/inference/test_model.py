@@ -1,0 +1,119 @@
+"""log Z, exact draws and the model's public face."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from normae.errors import InputError, LogZUnknown
+from normae.inference import LogZ, Model, grid_draws, grid_log_z
+from normae.networks import NetworkConfig, build_mlp_autoencoder
+from normae.random import stream
+from normae.sampling import ChainConfig, SamplingConfig
+
+
+def quadratic(x):
+    return 0.5 * x.square().sum(1)
+
+
+@pytest.mark.parametrize("temperature", [0.2, 1.0])
+@pytest.mark.parametrize("dimension", [1, 2, 3])
+def test_log_z_of_a_gaussian(dimension, temperature):
+    got = grid_log_z(quadratic, temperature, (-6.0, 6.0), dimension, cells={1: 1000, 2: 400, 3: 80}[dimension])
+    assert got.value == pytest.approx(0.5 * dimension * math.log(2 * math.pi * temperature), abs=1e-5)
+    assert got.error < 1e-3
+
+
+def test_log_z_error_covers_a_coarse_grid():
+    exact = 0.5 * 2 * math.log(2 * math.pi * 0.05)
+    coarse = grid_log_z(quadratic, 0.05, (-4.5, 4.5), 2, cells=24)
+    assert abs(coarse.value - exact) <= coarse.error
+    assert coarse.error > 1e-3
+
+
+def test_log_z_refuses():
+    with pytest.raises(InputError, match="one to three dimensions"):
+        grid_log_z(quadratic, 1.0, (-1.0, 1.0), 4)
+    with pytest.raises(InputError, match="even number"):
+        grid_log_z(quadratic, 1.0, (-1.0, 1.0), 2, cells=11)
+
+
+def test_grid_draws_follow_the_density():
+    x = grid_draws(quadratic, 0.25, (-4.0, 4.0), 2, 50_000, stream(0, "draws"), cells=400)
+    for k in range(2):
+        assert abs(float(x[:, k].mean())) < 4 * 0.5 / math.sqrt(len(x))
+        assert float(x[:, k].var()) == pytest.approx(0.25, abs=4 * 0.25 * math.sqrt(2 / len(x)))
+
+
+@pytest.fixture
+def model() -> Model:
+    network = build_mlp_autoencoder(NetworkConfig(hidden=(8, 8), activation="silu"), (2,), stream(0, "init"))
+    sampling = SamplingConfig(
+        latent=ChainConfig(steps=3, step_size=0.01), feature=ChainConfig(steps=5, step_size=0.01, bounds=(-4.5, 4.5))
+    )
+    return Model(network, 0.2, (2,), sampling, LogZ(1.5, 0.01, (-4.5, 4.5)), "small")
+
+
+def test_score_and_log_prob(model):
+    x = np.array([[0.5, 1.0], [100.0, -3.0]])
+    energy = model.energy(x)
+    assert energy.shape == (2,)
+    assert isinstance(energy, np.ndarray)
+    assert np.allclose(model.score(x), energy / 0.2)
+    assert np.allclose(model.log_prob(x), -energy / 0.2 - 1.5)
+    assert np.isfinite(model.log_prob(x)).all(), "finite outside the grid too"
+
+
+def test_tensors_stay_tensors_and_differentiable(model):
+    x = torch.zeros(3, 2, requires_grad=True)
+    (grad,) = torch.autograd.grad(model.log_prob(x).sum(), x)
+    value, ours = model.energy_function.value_and_grad(x)
+    assert torch.allclose(grad, -ours / 0.2, atol=1e-6)
+    assert torch.allclose(value, model.energy(x).detach())
+
+
+def test_wrong_shape_is_one_sentence(model):
+    with pytest.raises(InputError, match=r"small: expected events of shape \(2,\), got \(3,\)"):
+        model.score(np.zeros((4, 3)))
+    with pytest.raises(InputError, match=r"expected events of shape \(2,\)"):
+        model.score(np.zeros(2))
+
+
+def test_unknown_log_z_is_a_named_error(model):
+    unknown = Model(model.autoencoder, 0.2, (2,), model.sampling)
+    with pytest.raises(LogZUnknown, match="use score"):
+        unknown.log_prob(np.zeros((1, 2)))
+    assert np.isfinite(unknown.score(np.zeros((1, 2)))).all()
+
+
+def test_deterministic_model_has_no_draws(model):
+    with pytest.raises(InputError, match="deterministic"):
+        model.draw(stream(0, "draw"))
+    with pytest.raises(InputError, match="deterministic"):
+        model.log_prob_draws(np.zeros((1, 2)))
+
+
+def test_sample(model):
+    x = model.sample(70, seed=1, chunk=30)
+    assert x.shape == (70, 2)
+    assert isinstance(x, np.ndarray)
+    assert np.abs(x).max() <= 4.5
+    assert np.array_equal(x, model.sample(70, seed=1, chunk=30))
+    assert not np.array_equal(x, model.sample(70, seed=2, chunk=30))
+    chain = model.sample_chain(10, stream(0, "x"), feature_steps=7)
+    assert chain.acceptance.shape == (7, 1)
+    with pytest.raises(InputError, match="at least 1 event"):
+        model.sample(0)
+
+
+def test_sample_runs_the_latent_chain_eight_times_as_long(model, monkeypatch):
+    import normae.inference.model as module
+
+    lengths = []
+    real = module.run_chain
+    monkeypatch.setattr(module, "run_chain", lambda e, s, c, *a, **k: lengths.append(c.steps) or real(e, s, c, *a, **k))
+    model.sample(5)
+    assert lengths == [8 * 3, 5]
+    model.sample(5, latent_steps=2, feature_steps=4)
+    assert lengths[2:] == [2, 4]

@@ -1,0 +1,265 @@
+"""The loop: Adam, losses, resuming, several seeds, the guard, and that it learns."""
+
+import math
+
+import pytest
+import torch
+
+from normae.data import two_gaussians
+from normae.errors import InputError, TrainingDiverged
+from normae.networks import NetworkConfig, build_mlp_autoencoder
+from normae.random import stream
+from normae.sampling import ChainConfig, SamplingConfig
+from normae.training import (
+    Checkpoint,
+    GuardConfig,
+    PhaseConfig,
+    Record,
+    Rollback,
+    Schedules,
+    TemperatureConfig,
+    Trainer,
+    TrainingConfig,
+)
+from normae.training.adam import Adam
+from normae.training.losses import clip_rows, contrastive, regularizers, temperature_gradient
+
+
+def make_trainer(seeds=(0,), schedules=None, sampling=None, n=1000) -> Trainer:
+    config = NetworkConfig(hidden=(16, 16), activation="silu")
+    networks = [build_mlp_autoencoder(config, (2,), stream(s, "init")) for s in seeds]
+    data = [two_gaussians().sample(n, stream(s, "data")) for s in seeds]
+    schedules = schedules or Schedules(
+        PhaseConfig(epochs=2, batch=100, latent_penalty=1e-5),
+        TrainingConfig(epochs=2, batch=100, learning_rate=1e-3, average=0.9, schedule="cosine", negative_penalty=0.1),
+        TemperatureConfig(),
+        GuardConfig(log_every=5, checkpoint_every=5),
+    )
+    sampling = sampling or SamplingConfig(
+        buffer=300,
+        latent=ChainConfig(steps=3, step_size=0.02),
+        feature=ChainConfig(steps=4, step_size=0.1, bounds=(-4.5, 4.5), adapt=0.7),
+    )
+    return Trainer(networks, data, schedules, sampling, list(seeds), torch.device("cpu"))
+
+
+def finish(trainer: Trainer) -> Trainer:
+    for _ in trainer.run():
+        pass
+    return trainer
+
+
+def test_adam_is_torch_s_adam():
+    g = stream(0, "adam")
+    ours = torch.randn(3, 7, generator=g)
+    theirs = ours.clone().requires_grad_(True)
+    reference = torch.optim.Adam([theirs], lr=1e-2)
+    adam = Adam(ours)
+    for _ in range(20):
+        grad = torch.randn(3, 7, generator=g) * torch.tensor([[1.0], [1e-6], [1e3]])
+        theirs.grad = grad.clone()
+        reference.step()
+        adam.update(grad, torch.full((3,), 1e-2))
+    assert torch.allclose(ours, theirs.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_losses_by_hand():
+    positive, negative = torch.tensor([1.0, 3.0]), torch.tensor([2.0, 4.0])
+    temperature = torch.tensor([0.5])
+    config = TrainingConfig(negative_penalty=0.1)
+    assert float(contrastive(positive, negative, temperature, config)) == pytest.approx((2 - 3) / 0.5 + 0.1 * 10)
+    plain = TrainingConfig(loss_scale="plain")
+    assert float(contrastive(positive, negative, temperature, plain)) == pytest.approx(-1)
+    weights, z = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 3.0]])
+    phase = PhaseConfig(latent_penalty=0.5, l2_penalty=0.1)
+    assert float(regularizers(weights, [z, z], phase)) == pytest.approx(0.5 * 5 * 2 + 0.1 * 5)
+    assert float(temperature_gradient(positive, negative, temperature)) == pytest.approx(2.0)
+    assert torch.allclose(clip_rows(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), 1.0).norm(dim=1), torch.tensor([1.0, 0.0]))
+
+
+def test_temperature_gradient_is_the_derivative():
+    """dL/dlog T of L = (E+ - E-)/T, by finite differences."""
+    positive, negative = (
+        torch.rand(10, generator=stream(0, "p")).double(),
+        torch.rand(10, generator=stream(0, "n")).double(),
+    )
+
+    def loss(log_t: float) -> float:
+        return float((positive.mean() - negative.mean()) / math.exp(log_t))
+
+    slope = (loss(math.log(0.3) + 1e-5) - loss(math.log(0.3) - 1e-5)) / 2e-5
+    assert float(temperature_gradient(positive, negative, torch.tensor([0.3]).double())) == pytest.approx(
+        slope, rel=1e-6
+    )
+
+
+@pytest.mark.parametrize("stop_after", [1, 7, 19, 23, 38])
+def test_resume_is_bit_identical(stop_after):
+    whole = finish(make_trainer())
+    first = make_trainer()
+    for happening in first.run():
+        done = first.iteration + (20 if first.phase == 1 else 0)
+        if isinstance(happening, Checkpoint) and done >= stop_after:
+            break
+    saved = first.snapshot()
+    second = make_trainer()
+    second.load(saved)
+    finish(second)
+    for name, tensor in whole.state().items():
+        assert torch.equal(tensor, second.state()[name]), name
+
+
+def test_stop_leaves_a_checkpoint_in_the_middle():
+    whole = finish(make_trainer())
+    trainer = make_trainer()
+    for happening in trainer.run():
+        if isinstance(happening, Record) and happening.phase == "training" and happening.iteration == 5:
+            trainer.stop = True
+    assert not trainer.finished
+    assert trainer.iteration == 5
+    again = make_trainer()
+    again.load(trainer.snapshot())
+    assert torch.equal(finish(again).weights, whole.weights)
+
+
+def test_seeds_side_by_side_are_the_single_runs():
+    """The same numbers up to rounding, which a batched product may do in another order."""
+    both = finish(make_trainer((0, 1)))
+    for k, seed in enumerate((0, 1)):
+        alone = finish(make_trainer((seed,)))
+        assert torch.allclose(both.weights[k], alone.weights[0], atol=2e-3)
+        assert torch.allclose(both.log_temperature[k], alone.log_temperature[0], atol=1e-3)
+
+
+def test_reference_and_explicit_agree():
+    sampling = {
+        "buffer": 300,
+        "latent": ChainConfig(steps=3, step_size=0.02),
+        "feature": ChainConfig(steps=4, step_size=0.1, bounds=(-4.5, 4.5)),
+    }
+    a = finish(make_trainer(sampling=SamplingConfig(backend="reference", **sampling)))
+    b = finish(make_trainer(sampling=SamplingConfig(backend="explicit", **sampling)))
+    assert a.backend.name == "reference"
+    assert b.backend.name == "explicit"
+    assert torch.allclose(a.weights, b.weights, atol=2e-3)
+
+
+def test_a_backend_that_cannot_serve_says_why(caplog):
+    trainer = make_trainer(sampling=SamplingConfig(backend="graph"))
+    assert trainer.backend.name == "explicit"
+    assert "needs a CUDA device" in caplog.text
+
+
+def test_records():
+    records = [h for h in make_trainer((0, 1)).run() if isinstance(h, Record)]
+    assert [r.phase for r in records] == ["pretraining"] * 4 + ["training"] * 4
+    last = records[-1]
+    assert last.epoch == 2.0
+    assert {"positive_energy", "negative_energy", "temperature", "latent_acceptance", "feature_acceptance"} <= set(
+        last.values
+    )
+    assert all(len(column) == 2 for column in last.values.values())
+
+
+def test_average_and_schedule():
+    trainer = finish(make_trainer())
+    assert not torch.equal(trainer.average, trainer.weights)
+    assert torch.equal(trainer.result()[0], trainer.average)
+    rates = [
+        h.values["learning_rate"][0] for h in make_trainer().run() if isinstance(h, Record) and h.phase == "training"
+    ]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] < 0.05 * rates[0]
+
+
+def unstable(rollbacks: int) -> Trainer:
+    schedules = Schedules(
+        PhaseConfig(epochs=1, batch=100),
+        TrainingConfig(epochs=4, batch=100, learning_rate=3e38),
+        TemperatureConfig(),
+        GuardConfig(log_every=2, checkpoint_every=4, rollbacks=rollbacks),
+    )
+    return make_trainer(schedules=schedules)
+
+
+def collect(trainer: Trainer, into: list) -> None:
+    """Run into a list that is kept when the run raises."""
+    for happening in trainer.run():
+        into.append(happening)
+
+
+def test_a_runaway_is_rolled_back_and_then_stopped_with_a_reason():
+    happenings = []
+    with pytest.raises(TrainingDiverged, match=r"seed 0: .* after 3 rollbacks; lower training.learning_rate"):
+        collect(unstable(3), happenings)
+    rollbacks = [h for h in happenings if isinstance(h, Rollback)]
+    assert len(rollbacks) == 3
+    assert all("seed 0" in r.reason for r in rollbacks)
+
+
+def test_rollback_returns_to_the_checkpoint_with_a_smaller_step():
+    trainer = unstable(3)
+    before = None
+    for happening in trainer.run():
+        if isinstance(happening, Checkpoint) and happening.phase == "training":
+            before = trainer.snapshot()
+        if isinstance(happening, Rollback):
+            break
+    assert torch.equal(trainer.weights, before["weights"])
+    assert torch.equal(trainer.position, before["position"])
+    assert float(trainer.rate_scale) == 0.5
+    assert int(trainer.rollbacks) == 1
+
+
+def test_a_good_model_is_not_touched_by_its_neighbour_s_rollback():
+    """A NaN is planted in the second model once; the first ends with the same weights as if nothing had happened."""
+    calm = finish(make_trainer((0, 1)))
+    trainer = make_trainer((0, 1))
+    planted = False
+    for happening in trainer.run():
+        if isinstance(happening, Checkpoint) and happening == ("training", 10) and not planted:
+            trainer.weights[1, 0] = torch.nan
+            planted = True
+    assert trainer.rollbacks.tolist() == [0, 1]
+    assert trainer.rate_scale.tolist() == [1.0, 0.5]
+    assert torch.equal(trainer.weights[0], calm.weights[0])
+    assert torch.isfinite(trainer.weights[1]).all()
+
+
+def test_a_foreign_checkpoint_is_refused():
+    state = make_trainer((0, 1)).snapshot()
+    with pytest.raises(InputError, match="does not belong to this configuration"):
+        make_trainer((0,)).load(state)
+
+
+def test_short_data_give_one_small_batch():
+    trainer = make_trainer(n=30)
+    assert trainer.batch == 30
+    assert trainer.iterations(1) == 2
+    finish(trainer)
+
+
+def test_it_learns_the_density():
+    """A small network learns a single Gaussian: log p is right up to a few hundredths where the data are."""
+    from normae.data import one_gaussian
+    from normae.energy import ReconstructionEnergy
+    from normae.inference import evaluate_in_chunks, grid_log_z
+
+    schedules = Schedules(
+        PhaseConfig(epochs=3, batch=500),
+        TrainingConfig(epochs=20, batch=500, learning_rate=2e-3, average=0.99, schedule="cosine"),
+        TemperatureConfig(initial=0.5),
+    )
+    sampling = SamplingConfig(
+        buffer=1000, replay=1.0, buffer_space="feature", feature=ChainConfig(steps=4, step_size=0.7, bounds=(-4.5, 4.5))
+    )
+    network = build_mlp_autoencoder(NetworkConfig(hidden=(24, 24), activation="gelu"), (2,), stream(0, "init"))
+    data = one_gaussian().sample(20_000, stream(0, "data"))
+    trainer = finish(Trainer([network], [data], schedules, sampling, [0], torch.device("cpu")))
+    weights, temperature, _ = trainer.result()
+    energy = ReconstructionEnergy(trainer.architecture, trainer.layout.views(weights))
+    log_z = grid_log_z(energy, float(temperature), (-4.5, 4.5), 2, cells=200)
+    test = one_gaussian().sample(20_000, stream(1, "test"))
+    log_p = -evaluate_in_chunks(energy, test) / float(temperature) - log_z.value
+    kl = float((one_gaussian().log_prob(test).double() - log_p).mean())
+    assert kl < 0.02
