@@ -4,6 +4,7 @@ A run with one seed is its own folder. With several seeds the folder holds a run
 checkpoint for all of them, since they advance together.
 """
 
+import os
 import platform
 import signal
 import subprocess
@@ -220,12 +221,12 @@ def _version() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree, where the package runs from one."""
-    here = Path(__file__).parent
+    """The commit of the source tree; NORMAE_COMMIT names it where a tree was copied without its history."""
+    if "NORMAE_COMMIT" in os.environ:
+        return os.environ["NORMAE_COMMIT"]
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
-        answer = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=False
-        )
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return answer.stdout.strip() or None
