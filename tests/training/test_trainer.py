@@ -172,6 +172,18 @@ def test_average_and_schedule():
     assert rates[-1] < 0.05 * rates[0]
 
 
+def test_warmup_rises_to_the_learning_rate():
+    schedules = Schedules(PhaseConfig(epochs=0), TrainingConfig(epochs=2, batch=100, learning_rate=1e-3, warmup=9))
+    trainer = make_trainer(schedules=schedules)
+    rates = []
+    for _ in range(12):
+        rates.append(1e-3 * trainer._factor())
+        trainer.position[0] = 1
+        trainer.position[1] += 1
+    assert rates[1] == pytest.approx(2e-4)
+    assert rates[9:] == pytest.approx([1e-3] * 3)
+
+
 def unstable(rollbacks: int) -> Trainer:
     schedules = Schedules(
         PhaseConfig(epochs=1, batch=100),

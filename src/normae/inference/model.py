@@ -161,6 +161,11 @@ class Model:
             start = into_bounds(self._energy.decode(end.position), feature)
         return run_chain(self._energy, start, feature, self.temperature, generator, trace=trace)
 
+    def continue_chain(self, position: Tensor, generator: torch.Generator, steps: int) -> Chain:
+        """A feature chain of `steps` steps from `position`, with shape (N, *event), on the model's device."""
+        feature = _lengthened(self.sampling.feature, steps, 0)
+        return run_chain(self._energy, position, feature, self.temperature, generator)
+
 
 def _lengthened(config: ChainConfig, steps: int | None, otherwise: int) -> ChainConfig:
     if steps is not None and steps < 0:

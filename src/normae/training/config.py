@@ -27,6 +27,7 @@ class PhaseConfig:
         batch: events of an update.
         learning_rate: of Adam with its default parameters.
         schedule: "constant", or "cosine" down to a hundredth of the learning rate.
+        warmup: iterations over which the learning rate rises from zero.
         gradient_clip: largest norm of the weights' gradient; None for no limit.
         latent_penalty: times the mean of z^2 over batch and dimensions.
         l2_penalty: times the sum of all squared weights.
@@ -36,6 +37,7 @@ class PhaseConfig:
     batch: int = 2048
     learning_rate: float = 1e-3
     schedule: Schedule = "constant"
+    warmup: int = 0
     gradient_clip: float | None = None
     latent_penalty: float = 0.0
     l2_penalty: float = 0.0
@@ -44,6 +46,7 @@ class PhaseConfig:
         _at_least_zero("epochs", self.epochs)
         _positive("batch", self.batch)
         _positive("learning_rate", self.learning_rate)
+        _at_least_zero("warmup", self.warmup)
         _at_least_zero("latent_penalty", self.latent_penalty)
         _at_least_zero("l2_penalty", self.l2_penalty)
         if self.gradient_clip is not None:

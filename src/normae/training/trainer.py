@@ -266,10 +266,12 @@ class Trainer:
         return torch.stack(orders)
 
     def _factor(self) -> float:
+        """What the learning rates are multiplied by: warm-up times schedule."""
+        rise = min(1.0, (self.iteration + 1) / (self.config.warmup + 1))
         if self.config.schedule == "constant":
-            return 1.0
+            return rise
         done = self.iteration / max(1, self.iterations(self.phase))
-        return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done))
+        return rise * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * done)))
 
     # --- one iteration, in place on the state's tensors
 

@@ -1,5 +1,6 @@
 """Judge a trained run on a known density: every number of section 3.2 of the paper, and the ones beside them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from normae.files import write_json
 from normae.inference import Model, cell_centres, evaluate_in_chunks, grid_draws, grid_log_z, grid_points
 from normae.random import stream
 from normae.runs import RunFolder, locked
+from normae.sampling import Chain
 from normae.statistics import (
     Estimate,
     auc,
@@ -133,9 +135,7 @@ def sample_metrics(model: Model, config: Run, density: Density, test: DensityTes
     n = settings.points
     generator = stream(config.seed, "evaluation/chain", model.device)
     true = density.sample(n, stream(config.seed, "evaluation/true"))
-    steps = model.sampling.generation_steps
-    recipe = _chain_samples(model, n, generator, steps)
-    longer = _chain_samples(model, n, generator, config.evaluation.long_factor * steps)
+    recipe, longer = chain_samples(model, n, generator, config.evaluation.long_factor)
     exact = grid_draws(
         model.energy_function, model.temperature, model.log_z.bounds, 2, n,
         stream(config.seed, "evaluation/exact"), config.evaluation.log_z_cells, model.device,
@@ -151,12 +151,26 @@ def sample_metrics(model: Model, config: Run, density: Density, test: DensityTes
     return metrics
 
 
-def _chain_samples(
-    model: Model, n: int, generator: torch.Generator, feature_steps: int, chunk: int = 50_000
-) -> tuple[Tensor, Estimate]:
-    """`n` samples by the paper's recipe with feature chains of the given length, and their mean acceptance."""
+def chain_samples(
+    model: Model, n: int, generator: torch.Generator, factor: int, chunk: int = 50_000
+) -> tuple[tuple[Tensor, Estimate], tuple[Tensor, Estimate]]:
+    """`n` samples by the model's recipe, and the same feature chains gone on to `factor` times their length.
+
+    Both come with the mean acceptance of their feature chains.
+    """
     sizes = [min(chunk, n - start) for start in range(0, n, chunk)]
-    chains = [model.sample_chain(size, generator, feature_steps=feature_steps) for size in sizes]
-    acceptance = float(torch.stack([chain.acceptance.mean() for chain in chains]).mean())
-    error = (acceptance * (1 - acceptance) / (n * max(feature_steps, 1))) ** 0.5
-    return torch.cat([chain.position.cpu() for chain in chains]), Estimate(acceptance, error)
+    first, second = [], []
+    for size in sizes:
+        first.append(model.sample_chain(size, generator))
+        second.append(
+            model.continue_chain(first[-1].position, generator, (factor - 1) * model.sampling.generation_steps)
+        )
+    return _joined(first), _joined(second)
+
+
+def _joined(chains: Sequence[Chain]) -> tuple[Tensor, Estimate]:
+    position = torch.cat([chain.position.cpu() for chain in chains])
+    shares = torch.cat([chain.acceptance.flatten() for chain in chains])
+    acceptance = float(shares.mean()) if len(shares) else 1.0
+    error = (acceptance * (1 - acceptance) / (len(position) * max(len(chains[0].acceptance), 1))) ** 0.5
+    return position, Estimate(acceptance, error)
