@@ -150,3 +150,15 @@ def reproduce(
         table.add_row(*row)
     console.print(table)
     console.print(f"Table: {out / 'table.md'}; figures and reports in the run folders beside it", soft_wrap=True)
+
+
+@app.command(hidden=True)
+def publish(
+    group: Folder,
+    target: Annotated[Path, typer.Argument(help="Folder of the zoo to write.", show_default=False)],
+    seed: Annotated[int, typer.Option(help="The seed that ships.")] = 0,
+) -> None:
+    """Put an evaluated run of a folder of seeds into the zoo, with a card over all seeds."""
+    from normae.workflow.publish import publish as publish_run
+
+    console.print(f"Published: {publish_run(group, seed, target)}", soft_wrap=True)

@@ -1,5 +1,6 @@
 """The paper's figures for the toy, beside which ours are put."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -28,3 +29,9 @@ TOY = (
     PaperValue("auc_classifier_exact", "classifier AUC, exact draws", "—", "drawn from the normalized grid"),
     PaperValue("auc_ideal", "AUC of the ideal classifier", "—", "log p_model − log p_true on exact draws"),
 )
+
+
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first row is its header."""
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

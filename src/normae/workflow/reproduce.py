@@ -13,7 +13,7 @@ from normae.files import write_json, write_text
 from normae.runs import RunFolder
 from normae.statistics import Estimate
 from normae.workflow.evaluate import evaluate
-from normae.workflow.paper import TOY
+from normae.workflow.paper import TOY, markdown_table
 from normae.workflow.reporting import report
 from normae.workflow.train import Watch, train
 
@@ -90,5 +90,4 @@ def header(table: Table) -> Sequence[str]:
 
 def markdown(table: Table) -> str:
     """The table as Markdown."""
-    lines = [header(table), ["---"] * len(header(table)), *rows(table)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return markdown_table([header(table), *rows(table)]) + "\n"

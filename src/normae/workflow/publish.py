@@ -1,0 +1,101 @@
+"""Put a trained model into the zoo: its run folder without the checkpoint, and a card that states what it is."""
+
+import json
+import shutil
+from pathlib import Path
+
+from normae.config import Run, read
+from normae.errors import InputError
+from normae.files import write_text
+from normae.runs import RunFolder, read_json
+from normae.statistics import Estimate
+from normae.workflow.paper import TOY, markdown_table
+
+KEPT_LINES = 200
+"""Of the training's history, evenly spaced."""
+
+
+def publish(group: str | Path, seed: int, target: str | Path) -> Path:
+    """Copy the run of `seed` out of a folder of evaluated seeds to `target`, with a card over all seeds."""
+    members = RunFolder(group).members()
+    chosen = [m for m in members if read(m.config).seed == seed]
+    if not chosen:
+        raise InputError(f"{group}: holds no run with seed {seed}")
+    target = Path(target)
+    target.mkdir(parents=True, exist_ok=True)
+    run = chosen[0]
+    for source in (run.config, run.model, run.metrics, run.provenance):
+        shutil.copyfile(source, target / source.name)
+    write_text(target / "metrics.jsonl", _thinned(run))
+    write_text(target / "card.md", card(target.name, run, members))
+    return target
+
+
+def _thinned(run: RunFolder) -> str:
+    lines = run.read_history()
+    step = -(-len(lines) // KEPT_LINES)
+    return "".join(json.dumps(line) + "\n" for line in lines[step - 1 :: step])
+
+
+def card(name: str, run: RunFolder, members: list[RunFolder]) -> str:
+    """The model card in Markdown."""
+    config, facts = read(run.config), read_json(run.provenance)
+    seeds = [read(m.config).seed for m in members]
+    bounds = list(config.sampling.feature.bounds or ())
+    return f"""# {name}
+
+A normalized autoencoder on the density `{config.data.density}`, preset `{config.name}`.
+
+## Data
+
+{config.data.train:,} training events drawn from the density with seed {config.seed}
+(SHA-256 {facts["data_sha256"][:16]}...), and {config.data.test:,} test events from another stream of the same seed.
+
+## Settings
+
+{_settings(config)}
+
+## Training
+
+Seeds {seeds} were trained side by side in {facts["wall_seconds"]:.0f} s on {facts["device"]}
+(backend `{facts["backend"]}`, torch {facts["torch"]}, commit `{facts["commit"]}`).
+Seed {config.seed} ships; the metrics of all are below.
+
+## Metrics
+
+Each seed has its own training sample and its own test sample. Errors are statistical.
+
+{_table(members)}
+
+## Limits
+
+Trained on points within about four standard deviations of the peaks: further out the likelihood is an extrapolation.
+log p is normalized over the box {bounds} in each coordinate and is not a probability density beyond it.
+The model is deterministic: it gives no uncertainty of its likelihood.
+"""
+
+
+def _settings(config: Run) -> str:
+    network, training = config.network, config.training
+    lines = [
+        f"- network: MLP {list(network.hidden)} and its mirror, {network.activation}, {network.latent} latent dimensions",
+        f"- pretraining: {config.pretraining.epochs} epochs, batch {config.pretraining.batch}",
+        f"- training: {training.epochs} epochs, batch {training.batch}, learning rate {training.learning_rate:g} "
+        f"({training.schedule}), average {training.average:g}",
+        f"- latent chain: {config.sampling.latent.describe()}",
+        f"- feature chain: {config.sampling.feature.describe()}"
+        + (f", step adapted to acceptance {config.sampling.feature.adapt:g}" if config.sampling.feature.adapt else ""),
+        f"- buffer: {config.sampling.buffer:,} points in {config.sampling.buffer_space} space, "
+        f"replay {config.sampling.replay:g}",
+    ]
+    return "\n".join(lines)
+
+
+def _table(members: list[RunFolder]) -> str:
+    seeds = [str(read(m.config).seed) for m in members]
+    metrics = [m.read_metrics() for m in members]
+    rows = [["quantity", "paper", *[f"seed {s}" for s in seeds]]]
+    for value in TOY:
+        cells = [str(Estimate(m[value.metric]["value"], m[value.metric]["error"])) for m in metrics]
+        rows.append([value.title, value.value, *cells])
+    return markdown_table(rows)
