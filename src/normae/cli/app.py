@@ -13,9 +13,10 @@ from rich.table import Table
 from normae import __version__
 from normae.cli.progress import TrainingDisplay
 from normae.cli.show import describe_run
-from normae.config import read
+from normae.config import Run, read
 from normae.errors import InputError
 from normae.files import atomic_path
+from normae.runs import RunFolder
 from normae.workflow.loading import load
 from normae.workflow.train import train as train_run
 
@@ -32,13 +33,16 @@ def _version(asked: bool) -> None:
 @app.callback()
 def common(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
-    threads: Annotated[int, typer.Option(help="CPU threads; 0 leaves it to torch.")] = 0,
 ) -> None:
     """Normalized autoencoders: anomaly scores that are likelihoods."""
     del version
     logging.basicConfig(format="normae: %(message)s")
-    if threads > 0:
-        torch.set_num_threads(threads)
+
+
+def use_threads(run: Run) -> None:
+    """Work with as many CPU threads as the run asks for."""
+    if run.threads > 0:
+        torch.set_num_threads(run.threads)
 
 
 def parse_seeds(text: str | None) -> list[int] | None:
@@ -71,6 +75,7 @@ def train(
 ) -> None:
     """Train a normalized autoencoder into a run folder."""
     run = read(config, override or [])
+    use_threads(run)
     with TrainingDisplay(console) as display:
         finished = train_run(run, out, parse_seeds(seeds), resume, display)
     if not finished:
@@ -89,6 +94,7 @@ def evaluate(
     """Compare a trained run with the density that it was trained on: metrics.json and figures/."""
     from normae.workflow.evaluate import evaluate as evaluate_run
 
+    use_threads(read(RunFolder.existing(run).config))
     metrics = evaluate_run(run, figures, device)
     table = Table("metric", "value", title=str(run))
     for name, metric in metrics.items():

@@ -78,7 +78,7 @@ The model is deterministic: it gives no uncertainty of its likelihood.
 def _settings(config: Run) -> str:
     network, training = config.network, config.training
     lines = [
-        f"- network: MLP {list(network.hidden)} and its mirror, {network.activation}, {network.latent} latent dimensions",
+        f"- network: MLP {list(network.hidden)} and its mirror, {network.activation}, {network.latent} latent units",
         f"- pretraining: {config.pretraining.epochs} epochs, batch {config.pretraining.batch}",
         f"- training: {training.epochs} epochs, batch {training.batch}, learning rate {training.learning_rate:g} "
         f"({training.schedule}), average {training.average:g}",
