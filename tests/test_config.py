@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import tiny
 from normae.config import read, structure, to_toml
 from normae.errors import InputError
+from tiny_run import tiny
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import tiny
 from normae.cli.app import parse_seeds
 from normae.config import structure, to_toml
 from normae.errors import InputError
+from tiny_run import tiny
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 

@@ -20,8 +20,8 @@ from normae.workflow.train import train
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    from conftest import tiny
     from normae.config import structure
+    from tiny_run import tiny
 
     path = tmp_path_factory.mktemp("runs") / "tiny"
     assert train(structure(tiny()), path)

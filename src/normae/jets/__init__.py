@@ -1,0 +1,58 @@
+"""Jets: files in, images and observables out, and a generator of new ones.
+
+`read` gives `Jets`; `images` makes float32 pictures with shape (N, 1, 40, 40) of them, `observables` a dictionary of
+eta, phi, mass, tau1, tau2, tau3, from `Jets` or from pictures.
+"""
+
+from typing import Any
+
+from normae.jets.container import Jets, concatenate, from_counts, from_lists
+from normae.jets.formats import write
+from normae.jets.imaging import images, pixel_centres, pixel_index, pixel_to_plane
+from normae.jets.pipeline import check_suffix, convert, convert_images, file_observables, summary, write_columns
+from normae.jets.reader import chunks, info, read
+from normae.jets.sparse import SparseImages, read_images, sparse_images, write_images
+from normae.jets.substructure import THRESHOLD, jets_of_images, observables
+
+_LAZY = {"Job": "generator", "Process": "pythia", "generate": "generator", "save_figures": "gallery"}
+
+__all__ = [
+    "THRESHOLD",
+    "Jets",
+    "Job",
+    "Process",
+    "SparseImages",
+    "check_suffix",
+    "chunks",
+    "concatenate",
+    "convert",
+    "convert_images",
+    "file_observables",
+    "from_counts",
+    "from_lists",
+    "generate",
+    "images",
+    "info",
+    "jets_of_images",
+    "observables",
+    "pixel_centres",
+    "pixel_index",
+    "pixel_to_plane",
+    "read",
+    "read_images",
+    "save_figures",
+    "sparse_images",
+    "summary",
+    "write",
+    "write_columns",
+    "write_images",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Numba, Pythia and matplotlib are imported where they are first asked for."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)

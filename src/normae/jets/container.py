@@ -1,0 +1,129 @@
+"""Jets as ragged arrays: the one form in which jets travel between reader, images and observables.
+
+Jet i owns the constituents offsets[i] to offsets[i + 1] of the flat arrays pt, eta, phi. Constituents are massless,
+so these three numbers are all of their four-momentum: E = pt cosh(eta), pz = pt sinh(eta).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normae.errors import InputError
+
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+Int64 = NDArray[np.int64]
+
+
+class BadJet(InputError):
+    """A jet that cannot be used, with its place among those that were given."""
+
+    def __init__(self, jet: int, problem: str) -> None:
+        super().__init__(f"jet {jet} {problem}")
+        self.jet, self.problem = jet, problem
+
+
+def offsets_of(counts: NDArray[Any]) -> Int64:
+    """Offsets with shape (N + 1,) of N rows with `counts` entries each."""
+    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
+def ragged_index(offsets: Int64, rows: Int64) -> Int64:
+    """Positions in the flat arrays of all entries of `rows`, in the order of `rows`."""
+    counts = offsets[rows + 1] - offsets[rows]
+    shift = offsets[rows] - offsets_of(counts)[:-1]
+    return np.arange(counts.sum(), dtype=np.int64) + np.repeat(shift, counts)
+
+
+def falling_order(jet: Int64, pt: Float32) -> Int64:
+    """The order of constituents by jet and then by falling pt; both with shape (C,), pt not negative.
+
+    The bits of a positive float rise with its value, so one integer key holds both, and one fast sort does it.
+    """
+    bits = np.ascontiguousarray(pt, dtype=np.float32).view(np.uint32)
+    key = (jet.astype(np.uint64) << np.uint64(32)) | (~bits).astype(np.uint64)
+    return np.argsort(key, kind="stable")
+
+
+@dataclass(frozen=True, eq=False)
+class Jets:
+    """N jets with C constituents in all, ordered by falling pT within a jet when they come from a file.
+
+    Attributes:
+        labels: 0 QCD, 1 top, int8 with shape (N,).
+        offsets: int64 with shape (N + 1,), from 0 to C.
+        pt, eta, phi: float32 with shape (C,); pt in GeV, phi in [-pi, pi].
+        skipped: the number of bad jets that a reader dropped on the way.
+    """
+
+    labels: NDArray[np.int8]
+    offsets: Int64
+    pt: Float32
+    eta: Float32
+    phi: Float32
+    skipped: int = 0
+
+    def __post_init__(self) -> None:
+        if self.offsets.shape != (len(self.labels) + 1,):
+            raise InputError(f"expected {len(self.labels) + 1} offsets, got {self.offsets.shape}")
+        sizes = {len(self.pt), len(self.eta), len(self.phi), int(self.offsets[-1])}
+        if len(sizes) != 1 or self.offsets[0] != 0 or (np.diff(self.offsets) < 0).any():
+            raise InputError("offsets must rise from 0 to the number of constituents, equal for pt, eta and phi")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def counts(self) -> Int64:
+        """Constituents per jet, with shape (N,)."""
+        return np.diff(self.offsets)
+
+    def __getitem__(self, rows: slice | NDArray[Any] | Sequence[int]) -> "Jets":
+        """The jets of a slice, of a boolean mask with shape (N,), or of integer indices, in that order."""
+        index = np.arange(len(self), dtype=np.int64)[rows]
+        flat = ragged_index(self.offsets, index)
+        offsets = offsets_of(self.counts[index])
+        return Jets(self.labels[index], offsets, self.pt[flat], self.eta[flat], self.phi[flat])
+
+    def blocks(self, size: int) -> Iterator["Jets"]:
+        """Successive runs of at most `size` jets; the constituents are views, not copies."""
+        for start in range(0, len(self), size):
+            stop = min(start + size, len(self))
+            first, last = self.offsets[start], self.offsets[stop]
+            yield Jets(
+                self.labels[start:stop],
+                self.offsets[start : stop + 1] - first,
+                self.pt[first:last],
+                self.eta[first:last],
+                self.phi[first:last],
+            )
+
+
+def from_counts(labels: NDArray[Any], counts: NDArray[Any], pt: Any, eta: Any, phi: Any) -> Jets:
+    """Jets of `labels` and `counts` with shape (N,) and flat constituents with shape (C,), cast to the stored types."""
+    pt, eta, phi = (np.ascontiguousarray(a, dtype=np.float32) for a in (pt, eta, phi))
+    return Jets(np.asarray(labels).astype(np.int8), offsets_of(counts), pt, eta, phi)
+
+
+def from_lists(constituents: Sequence[Any], labels: Sequence[int] | None = None) -> Jets:
+    """Jets of a list of arrays with shape (n_i, 3), columns pt, eta, phi; all QCD where no labels are given."""
+    tables = [np.asarray(c, dtype=np.float64).reshape(-1, 3) for c in constituents]
+    flat = np.concatenate(tables) if tables else np.zeros((0, 3))
+    counts = np.array([len(t) for t in tables], dtype=np.int64)
+    marks = np.zeros(len(tables)) if labels is None else np.asarray(labels)
+    return from_counts(marks, counts, *flat.T)
+
+
+def concatenate(parts: Sequence[Jets]) -> Jets:
+    """All jets of `parts`, in order."""
+    if not parts:
+        return from_lists([])
+    counts = np.concatenate([p.counts for p in parts])
+    labels = np.concatenate([p.labels for p in parts])
+    flat = [np.concatenate([getattr(p, name) for p in parts]) for name in ("pt", "eta", "phi")]
+    return replace(from_counts(labels, counts, *flat), skipped=sum(p.skipped for p in parts))

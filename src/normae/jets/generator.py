@@ -1,0 +1,156 @@
+"""Jets from Pythia and the detector, in blocks that do not depend on each other.
+
+Block b of a run with seed s has its own Pythia seed and detector stream, both from SeedSequence([s, b]), and yields a
+fixed number of jets. So a file depends on the seed alone: not on the number of workers, and the first jets not on how
+many follow. A finished block is kept in FILE.parts/ until the file is whole; a run that was stopped takes up there.
+"""
+
+import json
+import multiprocessing
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from normae.errors import InputError
+from normae.files import atomic_path, write_json
+from normae.jets.cluster import leading_jet
+from normae.jets.container import Float64, Jets, from_lists
+from normae.jets.detector import energy_flow
+from normae.jets.formats import Writer, write
+from normae.jets.pythia import JET_RADIUS, Batch, Events, Process, holds_top
+from normae.jets.reader import read
+
+BLOCK = 500
+PT_RANGE = (550.0, 650.0)
+MAX_ETA = 2.0
+MAX_CONSTITUENTS = 200
+MAX_BATCH = 100
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run: the process, how many jets, from which seed, and how many jets a block has."""
+
+    process: Process
+    count: int
+    seed: int = 0
+    block: int = BLOCK
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or self.block < 1:
+            raise InputError(f"expected a positive number of jets, got {min(self.count, self.block)}")
+        if self.seed < 0:
+            raise InputError(f"expected a seed of 0 or more, got {self.seed}")
+
+    def blocks(self) -> list[int]:
+        """Jets in each block."""
+        whole, rest = divmod(self.count, self.block)
+        return [self.block] * whole + ([rest] if rest else [])
+
+    def attributes(self) -> dict[str, Any]:
+        """What the file says of its origin."""
+        return {
+            **asdict(self.process),
+            "seed": self.seed,
+            "block": self.block,
+            "generator": "Pythia 8.317, energy flow",
+        }
+
+
+def find_jet(batch: Batch, event: int, top: bool, rng: np.random.Generator) -> Float64 | None:
+    """The leading jet of one event after the detector: pt, eta, phi by falling pt, shape (m, 3); None if not wanted."""
+    record = slice(batch.offsets[event], batch.offsets[event + 1])
+    final = batch.final[record]
+    pdg, p = batch.pdg[record], batch.p[record]
+    objects = energy_flow(pdg[final], batch.charge[record][final], p[final], batch.vertex[record][final], rng)
+    member = np.zeros(len(objects), dtype=np.int64)
+    pt, eta, phi = leading_jet(objects[:, 0].copy(), objects[:, 1].copy(), objects[:, 2].copy(), JET_RADIUS, member)
+    if not PT_RANGE[0] < pt < PT_RANGE[1] or abs(eta) >= MAX_ETA:
+        return None
+    if top and not holds_top(pdg, batch.daughters[record], p, eta, phi):
+        return None
+    constituents = objects[member == 1]
+    order = np.argsort(-constituents[:, 0], kind="stable")
+    return np.asarray(constituents[order[:MAX_CONSTITUENTS]])
+
+
+def generate_block(job: Job, block: int, size: int) -> Jets:
+    """The jets of one block."""
+    seeds = np.random.SeedSequence([job.seed, block])
+    events = Events(job.process, int(seeds.generate_state(1)[0]) % 900_000_000 + 1)
+    rng = np.random.default_rng(seeds.spawn(1)[0])
+    found: list[Float64] = []
+    while len(found) < size:
+        count = min(MAX_BATCH, 8 + 3 * (size - len(found)))
+        batch = events.next(count)
+        jets = (find_jet(batch, e, job.process.kind == "top", rng) for e in range(len(batch.offsets) - 1))
+        found += [jet for jet in jets if jet is not None]
+    return from_lists(found[:size], [job.process.label] * size)
+
+
+def _write_block(job: Job, folder: Path, block: int, size: int) -> int:
+    """Generate one block into its part file; runs in a worker."""
+    write(_part(folder, block, size), generate_block(job, block, size), job.attributes())
+    return size
+
+
+def _part(folder: Path, block: int, size: int) -> Path:
+    return folder / f"block-{block:05d}-{size}.h5"
+
+
+def _prepare(job: Job, folder: Path) -> None:
+    """Make the folder of parts, or make sure that what is there belongs to this run."""
+    recipe = folder / "recipe.json"
+    if recipe.exists():
+        there = json.loads(recipe.read_text(encoding="utf-8"))
+        if there != job.attributes():
+            changed = [k for k, v in job.attributes().items() if there.get(k) != v]
+            raise InputError(f"{folder} holds blocks of another run ({', '.join(changed)} differ): remove it first")
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(recipe, job.attributes())
+
+
+def generate(job: Job, path: str | Path, workers: int = 1, progress: Callable[[int], None] = lambda _: None) -> None:
+    """Generate the jets of `job` into `path`, in `workers` processes.
+
+    `progress` is called with the number of jets of each block that is done, also of those found from an earlier run.
+    """
+    path = Path(path)
+    if workers < 1:
+        raise InputError(f"expected at least one worker, got {workers}")
+    if path.exists():
+        raise InputError(f"{path} is there already: remove it first")
+    folder = path.with_name(path.name + ".parts")
+    _prepare(job, folder)
+    sizes = dict(enumerate(job.blocks()))
+    done = {b: n for b, n in sizes.items() if _part(folder, b, n).exists()}
+    for size in done.values():
+        progress(size)
+    _run(job, folder, {b: n for b, n in sizes.items() if b not in done}, workers, progress)
+    with atomic_path(path) as temporary, Writer(temporary, job.attributes()) as out:
+        for block, size in sizes.items():
+            out.append(read(_part(folder, block, size)))
+    shutil.rmtree(folder)
+
+
+def _run(job: Job, folder: Path, todo: dict[int, int], workers: int, progress: Callable[[int], None]) -> None:
+    """Generate the blocks that are left."""
+    if workers == 1 or len(todo) <= 1:
+        for block, size in todo.items():
+            progress(_write_block(job, folder, block, size))
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context) as pool:
+        futures = [pool.submit(_write_block, job, folder, block, size) for block, size in todo.items()]
+        try:
+            for future in as_completed(futures):
+                progress(future.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

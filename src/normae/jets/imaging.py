@@ -1,0 +1,210 @@
+"""Jet images: constituents in, filtered 40x40 pictures out (appendix A of the paper).
+
+With weights p_i = pT_i and x = eta, y = phi, the steps are, each a function of its own:
+
+    centre      x -> x - sum(p x) / sum(p), the same for y; phi differences are taken on the circle first
+    rotate      theta = atan2(2 C_xy, C_xx - C_yy) / 2 is the major axis of C = sum(p (x, y)(x, y)^T);
+                (x, y) -> (x sin theta - y cos theta, x cos theta + y sin theta) turns it to +y, 12 o'clock
+    flip        x -> -x where sum(p, x < 0) > sum(p, x > 0), the same for y; ties stay
+    pixelate    column floor(x / 0.029 + 20), row floor(y / 0.035 + 20): the origin is an edge; the rest is cropped
+    normalize   divide by the sum of the image
+    gaussian    convolve with a Gaussian of sigma 1 pixel, cut at 4 sigma, with zeros beyond the edge
+
+An image has axes (phi row, eta column). Coordinates below 1e-9 are zero and relative differences below 1e-12 are
+ties, so that rounding decides neither the pixel of two constituents on one line nor the flip of a symmetric jet.
+"""
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normae.jets.container import BadJet, Float32, Float64, Int64, Jets, offsets_of
+from normae.jets.threads import map_blocks
+
+SIDE = 40
+PIXEL_ETA = 0.029
+PIXEL_PHI = 0.035
+SIGMA = 1.0
+BLOCK = 512
+_ZERO = 1e-9
+_TIE = 1e-12
+
+
+class Plane(NamedTuple):
+    """Constituents of N jets in the eta-phi plane: offsets with shape (N + 1,); pt, x, y float64 with shape (C,)."""
+
+    offsets: Int64
+    pt: Float64
+    x: Float64
+    y: Float64
+
+
+class Pixels(NamedTuple):
+    """Sparse images: offsets with shape (N + 1,); flat pixel index and value with shape (P,)."""
+
+    offsets: Int64
+    pixel: Int64
+    value: Float64
+
+    def jet(self) -> Int64:
+        """The image that each pixel belongs to, with shape (P,)."""
+        return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+
+
+def plane(jets: Jets) -> Plane:
+    """The constituents of `jets` with phi unwrapped around each jet's first constituent."""
+    _refuse(jets.counts == 0, "has no constituents")
+    if len(jets):
+        total, angles = (
+            np.add.reduceat(a, jets.offsets[:-1], dtype=np.float64) for a in (jets.pt, jets.eta + jets.phi)
+        )
+        _refuse(~np.isfinite(total + angles), "has a momentum that is not finite")
+        _refuse(total <= 0, "has no energy")
+    phi = jets.phi.astype(np.float64)
+    first = np.repeat(phi[jets.offsets[:-1]], jets.counts)
+    delta = phi - first
+    delta -= 2 * np.pi * np.round(delta / (2 * np.pi))
+    return Plane(jets.offsets, jets.pt.astype(np.float64), jets.eta.astype(np.float64), first + delta)
+
+
+def _refuse(bad: NDArray[np.bool_], problem: str) -> None:
+    """Raise for the first jet that is bad; shape (N,)."""
+    if bad.any():
+        raise BadJet(int(np.argmax(bad)), problem)
+
+
+def _sums(values: Float64, offsets: Int64) -> Float64:
+    """Sum over each jet, with shape (N,)."""
+    return np.add.reduceat(values, offsets[:-1])
+
+
+def _spread(values: Float64, offsets: Int64) -> Float64:
+    """One value per jet, repeated for its constituents, with shape (C,)."""
+    return np.repeat(values, np.diff(offsets))
+
+
+def centroid(jets: Plane) -> tuple[Float64, Float64]:
+    """pT-weighted mean of x and y, each with shape (N,)."""
+    total = _sums(jets.pt, jets.offsets)
+    return _sums(jets.pt * jets.x, jets.offsets) / total, _sums(jets.pt * jets.y, jets.offsets) / total
+
+
+def centre(jets: Plane) -> Plane:
+    """Shift each jet so that its pT-weighted centroid is the origin."""
+    x, y = centroid(jets)
+    return jets._replace(x=jets.x - _spread(x, jets.offsets), y=jets.y - _spread(y, jets.offsets))
+
+
+def rotate(jets: Plane) -> Plane:
+    """Turn the major principal axis of each centred jet to +y; an isotropic jet stays."""
+    px, py = jets.pt * jets.x, jets.pt * jets.y
+    xx, yy, xy = (_sums(a * b, jets.offsets) for a, b in ((px, jets.x), (py, jets.y), (px, jets.y)))
+    sine, cosine = _major_axis(xx, yy, xy)
+    sine, cosine = _spread(sine, jets.offsets), _spread(cosine, jets.offsets)
+    return jets._replace(x=_snap(jets.x * sine - jets.y * cosine), y=_snap(jets.x * cosine + jets.y * sine))
+
+
+def _major_axis(xx: Float64, yy: Float64, xy: Float64) -> tuple[Float64, Float64]:
+    """Sine and cosine of the angle between the major axis and +x, pi / 2 where there is no major axis."""
+    isotropic = np.hypot(2 * xy, xx - yy) <= _TIE * (xx + yy)
+    angle = np.where(isotropic, np.pi / 2, np.arctan2(2 * xy, xx - yy) / 2)
+    return np.where(isotropic, 1.0, np.sin(angle)), np.where(isotropic, 0.0, np.cos(angle))
+
+
+def _snap(values: Float64) -> Float64:
+    values[np.abs(values) < _ZERO] = 0.0
+    return values
+
+
+def flip(jets: Plane) -> Plane:
+    """Mirror each axis so that the half with more pT is the positive one; ties stay."""
+    limit = -_TIE * _sums(jets.pt, jets.offsets)
+    x, y = (v * _spread(np.where(_excess(jets, v) < limit, -1.0, 1.0), jets.offsets) for v in (jets.x, jets.y))
+    return jets._replace(x=x, y=y)
+
+
+def _excess(jets: Plane, values: Float64) -> Float64:
+    """pT at positive minus pT at negative `values`, with shape (N,)."""
+    return _sums(jets.pt * np.sign(values), jets.offsets)
+
+
+def pixel_index(x: NDArray[Any], y: NDArray[Any]) -> Int64:
+    """Flat pixel index 40 row + column of points in the plane, -1 outside the frame; the shape of x and y."""
+    column = np.floor(x / PIXEL_ETA + SIDE // 2)
+    row = np.floor(y / PIXEL_PHI + SIDE // 2)
+    inside = (column >= 0) & (column < SIDE) & (row >= 0) & (row < SIDE)
+    return np.where(inside, SIDE * row + column, -1).astype(np.int64)
+
+
+def pixelate(jets: Plane) -> Pixels:
+    """The pixel of each constituent, cropped to the frame; constituents of one pixel are not merged yet."""
+    index = pixel_index(jets.x, jets.y)
+    inside = index >= 0
+    jet = np.repeat(np.arange(len(jets.offsets) - 1), np.diff(jets.offsets))[inside]
+    return Pixels(offsets_of(np.bincount(jet, minlength=len(jets.offsets) - 1)), index[inside], jets.pt[inside])
+
+
+def normalize(pixels: Pixels) -> Pixels:
+    """Divide by each image's sum; an image without any pT in the frame raises."""
+    jet = pixels.jet()
+    total = np.bincount(jet, weights=pixels.value, minlength=len(pixels.offsets) - 1)
+    _refuse(total <= 0, "has no pT inside the image's frame")
+    return pixels._replace(value=pixels.value / total[jet])
+
+
+def dense(pixels: Pixels) -> Float32:
+    """Images with shape (N, 40, 40): the values of each pixel, summed."""
+    count = len(pixels.offsets) - 1
+    image = np.zeros(count * SIDE * SIDE, dtype=np.float32)
+    np.add.at(image, pixels.jet() * (SIDE * SIDE) + pixels.pixel, pixels.value.astype(np.float32))
+    return image.reshape(count, SIDE, SIDE)
+
+
+@lru_cache(maxsize=8)
+def _filter_matrix(sigma: float) -> Float32:
+    """The Gaussian convolution along one axis as a banded matrix with shape (40, 40)."""
+    if sigma == 0:
+        return np.eye(SIDE, dtype=np.float32)
+    distance = np.arange(SIDE)[:, None] - np.arange(SIDE)[None, :]
+    radius = int(4 * sigma + 0.5)
+    taps = np.exp(-0.5 * (np.arange(-radius, radius + 1) / sigma) ** 2)
+    matrix = np.where(np.abs(distance) <= radius, np.exp(-0.5 * (distance / sigma) ** 2), 0.0) / taps.sum()
+    return np.asarray(matrix, dtype=np.float32)
+
+
+def gaussian(images: NDArray[Any], sigma: float = SIGMA, out: Float32 | None = None) -> Float32:
+    """Filter images with shape (..., 40, 40); float32. sigma = 0 leaves them as they are."""
+    images = np.asarray(images, dtype=np.float32)
+    matrix = _filter_matrix(float(sigma))
+    return np.asarray(np.matmul(matrix, images @ matrix, out=out))
+
+
+def preprocess(jets: Jets) -> Plane:
+    """Centre, rotate and flip."""
+    return flip(rotate(centre(plane(jets))))
+
+
+def images(jets: Jets, sigma: float = SIGMA) -> Float32:
+    """Filtered images of `jets`, float32 with shape (N, 1, 40, 40), axes (phi row, eta column)."""
+    out = np.empty((len(jets), 1, SIDE, SIDE), dtype=np.float32)
+
+    def work(start: int, block: Jets) -> None:
+        sparse = normalize(pixelate(preprocess(block)))
+        gaussian(dense(sparse), sigma, out=out[start : start + len(block), 0])
+
+    map_blocks(work, jets, BLOCK)
+    return out
+
+
+def pixel_centres() -> tuple[Float64, Float64]:
+    """eta of the columns and phi of the rows, at the pixels' centres, each with shape (40,)."""
+    centres = np.arange(SIDE, dtype=np.float64) - SIDE // 2 + 0.5
+    return centres * PIXEL_ETA, centres * PIXEL_PHI
+
+
+def pixel_to_plane(index: NDArray[Any]) -> tuple[Float64, Float64]:
+    """The inverse map: (eta, phi) of the centres of the pixels with flat index 40 row + column."""
+    eta, phi = pixel_centres()
+    return eta[np.asarray(index) % SIDE], phi[np.asarray(index) // SIDE]

@@ -1,0 +1,82 @@
+"""Observables of jets and of jet images (appendix C.2 of the paper).
+
+With p_i = pT_i and the constituents massless,
+
+    eta, phi    sum(p_i eta_i) / sum(p_i), the same for phi, on the circle
+    mass        m^2 = (sum E - sum p_x)(sum E + sum p_x) - (sum p_y)^2 - (sum p_z)^2, with the x axis along the jet:
+                sum E - sum p_x = 2 sum p_i (sinh^2(eta_i / 2) + sin^2(phi_i / 2)) does not cancel
+    tau_N       N-subjettiness with beta = 1, R_0 = 0.8 and the axes of exclusive kT (see `cluster`)
+
+For an image the pixels above `THRESHOLD` are the constituents: the intensity is pT, the pixel's centre is (eta, phi);
+the mass is then in units of the jet's pT. The Gaussian filter spreads a jet over some hundred pixels of tiny
+intensity; the threshold keeps those that matter.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normae.errors import InputError
+from normae.jets.container import Float64, Jets, from_counts
+from normae.jets.formats import wrap
+from normae.jets.imaging import SIDE, Plane, centroid, pixel_to_plane, plane
+from normae.jets.threads import map_blocks
+
+RADIUS = 0.8
+THRESHOLD = 1e-5
+BLOCK = 512
+NAMES = ("eta", "phi", "mass", "tau1", "tau2", "tau3")
+
+
+def jets_of_images(images: NDArray[Any], threshold: float = THRESHOLD) -> Jets:
+    """The pixels above `threshold` of images with shape (N, 1, 40, 40) or (N, 40, 40), as constituents."""
+    images = np.asarray(images)
+    if images.shape[1:] not in ((1, SIDE, SIDE), (SIDE, SIDE)):
+        raise InputError(f"expected images of shape (N, 1, {SIDE}, {SIDE}), got {images.shape}")
+    flat = images.reshape(len(images), -1)
+    if not np.isfinite(flat).all():
+        raise InputError(f"image {np.argmin(np.isfinite(flat).all(axis=1))} has a pixel that is not finite")
+    jet, pixel = np.nonzero(flat > threshold)
+    counts = np.bincount(jet, minlength=len(images))
+    if (empty := np.flatnonzero(counts == 0)).size:
+        raise InputError(f"image {empty[0]} has no pixel above {threshold}")
+    return from_counts(np.zeros(len(images)), counts, flat[jet, pixel], *pixel_to_plane(pixel))
+
+
+def _mass(points: Plane, eta: Float64, phi: Float64) -> Float64:
+    """Invariant mass of each jet around its centroid (eta, phi), with shape (N,)."""
+    counts = np.diff(points.offsets)
+    x, y = points.x - np.repeat(eta, counts), points.y - np.repeat(phi, counts)
+
+    def total(values: Float64) -> Float64:
+        return np.add.reduceat(points.pt * values, points.offsets[:-1])
+
+    minus = 2 * total(np.sinh(x / 2) ** 2 + np.sin(y / 2) ** 2)
+    along, across, beam = total(np.cos(y)), total(np.sin(y)), total(np.sinh(x))
+    return np.sqrt(np.maximum(minus * (minus + 2 * along) - across**2 - beam**2, 0.0))
+
+
+def observables(jets_or_images: Jets | NDArray[Any], threshold: float = THRESHOLD) -> dict[str, Float64]:
+    """eta, phi, mass, tau1, tau2, tau3 of each jet, float64 with shape (N,).
+
+    Args:
+        jets_or_images: Jets, or images with shape (N, 1, 40, 40).
+        threshold: images only; pixels at or below it are left out.
+    """
+    from normae.jets.cluster import subjettiness
+
+    jets = jets_or_images if isinstance(jets_or_images, Jets) else jets_of_images(jets_or_images, threshold)
+    out, tau = {name: np.empty(len(jets)) for name in NAMES}, np.empty((len(jets), 3))
+
+    def work(start: int, block: Jets) -> None:
+        rows = slice(start, start + len(block))
+        points = plane(block)
+        eta, phi = centroid(points)
+        out["mass"][rows] = _mass(points, eta, phi)
+        out["eta"][rows], out["phi"][rows] = eta, wrap(phi)
+        subjettiness(block.offsets, block.pt, block.eta, block.phi, RADIUS, tau[rows])
+
+    map_blocks(work, jets, BLOCK)
+    out["tau1"], out["tau2"], out["tau3"] = tau.T
+    return out

@@ -1,0 +1,52 @@
+"""Blocks of jets over the machine's cores. The work is numpy and numba code that releases the interpreter's lock."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from normae.jets.container import BadJet, Jets
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(work: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
+    """work(task) for each task, a few of them at once in threads; the results come in the order of the tasks."""
+    with ThreadPoolExecutor(cores()) as pool:
+        waiting: deque[Future[R]] = deque()
+        for task in tasks:
+            waiting.append(pool.submit(work, task))
+            if len(waiting) > cores():
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def map_blocks(work: Callable[[int, Jets], None], jets: Jets, size: int, first: int = 0) -> None:
+    """Call work(start, block) for successive blocks of `size` jets, in threads; the work writes its own result.
+
+    An error that names a jet of the block names it by its place in the whole, counted from `first`.
+    """
+    starts = range(0, len(jets), size)
+    if len(starts) <= 1 or cores() == 1:
+        for start, block in zip(starts, jets.blocks(size), strict=True):
+            _numbered(work, start, block, first)
+        return
+    with ThreadPoolExecutor(cores()) as pool:
+        list(
+            pool.map(lambda pair: _numbered(work, pair[0], pair[1], first), zip(starts, jets.blocks(size), strict=True))
+        )
+
+
+def _numbered(work: Callable[[int, Jets], None], start: int, block: Jets, first: int) -> None:
+    try:
+        work(start, block)
+    except BadJet as error:
+        raise BadJet(first + start + error.jet, error.problem) from error

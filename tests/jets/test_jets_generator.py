@@ -1,0 +1,141 @@
+"""The generator: what it selects, that the seed alone decides, and that a stopped run takes up where it was."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from normae import jets
+from normae.errors import InputError
+from normae.jets import generator
+from normae.jets.pythia import Batch, Process, holds_top
+
+pytest.importorskip("pythia8mc")
+
+
+def job(kind: str = "qcd", count: int = 6, seed: int = 4, block: int = 3, **options: Any) -> jets.Job:
+    return jets.Job(Process(kind, **options), count, seed, block)
+
+
+@pytest.fixture(scope="module")
+def qcd(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("generated") / "qcd.h5"
+    jets.generate(job(), path)
+    return path
+
+
+def same(a: jets.Jets, b: jets.Jets) -> None:
+    for name in ("labels", "offsets", "pt", "eta", "phi"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+
+
+@pytest.mark.parametrize(("kind", "label"), [("qcd", 0), ("top", 1)])
+def test_selection(kind: str, label: int) -> None:
+    made = generator.generate_block(job(kind), 0, 12)
+    assert (made.labels == label).all()
+    for i in range(12):
+        one = made[i : i + 1]
+        p = [np.sum(one.pt * f) for f in (np.cos(one.phi), np.sin(one.phi), np.sinh(one.eta))]
+        assert 549.9 < np.hypot(p[0], p[1]) < 650.1
+        assert abs(np.arcsinh(p[2] / np.hypot(p[0], p[1]))) < 2
+        assert (np.diff(one.pt) <= 0).all()
+    assert (made.counts <= 200).all()
+    mass = jets.observables(made)["mass"]
+    assert mass.mean() < 150 if kind == "qcd" else mass.mean() > 140
+
+
+def test_workers_do_not_matter(qcd: Path, tmp_path: Path) -> None:
+    jets.generate(job(), tmp_path / "two.h5", workers=2)
+    same(jets.read(tmp_path / "two.h5"), jets.read(qcd))
+
+
+def test_first_jets_do_not_depend_on_how_many_follow(qcd: Path, tmp_path: Path) -> None:
+    jets.generate(job(count=4), tmp_path / "few.h5")
+    same(jets.read(tmp_path / "few.h5"), jets.read(qcd, 4))
+
+
+def test_seeds_and_blocks_differ(qcd: Path) -> None:
+    read = jets.read(qcd)
+    other = generator.generate_block(job(seed=5), 0, 1)
+    firsts = [read.pt[0], read.pt[read.offsets[3]], other.pt[0]]
+    assert len(set(firsts)) == 3
+
+
+def test_origin_is_recorded(qcd: Path) -> None:
+    found = jets.info(qcd).attributes
+    assert (found["kind"], found["seed"], bool(found["mpi"])) == ("qcd", 4, False)
+    assert not qcd.with_name("qcd.h5.parts").exists()
+
+
+def test_restart(qcd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, real = tmp_path / "stopped.h5", generator.generate_block
+    calls: list[int] = []
+
+    def stops(task: jets.Job, block: int, size: int) -> jets.Jets:
+        calls.append(block)
+        if calls == [0, 1]:
+            raise KeyboardInterrupt
+        return real(task, block, size)
+
+    monkeypatch.setattr(generator, "generate_block", stops)
+    with pytest.raises(KeyboardInterrupt):
+        jets.generate(job(), path)
+    assert not path.exists()
+    assert (tmp_path / "stopped.h5.parts" / "block-00000-3.h5").exists()
+    with pytest.raises(InputError, match=r"another run \(seed differ\)"):
+        jets.generate(job(seed=9), path)
+    progress: list[int] = []
+    jets.generate(job(), path, progress=progress.append)
+    assert calls == [0, 1, 1]
+    assert progress == [3, 3]
+    same(jets.read(path), jets.read(qcd))
+    assert [p.name for p in tmp_path.iterdir()] == ["stopped.h5"]
+
+
+def test_bad_jobs(qcd: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="qcd or top"):
+        Process("higgs")
+    with pytest.raises(InputError, match="positive number"):
+        job(count=0)
+    with pytest.raises(InputError, match="seed"):
+        job(seed=-1)
+    with pytest.raises(InputError, match="at least one worker"):
+        jets.generate(job(), tmp_path / "a.h5", workers=0)
+    with pytest.raises(InputError, match="there already"):
+        jets.generate(job(), qcd)
+
+
+def test_pythia_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pythia8mc", None)
+    with pytest.raises(InputError, match=r"pythia8mc.*pip install 'normae\[jets\]'"):
+        generator.generate_block(job(), 0, 1)
+
+
+def test_multi_parton_interactions_are_a_switch() -> None:
+    off, on = (" ".join(Process("qcd", mpi).commands(1)) for mpi in (False, True))
+    assert "PartonLevel:MPI = off" in off
+    assert "PartonLevel:MPI = on" in on
+    assert "6:m0 = 171.0" in " ".join(Process("top", top_mass=171.0).commands(1))
+
+
+def top_event() -> Batch:
+    """t -> t -> b W, W -> W -> q q, all along eta = 0.2, phi = 1."""
+    pdg = np.array([90, 6, 6, 5, 24, 24, 2, -1])
+    daughters = np.array([(0, 0), (2, 2), (3, 4), (0, 0), (5, 5), (6, 7), (0, 0), (0, 0)])
+    direction = np.array([np.cos(1.0), np.sin(1.0), np.sinh(0.2), np.cosh(0.2)])
+    p = 100 * np.tile(direction, (8, 1))
+    return Batch(np.array([0, 8]), pdg, np.zeros(8), np.ones(8, bool), daughters, p, np.zeros((8, 3)))
+
+
+def test_top_matching() -> None:
+    event = top_event()
+    assert holds_top(event.pdg, event.daughters, event.p, 0.2, 1.0)
+    assert not holds_top(event.pdg, event.daughters, event.p, 0.2, 2.0)
+    for quark in (3, 6, 7):
+        moved = event.p.copy()
+        moved[quark] = [-100, 0, 0, 100]
+        assert not holds_top(event.pdg, event.daughters, moved, 0.2, 1.0)
+    leptonic = event.pdg.copy()
+    leptonic[6:] = [-11, 12]
+    assert not holds_top(leptonic, event.daughters, event.p, 0.2, 1.0)
