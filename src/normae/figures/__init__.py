@@ -1,20 +1,38 @@
 """Figures: arrays and axes in, the axes out. Nothing here saves, and nothing uses pyplot's current figure."""
 
+from normae.figures.coverage import Curve, coverage_by_region_maps, coverage_curves, pull_histogram, region_coverage
 from normae.figures.curves import training_curves
 from normae.figures.likelihood import likelihood_correlation
 from normae.figures.maps import density_map, deviation_map, region_map
 from normae.figures.marginals import marginal
+from normae.figures.ratios import Contours, RatioSample, ratio_correlation, ratio_histograms, ratio_outside_map
+from normae.figures.reliability import reliability_diagram
 from normae.figures.style import PANEL, REGION_COLOURS, figure_style, new_figure
+from normae.figures.uncertainty import colour_limits, field_map, uncertainty_maps
 
 __all__ = [
     "PANEL",
     "REGION_COLOURS",
+    "Contours",
+    "Curve",
+    "RatioSample",
+    "colour_limits",
+    "coverage_by_region_maps",
+    "coverage_curves",
     "density_map",
     "deviation_map",
+    "field_map",
     "figure_style",
     "likelihood_correlation",
     "marginal",
     "new_figure",
+    "pull_histogram",
+    "ratio_correlation",
+    "ratio_histograms",
+    "ratio_outside_map",
+    "region_coverage",
     "region_map",
+    "reliability_diagram",
     "training_curves",
+    "uncertainty_maps",
 ]

@@ -16,7 +16,6 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import rankdata
 
 from normae.statistics.arrays import Array, as_vector
 from normae.statistics.estimate import Estimate
@@ -36,6 +35,8 @@ def auc(positive_scores: ArrayLike, negative_scores: ArrayLike) -> Estimate:
 
 def _row_means(positive: Array, negative: Array) -> tuple[Array, Array]:
     """For each positive the share of negatives below it, (M,), and for each negative that of positives above, (N,)."""
+    from scipy.stats import rankdata  # here, since scipy.stats takes a second to import
+
     ranks = rankdata(np.concatenate([positive, negative]))
     above = (ranks[: positive.size] - rankdata(positive)) / negative.size
     below = 1.0 - (ranks[positive.size :] - rankdata(negative)) / positive.size

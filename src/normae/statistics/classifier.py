@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -54,6 +54,19 @@ class ClassifierSettings:
             raise InputError(f"the parts of the classifier test, {parts}, exceed two times {self.points} points")
 
 
+class LoopSettings(Protocol):
+    """What `fit` reads of its settings."""
+
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def max_epochs(self) -> int: ...
+    @property
+    def patience(self) -> int: ...
+
+
 class ClassifierResult(NamedTuple):
     """The AUC on the test part, the epochs that ran, and the loss of each epoch on the first two parts."""
 
@@ -84,11 +97,10 @@ def classifier_test(
     are cut to its size and the three parts shrink in proportion.
     """
     settings = settings or ClassifierSettings()
-    train, validation, test = _parts(_events(true, "true"), _events(model, "model"), settings, generator, device)
-    weights = _initial_weights((train.x.shape[1], *settings.hidden, 1), generator, device)
-    with torch.enable_grad():
-        losses = _fit(weights, train, validation, settings, generator)
-    scores, label = _logits(weights, test.x).double().cpu().numpy(), test.label.cpu().numpy() == 1
+    train, validation, test = _parts(events(true, "true"), events(model, "model"), settings, generator, device)
+    weights = initial_weights((train.x.shape[1], *settings.hidden, 1), generator, device)
+    losses = fit(weights, train, validation, settings, generator)
+    scores, label = logits(weights, test.x).double().cpu().numpy(), test.label.cpu().numpy() == 1
     return ClassifierResult(auc(scores[label], scores[~label]), len(losses), *_columns(losses))
 
 
@@ -97,15 +109,15 @@ def _columns(losses: Sequence[tuple[float, float]]) -> tuple[tuple[float, ...], 
     return train, validation
 
 
-def _events(sample: np.ndarray[Any, Any] | Tensor, name: str) -> Tensor:
+def events(sample: np.ndarray[Any, Any] | Tensor, name: str) -> Tensor:
     """The sample as float32 with shape (N, features)."""
     copied = sample if isinstance(sample, Tensor) else torch.from_numpy(np.array(sample, dtype=np.float32))
-    events = copied.detach().float()
-    if events.ndim < 2:
-        raise InputError(f"{name}: expected events of shape (N, *event), got {tuple(events.shape)}")
-    if not torch.isfinite(events).all():
+    flat = copied.detach().float()
+    if flat.ndim < 2:
+        raise InputError(f"{name}: expected events of shape (N, *event), got {tuple(flat.shape)}")
+    if not torch.isfinite(flat).all():
         raise InputError(f"{name}: expected finite events, got NaN or infinity")
-    return events.flatten(1)
+    return flat.flatten(1)
 
 
 def _parts(
@@ -120,21 +132,22 @@ def _parts(
         raise InputError(f"a classifier test needs more events: {points} of each kind leave parts of {sizes}")
     x = torch.cat([_draw(true, points, generator).to(device), _draw(model, points, generator).to(device)])
     label = (torch.arange(2 * points, device=device) >= points).float()
-    pieces = torch.split(_permutation(2 * points, generator, x.device)[: sum(sizes)], sizes)
+    pieces = torch.split(permutation(2 * points, generator, x.device)[: sum(sizes)], sizes)
     train, validation, test = (Part(x[piece], label[piece]) for piece in pieces)
     return train, validation, test
 
 
-def _permutation(n: int, generator: torch.Generator, device: torch.device) -> Tensor:
+def permutation(n: int, generator: torch.Generator, device: torch.device) -> Tensor:
+    """The numbers 0..n - 1 in a random order, on `device`."""
     return torch.randperm(n, generator=generator, device=generator.device).to(device)
 
 
 def _draw(events: Tensor, n: int, generator: torch.Generator) -> Tensor:
     """`n` of the events without replacement; all of them, as they are, if there are no more."""
-    return events if len(events) == n else events[_permutation(len(events), generator, events.device)[:n]]
+    return events if len(events) == n else events[permutation(len(events), generator, events.device)[:n]]
 
 
-def _initial_weights(sizes: Sequence[int], generator: torch.Generator, device: torch.device | str) -> list[Tensor]:
+def initial_weights(sizes: Sequence[int], generator: torch.Generator, device: torch.device | str) -> list[Tensor]:
     """Weight (out, in) and bias (out,) of each layer in turn, uniform within 1/sqrt(in): torch's default for Linear."""
     weights = []
     for fan_in, fan_out in pairwise(sizes):
@@ -145,19 +158,21 @@ def _initial_weights(sizes: Sequence[int], generator: torch.Generator, device: t
 
 
 def _forward(weights: Sequence[Tensor], x: Tensor) -> Tensor:
-    """The logit of "from the model", with shape (N,)."""
+    """The logit of label 1, with shape (N,)."""
     for weight, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
         x = torch.relu(linear(x, weight, bias))
     return linear(x, weights[-2], weights[-1]).squeeze(1)
 
 
 @torch.no_grad()
-def _logits(weights: Sequence[Tensor], x: Tensor) -> Tensor:
+def logits(weights: Sequence[Tensor], x: Tensor) -> Tensor:
+    """The logit of label 1 with shape (N,), for events with shape (N, features), without a graph."""
     return torch.cat([_forward(weights, piece) for piece in torch.split(x, CHUNK)])
 
 
-def _fit(
-    weights: list[Tensor], train: Part, validation: Part, settings: ClassifierSettings, generator: torch.Generator
+@torch.enable_grad()
+def fit(
+    weights: list[Tensor], train: Part, validation: Part, settings: LoopSettings, generator: torch.Generator
 ) -> list[tuple[float, float]]:
     """Train `weights` in place and leave those of the best validation loss there; returns both losses per epoch."""
     optimizer = torch.optim.Adam(weights, lr=settings.learning_rate, fused=True)
@@ -165,7 +180,7 @@ def _fit(
     best, best_epoch, kept = math.inf, 0, [weight.detach().clone() for weight in weights]
     while len(losses) < settings.max_epochs and len(losses) - best_epoch < settings.patience:
         train_loss = _epoch(weights, optimizer, train, settings.batch, generator)
-        loss = binary_cross_entropy_with_logits(_logits(weights, validation.x), validation.label).item()
+        loss = binary_cross_entropy_with_logits(logits(weights, validation.x), validation.label).item()
         losses.append((train_loss, loss))
         if loss < best:
             best, best_epoch, kept = loss, len(losses), [weight.detach().clone() for weight in weights]
@@ -178,7 +193,7 @@ def _epoch(
     weights: list[Tensor], optimizer: torch.optim.Optimizer, train: Part, batch: int, generator: torch.Generator
 ) -> float:
     """One pass over the training part in a new order; the mean loss."""
-    order = _permutation(len(train.x), generator, train.x.device)
+    order = permutation(len(train.x), generator, train.x.device)
     total = torch.zeros((), device=train.x.device)
     for x, label in zip(torch.split(train.x[order], batch), torch.split(train.label[order], batch), strict=True):
         loss = binary_cross_entropy_with_logits(_forward(weights, x), label)

@@ -1,0 +1,189 @@
+"""Error bars against the truth: pulls beside a unit Gaussian, and observed against nominal coverage.
+
+A curve above the diagonal is conservative, one below is overconfident. Bands are the spread over independent trainings.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from numpy.typing import ArrayLike, NDArray
+
+from normae.errors import InputError
+from normae.figures.likelihood import region_labels, region_legend
+from normae.figures.maps import region_map
+from normae.figures.style import LEARNED_COLOUR, REGION_COLOURS, TRUE_COLOUR, square
+from normae.statistics.arrays import Array, as_vector
+
+CURVE_COLOURS = (LEARNED_COLOUR, "tab:blue", "tab:green", "tab:orange", "tab:purple")
+DASHES = (0, (4, 1.5))
+TIGHT: dict[str, Any] = {"labelspacing": 0.25, "borderaxespad": 0.4}
+
+
+class Curve(NamedTuple):
+    """Observed coverage at each level, with shapes (L,): from quantiles, from Gaussian intervals, and its band.
+
+    `band` is the half-width around the quantiles' curve, or around the other where there is none of quantiles.
+    """
+
+    label: str
+    quantile: ArrayLike | None
+    gaussian: ArrayLike | None = None
+    band: ArrayLike | None = None
+
+
+def pull_histogram(ax: Axes, pulls: Mapping[str, ArrayLike], reach: float = 5.0, bins: int = 60) -> Axes:
+    """Densities of pulls beside the unit Gaussian, and, dashed, the Gaussian of their mean and width.
+
+    Args:
+        pulls: label to pulls with shape (N,).
+        reach: the axis ends at +- reach; pulls beyond count in the total, in mean and width, and are named.
+    """
+    edges = np.linspace(-reach, reach, bins + 1)
+    fine = np.linspace(-reach, reach, 301)
+    unit = _normal(fine, 0.0, 1.0)
+    ax.plot(fine, unit, color=TRUE_COLOUR, linewidth=1.2, label=r"$\mathcal{N}(0, 1)$")
+    top = unit.max()
+    for (label, values), colour in zip(pulls.items(), CURVE_COLOURS, strict=False):
+        t = as_vector(values, "pulls", least=2)
+        density = np.histogram(t, edges)[0] / (t.size * (edges[1] - edges[0]))
+        ax.plot(fine, _normal(fine, t.mean(), t.std()), color=colour, linestyle=DASHES, linewidth=0.9)
+        ax.stairs(density, edges, color=colour, linewidth=1.4, label=f"{label}: {_pull_words(t, reach)}")
+        top = max(top, float(density.max()))
+    ax.set(xlim=(-reach, reach), ylim=(0, top * (1.22 + 0.13 * len(pulls))), xlabel="pull $t$", ylabel="density")
+    ax.legend(loc="upper center", borderaxespad=0.3, labelspacing=0.3)
+    return ax
+
+
+def _normal(t: Array, mean: float, width: float) -> Array:
+    density: Array = np.exp(-(((t - mean) / width) ** 2) / 2) / (width * np.sqrt(2 * np.pi))
+    return density
+
+
+def _pull_words(t: Array, reach: float) -> str:
+    outside = float(np.mean(np.abs(t) > reach))
+    beyond = f", {100 * outside:.1g} % outside" if outside >= 5e-4 else ""
+    return rf"$\mu={t.mean():.2f}$, $\sigma={t.std():.2f}${beyond}"
+
+
+def coverage_curves(ax: Axes, levels: ArrayLike, curves: Sequence[Curve]) -> Axes:
+    """Observed over nominal coverage: quantile intervals solid, Gaussian dashed, the band around the former.
+
+    Args:
+        levels: nominal confidence levels with shape (L,).
+        curves: one colour each.
+    """
+    x = np.asarray(levels, dtype=np.float64)
+    for curve, colour in zip(curves, CURVE_COLOURS, strict=False):
+        _curve(ax, x, curve, colour)
+    handles = [_handle(colour, curve.label) for curve, colour in zip(curves, CURVE_COLOURS, strict=False)]
+    ax.legend(handles=[*handles, *_kinds(curves)], loc=_free_corner(x, curves), **TIGHT)
+    return _coverage_frame(ax)
+
+
+def region_coverage(
+    ax: Axes,
+    levels: ArrayLike,
+    quantile: ArrayLike | None,
+    gaussian: ArrayLike | None = None,
+    band: ArrayLike | None = None,
+    text: str | None = None,
+    legend: bool = True,
+) -> Axes:
+    """The curves of each region in its colour; regions without events, all NaN, are left out.
+
+    Args:
+        levels: with shape (L,).
+        quantile, gaussian: observed coverage with shape (R, L), of at least one kind.
+        band: half-width with shape (R, L).
+        text: the title of the legend in the free corner.
+        legend: names the regions in a row above the axes.
+    """
+    given = [np.asarray(kind, dtype=np.float64) for kind in (quantile, gaussian) if kind is not None]
+    if not given:
+        raise InputError("a coverage plot needs quantile or Gaussian coverage, got neither")
+    x, labels = np.asarray(levels, dtype=np.float64), region_labels()
+    shown = [region for region in range(len(given[0])) if not np.isnan(given[0][region]).all()]
+    curves = {
+        region: Curve(labels[region], *(_row(kind, region) for kind in (quantile, gaussian, band))) for region in shown
+    }
+    for region, curve in curves.items():
+        _curve(ax, x, curve, REGION_COLOURS[region])
+    if legend:
+        region_legend(ax, shown, above=True)
+    # A second legend on the same axes would replace the first, were that not kept as an artist of its own.
+    if (row := ax.get_legend()) is not None:
+        ax.add_artist(row).set_clip_on(False)
+    rows = list(curves.values())
+    ax.legend(handles=_kinds(rows), title=text, loc=_free_corner(x, rows), alignment="left", **TIGHT)
+    return _coverage_frame(ax)
+
+
+def coverage_by_region_maps(
+    axes: Any,
+    grid: tuple[ArrayLike, ArrayLike, ArrayLike],
+    levels: ArrayLike,
+    everywhere: Sequence[Curve],
+    log_density: Sequence[ArrayLike | None],
+    density: Sequence[ArrayLike | None],
+) -> Any:
+    """The paper's figure of appendix C.1: the regions, the coverage of all, and by region that of log p and of p.
+
+    Args:
+        axes: with shape (2, 2).
+        grid: points along each axis and the region of each, with shapes (N,), (M,) and (N, M).
+        levels: with shape (L,).
+        everywhere: the curves of all events.
+        log_density, density: quantile, Gaussian and, where known, band, each with shape (R, L).
+    """
+    region_map(axes[0, 0], *grid)
+    coverage_curves(axes[0, 1], levels, everywhere)
+    for ax, kinds, text in zip(axes[1], (log_density, density), (r"$\log\, p_\theta$", r"$p_\theta$"), strict=True):
+        quantile, gaussian, band = (*kinds, None, None)[:3]
+        region_coverage(ax, levels, quantile, gaussian, band, text, legend=False)
+    return axes
+
+
+def _row(values: ArrayLike | None, region: int) -> NDArray[Any] | None:
+    return None if values is None else np.asarray(values, dtype=np.float64)[region]
+
+
+def _curve(ax: Axes, x: Array, curve: Curve, colour: str) -> None:
+    shown = [
+        (np.asarray(values, dtype=np.float64), style)
+        for values, style in ((curve.quantile, "-"), (curve.gaussian, DASHES))
+        if values is not None
+    ]
+    if not shown or any(values.shape != x.shape for values, _ in shown):
+        raise InputError(f"{curve.label}: expected coverages of shape {x.shape}, of quantiles or Gaussian intervals")
+    for values, style in shown:
+        ax.plot(x, values, color=colour, linestyle=style, linewidth=1.4)
+    if curve.band is not None:
+        middle, half = shown[0][0], np.asarray(curve.band, dtype=np.float64)
+        low, high = np.clip(middle - half, 0, 1), np.clip(middle + half, 0, 1)
+        ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+
+
+def _handle(colour: str, label: str, style: Any = "-") -> Line2D:
+    return Line2D([], [], color=colour, linestyle=style, linewidth=1.6, label=label)
+
+
+def _kinds(curves: Sequence[Curve]) -> list[Line2D]:
+    """Entries that tell solid from dashed, where both are there."""
+    if not any(curve.gaussian is not None and curve.quantile is not None for curve in curves):
+        return []
+    return [_handle("0.4", "quantile"), _handle("0.4", "Gaussian", DASHES)]
+
+
+def _free_corner(x: Array, curves: Sequence[Curve]) -> str:
+    """Where a legend hides no curve: conservative curves leave the lower right free, overconfident ones the other."""
+    observed = [kind for curve in curves for kind in (curve.quantile, curve.gaussian) if kind is not None]
+    return "lower right" if np.nanmean(np.asarray(observed, dtype=np.float64) - x) > 0 else "upper left"
+
+
+def _coverage_frame(ax: Axes) -> Axes:
+    ax.plot([0, 1], [0, 1], color=TRUE_COLOUR, linestyle=":", linewidth=1.2, zorder=1)
+    ax.set(xlabel="nominal coverage", ylabel="observed coverage")
+    return square(ax, 0, 1)

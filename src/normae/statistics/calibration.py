@@ -1,0 +1,242 @@
+"""Is a classifier's score the probability that it claims to be, and if not, how to make it so.
+
+A classifier C(x) that minimizes the cross-entropy of a sample with n_1 events of B and n_0 of A is the probability of
+B,
+
+    C(x) = n_1 p_B / (n_1 p_B + n_0 p_A),      log r(x) = log(p_B / p_A) = logit C(x) - log(n_1 / n_0).
+
+**Reliability**: in bins of C the observed share of B must be the mean of C. The error of a share of k in n is that of
+Wilson's interval, sqrt(k (n - k) / n + 1/4) / (n + 1), which does not vanish at 0 and 1. The expected calibration error
+is
+
+    ECE = sum_b (n_b / N) |observed_b - predicted_b|,
+
+which is positive also for a perfect classifier: there observed_b - predicted_b is Gaussian with variance
+s_b^2 = mean_b[C (1 - C)] / n_b, so that ECE has the mean sqrt(2/pi) sum_b (n_b/N) s_b and the variance
+(1 - 2/pi) sum_b (n_b/N)^2 s_b^2. A measured ECE is held against these two; its bootstrap error says how well it is
+known, and is no test of zero.
+
+**Recalibration** maps log r to a better log r, fitted on events that the classifier has not seen: Platt's a log r + b,
+the temperature scaling log r / tau (a = 1/tau, b = 0), or the best monotonic function (isotonic regression). The
+sample's log(n_1/n_0) is a fixed offset in the fit, so that the result stays a likelihood ratio. Platt's targets (n_1 +
+1)/(n_1 + 2) and 1/(n_0 + 2) in place of 1 and 0 keep a separable sample from driving a to infinity.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import minimize
+from scipy.special import expit, logit
+
+from normae.errors import InputError
+from normae.statistics.arrays import Array
+from normae.statistics.bootstrap import check_resamples, multiplicities
+from normae.statistics.estimate import Estimate
+from normae.statistics.labels import as_events, as_labels, prior_log_odds
+
+BINS = 20
+Recalibration = Callable[[ArrayLike], Array]
+"""log r with shape (N,) to a better log r with shape (N,)."""
+
+
+class Reliability(NamedTuple):
+    """A reliability diagram of B bins: edges (B + 1,); mean score, observed share, its error and events, each (B,).
+
+    A bin without events has NaN for the first three.
+    """
+
+    edges: Array
+    predicted: Array
+    observed: Array
+    error: Array
+    events: NDArray[np.int64]
+
+
+class CalibrationError(NamedTuple):
+    """The expected calibration error with its bootstrap error, and the mean and width that a perfect classifier has."""
+
+    measured: Estimate
+    perfect: Estimate
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether the measured value is within 3 widths of what a perfect classifier gives."""
+        return self.measured.value <= self.perfect.value + 3 * self.perfect.error
+
+
+def class_probability(log_ratio: ArrayLike, labels: ArrayLike) -> Array:
+    """The probability of label 1, with shape (N,), that log r means in a sample with these labels."""
+    ratio = as_events(log_ratio, "log_ratio")
+    probability: Array = expit(ratio + prior_log_odds(as_labels(labels, ratio.size)))
+    return probability
+
+
+def equal_count_edges(probability: ArrayLike, bins: int = BINS) -> Array:
+    """Edges of bins with the same number of events, from 0 to 1; fewer than `bins` where scores repeat."""
+    inner = np.quantile(_probabilities(probability), np.linspace(0, 1, bins + 1)[1:-1])
+    return np.unique(np.concatenate([[0.0], inner, [1.0]]))
+
+
+def reliability(probability: ArrayLike, labels: ArrayLike, edges: ArrayLike | int = BINS) -> Reliability:
+    """The share of label 1 in bins of the score.
+
+    Args:
+        probability: the score with shape (N,), between 0 and 1.
+        labels: 0 or 1 with shape (N,).
+        edges: of the bins, rising from 0 to 1, or the number of even ones.
+    """
+    score = _probabilities(probability)
+    positive, cuts = as_labels(labels, score.size), _edges(edges)
+    sums = _bin_sums(_bins(score, cuts), score, positive, np.ones(score.size), cuts.size - 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        count, predicted, observed = sums[0], sums[1] / sums[0], sums[2] / sums[0]
+        error = np.sqrt(count * observed * (1 - observed) + 0.25) / (count + 1)
+    return Reliability(cuts, predicted, observed, error, count.astype(np.int64))
+
+
+def calibration_error(
+    probability: ArrayLike,
+    labels: ArrayLike,
+    edges: ArrayLike | int = BINS,
+    n_bootstrap: int = 200,
+    *,
+    generator: torch.Generator,
+) -> CalibrationError:
+    """The expected calibration error of scores with shape (N,); arguments as in `reliability`."""
+    check_resamples(n_bootstrap)
+    score = _probabilities(probability)
+    positive, cuts = as_labels(labels, score.size), _edges(edges)
+    bins, everything = _bins(score, cuts), np.ones(score.size, dtype=bool)
+
+    def error(weights: NDArray[np.int64]) -> float:
+        sums = _bin_sums(bins, score, positive, weights.astype(np.float64), cuts.size - 1)
+        return float(np.abs(sums[2] - sums[1]).sum() / score.size)
+
+    resampled = [error(multiplicities(everything, generator)) for _ in range(n_bootstrap)]
+    value = error(np.ones(score.size, dtype=np.int64))
+    variance = np.bincount(bins, score * (1 - score)) / score.size**2
+    perfect = Estimate(
+        math.sqrt(2 / math.pi) * float(np.sqrt(variance).sum()), math.sqrt((1 - 2 / math.pi) * float(variance.sum()))
+    )
+    return CalibrationError(Estimate(value, float(np.std(resampled, ddof=1))), perfect)
+
+
+def _probabilities(probability: ArrayLike) -> Array:
+    score = as_events(probability, "probability")
+    if score.min() < 0 or score.max() > 1:
+        raise InputError(f"expected probabilities between 0 and 1, got {score.min():g} to {score.max():g}")
+    return score
+
+
+def _edges(edges: ArrayLike | int) -> Array:
+    cuts = np.linspace(0, 1, edges + 1) if isinstance(edges, int) else np.asarray(edges, dtype=np.float64)
+    if cuts.size < 2 or cuts[0] != 0 or cuts[-1] != 1 or not (np.diff(cuts) > 0).all():
+        raise InputError("expected edges of bins that rise from 0 to 1")
+    return cuts
+
+
+def _bins(score: Array, edges: Array) -> NDArray[np.int64]:
+    """The bin of each score with shape (N,); a lower edge is in its bin, and 1 in the last."""
+    bins: NDArray[np.int64] = np.digitize(score, edges[1:-1])
+    return bins
+
+
+def _bin_sums(bins: NDArray[np.int64], score: Array, positive: NDArray[np.bool_], weights: Array, size: int) -> Array:
+    """Events, sum of scores and number of label 1 in each bin, with shape (3, size)."""
+    columns = (weights, weights * score, weights * positive)
+    return np.stack([np.bincount(bins, column, minlength=size) for column in columns])
+
+
+def cross_entropy(log_ratio: ArrayLike, labels: ArrayLike) -> Estimate:
+    """The mean cross-entropy with its standard error, of log r with shape (N,): what recalibration lowers."""
+    ratio = as_events(log_ratio, "log_ratio", np.size(labels))
+    positive = as_labels(labels, ratio.size)
+    score = ratio + prior_log_odds(positive)
+    loss = np.logaddexp(0.0, np.where(positive, -score, score))
+    return Estimate(float(loss.mean()), float(loss.std(ddof=1)) / math.sqrt(loss.size))
+
+
+@dataclass(frozen=True)
+class LinearRecalibration:
+    """slope * log r + offset."""
+
+    slope: float
+    offset: float
+
+    def __call__(self, log_ratio: ArrayLike) -> Array:
+        """The corrected log r with shape (N,)."""
+        return self.slope * np.asarray(log_ratio, dtype=np.float64) + self.offset
+
+
+@dataclass(frozen=True)
+class IsotonicRecalibration:
+    """A rising function of log r, linear between the knots `x` with values `y`, each with shape (K,), flat outside."""
+
+    x: Array
+    y: Array
+
+    def __call__(self, log_ratio: ArrayLike) -> Array:
+        """The corrected log r with shape (N,)."""
+        corrected: Array = np.interp(np.asarray(log_ratio, dtype=np.float64), self.x, self.y)
+        return corrected
+
+
+def fit_platt(log_ratio: ArrayLike, labels: ArrayLike) -> LinearRecalibration:
+    """Slope and offset that minimize the cross-entropy of held-out events, log r and labels with shape (N,)."""
+    ratio, positive = _held_out(log_ratio, labels)
+    design = np.stack([ratio, np.ones(ratio.size)])
+    slope, offset = _minimize(design, positive, np.array([1.0, 0.0]))
+    return LinearRecalibration(float(slope), float(offset))
+
+
+def fit_temperature(log_ratio: ArrayLike, labels: ArrayLike) -> LinearRecalibration:
+    """The factor on log r, without offset, that minimizes the cross-entropy of held-out events; shapes (N,)."""
+    ratio, positive = _held_out(log_ratio, labels)
+    (slope,) = _minimize(ratio[None], positive, np.array([1.0]))
+    return LinearRecalibration(float(slope), 0.0)
+
+
+def fit_isotonic(log_ratio: ArrayLike, labels: ArrayLike) -> IsotonicRecalibration:
+    """The rising function with the least squared error on held-out events, log r and labels with shape (N,).
+
+    A step of k of m events with label 1 counts as (k + 1/2) / (m + 1), so that no log r is infinite.
+    """
+    ratio, positive = _held_out(log_ratio, labels)
+    from sklearn.isotonic import IsotonicRegression  # here, since sklearn takes a second to import
+
+    fitted = IsotonicRegression().fit_transform(ratio, positive.astype(np.float64))
+    share, step = np.unique(fitted, return_inverse=True)
+    size = np.bincount(step)
+    value = logit((share * size + 0.5) / (size + 1)) - prior_log_odds(positive)
+    middle = np.bincount(step, ratio) / size
+    return IsotonicRecalibration(middle, np.maximum.accumulate(value))
+
+
+def _held_out(log_ratio: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
+    ratio = as_events(log_ratio, "log_ratio")
+    return ratio, as_labels(labels, ratio.size)
+
+
+def _minimize(design: Array, positive: NDArray[np.bool_], start: Array) -> Array:
+    """The coefficients (K,) of a logit linear in `design` (K, N), with the prior as offset, by Newton's method."""
+    n = int(positive.sum())
+    target = np.where(positive, (n + 1) / (n + 2), 1 / (positive.size - n + 2))
+    prior = prior_log_odds(positive)
+
+    def loss(coefficients: Array) -> tuple[float, Array]:
+        score = coefficients @ design + prior
+        gradient: Array = design @ (expit(score) - target) / target.size
+        return float(np.mean(np.logaddexp(0.0, score) - target * score)), gradient
+
+    def curvature(coefficients: Array) -> Array:
+        probability = expit(coefficients @ design + prior)
+        matrix: Array = (design * (probability * (1 - probability))) @ design.T / target.size
+        return matrix
+
+    found: Array = minimize(loss, start, jac=True, hess=curvature, method="trust-exact").x
+    return found

@@ -1,0 +1,261 @@
+"""The dual test: do two models, trained apart, give the likelihood ratio between what they were trained on?
+
+With B the events of label 1 and A those of label 0 the models say (Eq. (loglr_toy) and (m_fit) of the paper)
+
+    log r(x) = log p_B(x) - log p_A(x) = E_A/T_A - E_B/T_B + C,    C = log Z_A - log Z_B,
+
+and a reference, the truth or a calibrated classifier, says log r_ref. The line
+
+    log r_ref = m log r + C
+
+is fitted by least squares of the reference on the model with each class at half of the total weight: m = cov(ref,
+model) / var(model), C = <ref> - m <model>. Errors of m and C are those of a bootstrap within each class; they count
+events, not trainings. If both densities are right, m = 1, and C = 0 where log r has its log Z. Noise in the model,
+uncorrelated with the reference, makes m smaller: by var(log r) / (var(log r) + var(noise)). Noise in the reference does
+not.
+
+**The verdict.** Two conditions, since with 500k events any network differs from 1 by many of its errors:
+
+1. slope:  |m - 1| <= tolerance + 3 sigma(m), with sigma(m) the bootstrap error and the width over weight draws, in
+   quadrature;
+2. linear: in bins of the model's log r of equal weight, the mean residual from the fitted line is, in every bin,
+   |<ref - m log r - C>| <= tolerance + 3 sigma.
+
+A tail with less weight than a bin is not judged by these; it shows in the share of events with |delta log r| >= 1.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from normae.errors import InputError
+from normae.statistics.arrays import Array
+from normae.statistics.bootstrap import check_resamples, multiplicities
+from normae.statistics.density import share_within
+from normae.statistics.estimate import Estimate
+from normae.statistics.labels import as_events, as_labels, balanced_weights
+
+
+@dataclass(frozen=True)
+class DualRule:
+    """When two models pass: tolerances on the slope and, in units of log r, on the mean residual of each bin."""
+
+    slope_tolerance: float = 0.05
+    residual_tolerance: float = 0.25
+    sigmas: float = 3.0
+    bins: int = 20
+
+    def __post_init__(self) -> None:
+        if min(self.slope_tolerance, self.residual_tolerance, self.sigmas) < 0 or self.bins < 3:
+            raise InputError("the dual test needs tolerances and sigmas that are not negative, and at least 3 bins")
+
+
+class Line(NamedTuple):
+    """log r_ref = slope * log r + constant."""
+
+    slope: Estimate
+    constant: Estimate
+
+
+class BinnedResiduals(NamedTuple):
+    """Residuals of the reference from the line in bins of the model's log r, B bins of equal weight.
+
+    edges (B + 1,); centre (the mean log r of the model), mean residual, its error, and the weight's share of label 1,
+    each with shape (B,).
+    """
+
+    edges: Array
+    centre: Array
+    residual: Array
+    error: Array
+    share: Array
+
+
+class Verdict(NamedTuple):
+    """Whether the models pass, whether slope and linearity do, and one sentence that says so and where they fail."""
+
+    passes: bool
+    slope_passes: bool
+    linear: bool
+    sentence: str
+
+
+class RatioComparison(NamedTuple):
+    """All of the dual test for one log r: the line, the correlation, and the shares with |delta log r| >= limit."""
+
+    line: Line
+    pearson: Estimate
+    outside: Estimate
+    outside_a: Estimate
+    outside_b: Estimate
+    residuals: BinnedResiduals
+    verdict: Verdict
+
+
+def fit_line(
+    reference: ArrayLike,
+    model: ArrayLike,
+    labels: ArrayLike | None,
+    n_bootstrap: int = 200,
+    *,
+    generator: torch.Generator,
+) -> Line:
+    """Least squares of the reference's log r on the model's, each with shape (N,), the classes of equal weight.
+
+    Args:
+        labels: 1 for B, 0 for A, with shape (N,).
+        n_bootstrap: resamples, within each class, for the errors.
+    """
+    check_resamples(n_bootstrap)
+    ref, mod, positive = _sample(reference, model, labels)
+    # Centred, so that the moments keep their digits where log r is in the thousands.
+    shift = np.array([ref.mean(), mod.mean()])
+    x, y = mod - shift[1], ref - shift[0]
+    columns, weights = np.stack([x, y, x * x, x * y]), balanced_weights(positive)
+    fits = [_solve(columns @ (weights * multiplicities(positive, generator))) for _ in range(n_bootstrap)]
+    slope, constant = _solve(columns @ weights)
+    errors = np.std([(m, c + shift[0] - m * shift[1]) for m, c in fits], axis=0, ddof=1)
+    return Line(
+        Estimate(slope, float(errors[0])),
+        Estimate(float(constant + shift[0] - slope * shift[1]), float(errors[1])),
+    )
+
+
+def _solve(moments: Array) -> tuple[float, float]:
+    """Slope and constant from <x>, <y>, <x^2>, <x y>."""
+    x, y, xx, xy = (float(moment) for moment in moments)
+    variance = xx - x * x
+    if not variance > 0:
+        raise InputError("a line needs a log r of the model that differs between events, got a constant")
+    slope = (xy - x * y) / variance
+    return slope, y - slope * x
+
+
+def _sample(reference: ArrayLike, model: ArrayLike, labels: ArrayLike | None) -> tuple[Array, Array, NDArray[np.bool_]]:
+    ref = as_events(reference, "reference")
+    return ref, as_events(model, "model", ref.size), as_labels(labels, ref.size)
+
+
+def balanced_pearson(reference: ArrayLike, model: ArrayLike, labels: ArrayLike | None) -> Estimate:
+    """Pearson's r with the classes of equal weight: for equal numbers `pearson`, and its error, of shapes (N,)."""
+    ref, mod, positive = _sample(reference, model, labels)
+    weights = balanced_weights(positive)
+    u, v = _standardize(ref, weights), _standardize(mod, weights)
+    r = float(weights @ (u * v))
+    influence = u * v - 0.5 * r * (u**2 + v**2)
+    return Estimate(r, math.sqrt(float(weights**2 @ influence**2)))
+
+
+def _standardize(values: Array, weights: Array) -> Array:
+    centred = values - weights @ values
+    variance = float(weights @ centred**2)
+    if not variance > 0:
+        raise InputError("a correlation needs log r that differs between events, got a constant")
+    standardized: Array = centred / math.sqrt(variance)
+    return standardized
+
+
+def share_outside(reference: ArrayLike, model: ArrayLike, limit: float = 1.0) -> Estimate:
+    """The share of events with |delta log r| >= limit, of shapes (N,), with the half-width of Wilson's interval."""
+    ref = as_events(reference, "reference")
+    inside = share_within(as_events(model, "model", ref.size) - ref, limit)
+    return Estimate(1.0 - inside.value, inside.error)
+
+
+def binned_residuals(
+    reference: ArrayLike, model: ArrayLike, labels: ArrayLike | None, line: Line, bins: int = 20
+) -> BinnedResiduals:
+    """Mean residual of the reference from `line` in bins of the model's log r, each with an equal share of the weight.
+
+    Arguments as in `fit_line`. Fewer bins come back where values of log r repeat.
+    """
+    ref, mod, positive = _sample(reference, model, labels)
+    weights, residual = balanced_weights(positive), ref - line.slope.value * mod - line.constant.value
+    edges = _weighted_quantiles(mod, weights, bins)
+    index = np.digitize(mod, edges[1:-1])
+    total = np.bincount(index, weights)
+    centre, mean, share = (np.bincount(index, weights * column) / total for column in (mod, residual, positive))
+    variance = np.bincount(index, (weights * (residual - mean[index])) ** 2)
+    return BinnedResiduals(edges, centre, mean, np.sqrt(variance) / total, share)
+
+
+def _weighted_quantiles(values: Array, weights: Array, bins: int) -> Array:
+    """Edges with shape (<= bins + 1,) that cut the weight into equal parts, each with an event in it."""
+    order = np.argsort(values)
+    places = np.searchsorted(np.cumsum(weights[order]), np.arange(1, bins) / bins)
+    inner = np.unique(values[order][np.minimum(places, values.size - 1)])
+    low, high = float(values.min()), float(values.max())
+    return np.concatenate([[low], inner[inner > low], [np.nextafter(high, np.inf)]])
+
+
+def verdict(line: Line, residuals: BinnedResiduals, rule: DualRule | None = None, slope_spread: float = 0.0) -> Verdict:
+    """Pass or not, by the rule of the module's docstring.
+
+    Args:
+        slope_spread: the width of m over weight draws (`PairLines.slope.std()`), for Bayesian models.
+    """
+    rule = rule or DualRule()
+    slope = Estimate(line.slope.value, math.hypot(line.slope.error, slope_spread))
+    reach = rule.slope_tolerance + rule.sigmas * slope.error
+    slope_passes = abs(slope.value - 1) <= reach
+    beyond = np.abs(residuals.residual) - rule.residual_tolerance - rule.sigmas * residuals.error
+    linear = bool((beyond <= 0).all())
+    parts = [_slope_words(slope, slope_passes, reach), _linear_words(residuals, linear, beyond, rule)]
+    both = slope_passes and linear
+    joint = "; " if slope_passes == linear else ", but "
+    return Verdict(both, slope_passes, linear, f"{'Passes' if both else 'Fails'}: {joint.join(parts)}.")
+
+
+def _slope_words(slope: Estimate, passes: bool, reach: float) -> str:
+    if passes:
+        return f"the slope m = {slope} is compatible with 1 (within {reach:.2g})"
+    why = "the models overstate log r" if slope.value < 1 else "the models understate log r"
+    return f"the slope m = {slope} is not compatible with 1 (farther than {reach:.2g}): {why}"
+
+
+def _linear_words(residuals: BinnedResiduals, linear: bool, beyond: Array, rule: DualRule) -> str:
+    worst = int(np.argmax(beyond if not linear else np.abs(residuals.residual)))
+    size = Estimate(float(residuals.residual[worst]), float(residuals.error[worst]))
+    if linear:
+        return f"the relation is linear (largest mean residual {size} at log r = {residuals.centre[worst]:.3g})"
+    side = "above" if size.value > 0 else "below"
+    low, high = residuals.edges[worst], residuals.edges[worst + 1]
+    share = float(residuals.share[worst])
+    owner = f"{100 * max(share, 1 - share):.0f} % of label {int(share > 0.5)}"
+    return (
+        f"the relation is not linear: {int((beyond > 0).sum())} of {beyond.size} bins leave the line by more than "
+        f"{rule.residual_tolerance:g}, most of all for a model's log r from {low:.3g} to {high:.3g} ({owner}), "
+        f"where the reference is {Estimate(abs(size.value), size.error)} {side} it"
+    )
+
+
+def compare_ratios(
+    reference: ArrayLike,
+    model: ArrayLike,
+    labels: ArrayLike | None,
+    rule: DualRule | None = None,
+    n_bootstrap: int = 200,
+    *,
+    generator: torch.Generator,
+    limit: float = 1.0,
+    slope_spread: float = 0.0,
+) -> RatioComparison:
+    """The dual test of one log r against the reference: all numbers and the verdict. Shapes as in `fit_line`."""
+    rule = rule or DualRule()
+    ref, mod, positive = _sample(reference, model, labels)
+    line = fit_line(ref, mod, positive, n_bootstrap, generator=generator)
+    residuals = binned_residuals(ref, mod, positive, line, rule.bins)
+    correlation = balanced_pearson(ref, mod, positive)
+    return RatioComparison(
+        line,
+        correlation,
+        outside=share_outside(ref, mod, limit),
+        outside_a=share_outside(ref[~positive], mod[~positive], limit),
+        outside_b=share_outside(ref[positive], mod[positive], limit),
+        residuals=residuals,
+        verdict=verdict(line, residuals, rule, slope_spread),
+    )

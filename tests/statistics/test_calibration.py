@@ -1,0 +1,150 @@
+"""Calibrated scores pass; too sure, too timid or shifted ones are found out, and repaired on held-out data."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from normae.errors import InputError
+from normae.statistics import (
+    LabelsMissing,
+    OneClassOnly,
+    calibration_error,
+    class_probability,
+    cross_entropy,
+    equal_count_edges,
+    fit_isotonic,
+    fit_platt,
+    fit_temperature,
+    reliability,
+)
+
+Array = NDArray[np.float64]
+
+
+def stream(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def gaussians(n_a: int, n_b: int, seed: int) -> tuple[Array, NDArray[np.int64]]:
+    """The true log r of N(1, 1) (label 1) over N(-1, 1), 2 x, at a sample of both."""
+    generator = np.random.default_rng(seed)
+    labels = np.repeat([0, 1], (n_a, n_b))
+    return 2 * (generator.normal(size=n_a + n_b) + 2 * labels - 1), labels
+
+
+def error_of(log_ratio: Array, labels: NDArray[np.int64], seed: int = 0):
+    return calibration_error(class_probability(log_ratio, labels), labels, n_bootstrap=50, generator=stream(seed))
+
+
+@pytest.mark.parametrize(("n_a", "n_b"), [(10_000, 10_000), (15_000, 3000)])
+def test_the_true_ratio_is_calibrated(n_a: int, n_b: int) -> None:
+    log_ratio, labels = gaussians(n_a, n_b, 1)
+    diagram = reliability(class_probability(log_ratio, labels), labels)
+    pull = (diagram.observed - diagram.predicted) / diagram.error
+    assert np.nanstd(pull) == pytest.approx(1.0, abs=0.5)
+    assert diagram.events.sum() == n_a + n_b
+    assert error_of(log_ratio, labels).calibrated
+
+
+@pytest.mark.parametrize(("factor", "shift"), [(1.4, 0.0), (0.7, 0.0), (1.0, 0.4)])
+def test_wrong_scores_are_found_out_and_repaired(factor: float, shift: float) -> None:
+    train, train_labels = gaussians(8000, 4000, 2)
+    test, labels = gaussians(10_000, 10_000, 3)
+    wrong, wrong_train = factor * test + shift, factor * train + shift
+    assert not error_of(wrong, labels).calibrated
+    platt = fit_platt(wrong_train, train_labels)
+    assert platt.slope == pytest.approx(1 / factor, rel=0.06)
+    assert platt.offset == pytest.approx(-shift / factor, abs=0.08)
+    for repaired in (platt(wrong), fit_isotonic(wrong_train, train_labels)(wrong)):
+        better = error_of(repaired, labels)
+        assert better.measured.value < 0.5 * error_of(wrong, labels).measured.value
+        assert cross_entropy(repaired, labels).value < cross_entropy(wrong, labels).value
+
+
+def test_temperature_repairs_a_factor_and_not_a_shift() -> None:
+    train, train_labels = gaussians(5000, 5000, 4)
+    assert fit_temperature(1.5 * train, train_labels).slope == pytest.approx(1 / 1.5, rel=0.06)
+    assert fit_temperature(train + 1, train_labels).offset == 0.0
+
+
+def test_the_direction_in_the_diagram() -> None:
+    log_ratio, labels = gaussians(10_000, 10_000, 5)
+    sure = reliability(class_probability(2 * log_ratio, labels), labels)
+    assert (sure.observed[1:5] > sure.predicted[1:5]).all()
+    assert (sure.observed[-5:-1] < sure.predicted[-5:-1]).all()
+
+
+def test_isotonic_bends_what_no_line_repairs() -> None:
+    train, train_labels = gaussians(10_000, 10_000, 6)
+    test, labels = gaussians(10_000, 10_000, 7)
+    bent, bent_train = (np.sign(x) * np.abs(x) ** 2 for x in (test, train))
+    corrected = fit_isotonic(bent_train, train_labels)
+    assert np.isfinite(corrected([-1e9, 0.0, 1e9])).all()
+    assert error_of(corrected(bent), labels).measured.value < 0.6 * error_of(bent, labels).measured.value
+    assert np.corrcoef(corrected(bent), test)[0, 1] > 0.97
+
+
+def test_a_perfect_classifier_has_the_error_that_is_foretold() -> None:
+    generator = np.random.default_rng(8)
+    values = []
+    for seed in range(60):
+        score = generator.uniform(0.02, 0.98, size=2000)
+        labels = generator.uniform(size=2000) < score
+        values.append(calibration_error(score, labels, 10, 2, generator=stream(seed)))
+    measured = [value.measured.value for value in values]
+    assert np.mean(measured) == pytest.approx(values[0].perfect.value, rel=0.1)
+    assert np.std(measured) == pytest.approx(values[0].perfect.error, rel=0.3)
+
+
+def test_the_bootstrap_error_is_the_scatter_of_a_miscalibrated_score() -> None:
+    values = [
+        error_of(2 * ratio, labels, seed) for seed in range(40) for ratio, labels in [gaussians(1500, 1500, seed)]
+    ]
+    scatter = np.std([value.measured.value for value in values])
+    assert np.mean([value.measured.error for value in values]) == pytest.approx(scatter, rel=0.3)
+
+
+def test_known_bins() -> None:
+    diagram = reliability([0.1, 0.2, 0.6, 0.7, 0.8, 1.0], [0, 1, 1, 1, 1, 1], [0, 0.5, 1])
+    assert diagram.predicted == pytest.approx([0.15, 0.775])
+    assert diagram.observed == pytest.approx([0.5, 1.0])
+    assert diagram.error == pytest.approx([math.sqrt(0.5 + 0.25) / 3, 0.5 / 5])
+    assert diagram.events.tolist() == [2, 4]
+    assert np.isnan(reliability([0.1, 0.9], [0, 1], 3).observed[1])
+
+
+def test_equal_count_bins() -> None:
+    score = expit(gaussians(5000, 5000, 9)[0])
+    counts = reliability(score, gaussians(5000, 5000, 9)[1], equal_count_edges(score, 10)).events
+    assert counts.tolist() == [1000] * 10
+    assert equal_count_edges([0.5, 0.5, 0.5]).tolist() == [0.0, 0.5, 1.0]
+
+
+def test_separated_classes_give_a_finite_slope() -> None:
+    labels = np.repeat([0, 1], 50)
+    assert math.isfinite(fit_platt(labels - 0.5, labels).slope)
+
+
+def test_the_same_generator_gives_the_same_error() -> None:
+    log_ratio, labels = gaussians(500, 500, 10)
+    assert error_of(log_ratio, labels, 1) == error_of(log_ratio, labels, 1)
+    assert error_of(log_ratio, labels, 1).measured.error != error_of(log_ratio, labels, 2).measured.error
+
+
+def test_bad_input() -> None:
+    with pytest.raises(LabelsMissing, match="without labels"):
+        reliability([0.5], None)  # type: ignore[arg-type]
+    with pytest.raises(OneClassOnly, match="only label 1 in 2 events"):
+        reliability([0.5, 0.6], [1, 1])
+    with pytest.raises(InputError, match="between 0 and 1, got 0.5 to 2"):
+        reliability([0.5, 2.0], [0, 1])
+    with pytest.raises(InputError, match="rise from 0 to 1"):
+        reliability([0.5, 0.6], [0, 1], [0, 0.5])
+    with pytest.raises(InputError, match="at least 2 resamples, got 1"):
+        calibration_error([0.5, 0.6], [0, 1], n_bootstrap=1, generator=stream())
+    with pytest.raises(InputError, match="labels 0 and 1, got 2"):
+        fit_platt([0.5, 0.6], [0, 2])

@@ -1,0 +1,177 @@
+"""The dual test passes the true ratio and finds out a wrong slope, a bend and a shifted region."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from normae.errors import InputError
+from normae.statistics import (
+    DualRule,
+    LabelsMissing,
+    LengthsDiffer,
+    OneClassOnly,
+    balanced_pearson,
+    binned_residuals,
+    compare_ratios,
+    fit_line,
+    pearson,
+    share_outside,
+    verdict,
+)
+
+Array = NDArray[np.float64]
+
+
+def stream(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def sample(n_a: int = 4000, n_b: int = 4000, seed: int = 0) -> tuple[Array, NDArray[np.int64]]:
+    """log r of N(1, 1) over N(-1, 1) at a sample of both."""
+    labels = np.repeat([0, 1], (n_a, n_b))
+    return 2 * (np.random.default_rng(seed).normal(size=n_a + n_b) + 2 * labels - 1), labels
+
+
+def compare(reference: Array, model: Array, labels: NDArray[np.int64], **changes: object):
+    return compare_ratios(reference, model, labels, n_bootstrap=40, generator=stream(), **changes)  # type: ignore[arg-type]
+
+
+def test_the_line_is_that_of_polyfit_for_equal_classes() -> None:
+    model, labels = sample()
+    reference = 0.9 * model + 0.3 + np.random.default_rng(1).normal(size=model.size)
+    line = fit_line(reference, model, labels, 40, generator=stream())
+    assert (line.slope.value, line.constant.value) == pytest.approx(tuple(np.polyfit(model, reference, 1)))
+    assert abs(line.slope.value - 0.9) < 4 * line.slope.error
+    assert abs(line.constant.value - 0.3) < 4 * line.constant.error
+
+
+def test_the_bootstrap_error_is_the_scatter_over_samples() -> None:
+    lines = []
+    for seed in range(60):
+        model, labels = sample(300, 300, seed)
+        reference = model + (0.5 + 0.2 * np.abs(model)) * np.random.default_rng(99 + seed).normal(size=model.size)
+        lines.append(fit_line(reference, model, labels, 60, generator=stream(seed)))
+    for estimates in zip(*lines, strict=True):
+        scatter = np.std([estimate.value for estimate in estimates])
+        assert np.mean([estimate.error for estimate in estimates]) == pytest.approx(scatter, rel=0.25)
+
+
+def test_the_classes_weigh_the_same_whatever_their_numbers() -> None:
+    """On a bent relation the line depends on the composition of the sample, unless that is balanced."""
+    lines, plain, correlation = [], [], []
+    for n_a in (40_000, 4000):
+        model, labels = sample(n_a, 40_000, 2)
+        reference = model + 0.05 * model**3
+        lines.append(fit_line(reference, model, labels, 20, generator=stream()))
+        plain.append(np.polyfit(model, reference, 1))
+        correlation.append(balanced_pearson(reference, model, labels))
+    assert abs(lines[0].constant.value - lines[1].constant.value) < 4 * lines[1].constant.error
+    assert abs(plain[0][1] - plain[1][1]) > 4 * lines[1].constant.error
+    assert abs(correlation[0].value - correlation[1].value) < 4 * correlation[1].error
+
+
+def test_balanced_pearson_is_pearson_for_equal_classes() -> None:
+    model, labels = sample()
+    reference = model + np.random.default_rng(3).normal(size=model.size)
+    assert balanced_pearson(reference, model, labels) == pytest.approx(pearson(reference, model))
+
+
+def test_digits_are_kept_where_log_r_is_large() -> None:
+    model, labels = sample()
+    line = fit_line(model + 1e6, model - 1e6, labels, 2, generator=stream())
+    assert line.slope.value == pytest.approx(1.0, abs=1e-9)
+    assert line.constant.value == pytest.approx(2e6, abs=1e-3)
+
+
+def test_the_truth_passes() -> None:
+    reference, labels = sample()
+    model = reference + 0.3 * np.random.default_rng(4).normal(size=reference.size) + 5
+    result = compare(reference, model, labels)
+    assert result.verdict.passes
+    assert result.verdict.sentence.startswith("Passes: the slope m = 0.98")
+    assert "linear (largest mean residual" in result.verdict.sentence
+    assert result.line.constant.value == pytest.approx(-5, abs=0.2)
+    assert result.pearson.value > 0.99
+
+
+@pytest.mark.parametrize(("factor", "word"), [(1.3, "overstate"), (0.7, "understate")])
+def test_a_wrong_slope_fails_and_is_named(factor: float, word: str) -> None:
+    reference, labels = sample()
+    result = compare(reference, factor * reference, labels).verdict
+    assert (result.passes, result.slope_passes, result.linear) == (False, False, True)
+    assert f"not compatible with 1 (farther than 0.05): the models {word} log r, but the relation" in result.sentence
+
+
+def test_a_wrong_slope_within_the_spread_of_the_posterior_passes() -> None:
+    reference, labels = sample()
+    assert compare(reference, 1.3 * reference, labels, slope_spread=0.1).verdict.passes
+
+
+def test_a_tail_that_is_off_fails_and_is_found() -> None:
+    reference, labels = sample()
+    model = np.where(reference > 3, 3 + 0.2 * (reference - 3), reference)
+    result = compare(reference, model, labels, rule=DualRule(slope_tolerance=0.5))
+    assert (result.verdict.slope_passes, result.verdict.linear) == (True, False)
+    assert "100 % of label 1" in result.verdict.sentence
+    assert result.verdict.sentence.endswith("above it.")
+    worst = int(np.argmax(np.abs(result.residuals.residual)))
+    assert worst == result.residuals.residual.size - 1
+    assert result.outside_b.value > 0.1 > 0.001 > result.outside_a.value
+
+
+def test_noise_alone_is_not_called_a_bend() -> None:
+    for seed in range(10):
+        model, labels = sample(200, 200, seed)
+        reference = model + 3 * np.random.default_rng(99 + seed).normal(size=model.size)
+        line = fit_line(reference, model, labels, 40, generator=stream(seed))
+        assert verdict(line, binned_residuals(reference, model, labels, line)).linear
+
+
+def test_both_failures_are_in_the_sentence() -> None:
+    reference, labels = sample()
+    sentence = compare(reference, np.sign(reference) * reference**2, labels).verdict.sentence
+    assert sentence.startswith("Fails: the slope m = ")
+    assert "; the relation is not linear" in sentence
+
+
+def test_residual_bins_have_equal_weight_and_right_errors() -> None:
+    model, labels = sample(1000, 9000, 5)
+    reference = model + np.random.default_rng(6).normal(size=model.size)
+    zero = fit_line(model, model, labels, 2, generator=stream())
+    bins = binned_residuals(reference, model, labels, zero, 10)
+    assert len(bins.residual) == 10
+    assert np.std(bins.residual / bins.error) == pytest.approx(1.0, abs=0.6)
+    assert bins.share[0] < 0.1
+    assert bins.share[-1] > 0.9
+    assert ((bins.edges[:-1] <= bins.centre) & (bins.centre < bins.edges[1:])).all()
+
+
+def test_log_r_that_repeats_gives_fewer_bins() -> None:
+    model = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 1.0])
+    line = fit_line(model, model, [0, 0, 0, 1, 1, 1], 2, generator=stream())
+    assert binned_residuals(model, model, [0, 0, 0, 1, 1, 1], line).centre.tolist() == [0.0, 1.0]
+
+
+def test_share_outside() -> None:
+    assert share_outside([0.0, 0.0, 0.0, 0.0], [0.5, -1.5, 1.0, 0.99]).value == 0.5
+
+
+def test_bad_input() -> None:
+    good, labels = sample(10, 10)
+    with pytest.raises(LabelsMissing, match="got a sample without labels"):
+        fit_line(good, good, None, generator=stream())
+    with pytest.raises(OneClassOnly, match="only label 0 in 20 events"):
+        fit_line(good, good, 0 * labels, generator=stream())
+    with pytest.raises(LengthsDiffer, match="each of 20 events, got 19"):
+        fit_line(good, good[1:], labels, generator=stream())
+    with pytest.raises(LengthsDiffer, match="one label per event, 20, got 19"):
+        fit_line(good, good, labels[1:], generator=stream())
+    with pytest.raises(InputError, match="reference: expected finite values, got 20 infinite"):
+        fit_line(good + math.inf, good, labels, generator=stream())
+    with pytest.raises(InputError, match="got a constant"):
+        fit_line(good, 0 * good, labels, generator=stream())
+    with pytest.raises(InputError, match="at least 3 bins"):
+        DualRule(bins=2)

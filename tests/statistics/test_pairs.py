@@ -1,0 +1,76 @@
+"""What is computed over all pairs of draws without making them is what comes from making them."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from normae.errors import InputError
+from normae.statistics import (
+    LengthsDiffer,
+    fit_line,
+    pair_histogram,
+    pair_lines,
+    pair_mean_and_std,
+    pearson,
+    ratio_histogram,
+)
+from normae.statistics.pairs import BLOCK
+
+Array = NDArray[np.float64]
+EVENTS = BLOCK + 100
+EDGES = np.linspace(-4, 4, 17)
+
+
+def draws() -> tuple[Array, Array, Array, Array]:
+    """Draws (3, N) and (4, N), every pair (12, N), and labels (N,)."""
+    generator = np.random.default_rng(0)
+    mean = generator.normal(size=EVENTS)
+    a = -500 + 0.5 * mean + 0.1 * generator.normal(size=(3, 1)) + 0.1 * generator.normal(size=(3, EVENTS))
+    b = -500 - mean + 0.1 * generator.normal(size=(4, 1)) + 0.1 * generator.normal(size=(4, EVENTS))
+    return a, b, (b[None] - a[:, None]).reshape(12, EVENTS), np.arange(EVENTS) % 2
+
+
+def test_mean_and_std() -> None:
+    a, b, pairs, _ = draws()
+    mean, std = pair_mean_and_std(a, b)
+    assert mean == pytest.approx(pairs.mean(0))
+    assert std**2 == pytest.approx(a.var(0, ddof=1) + b.var(0, ddof=1))
+    assert np.mean(std**2 / pairs.var(0)) == pytest.approx(1.45, abs=0.1)  # n - 1 in place of n, for 3 and 4 draws
+
+
+def test_histograms() -> None:
+    a, b, pairs, _ = draws()
+    band = pair_histogram(a, b, EDGES)
+    direct = np.array([np.histogram(row, EDGES)[0] for row in pairs]) / (EVENTS * 0.5)
+    assert band.mean == pytest.approx(direct.mean(0))
+    assert band.band == pytest.approx(direct.std(0))
+    assert ratio_histogram(pairs[0], EDGES) == pytest.approx(direct[0])
+    assert band.mean.sum() * 0.5 < 1
+
+
+def test_events_far_outside_the_bins_count_in_the_total() -> None:
+    assert ratio_histogram([1e300, -1e300, 0.25, 4.0], EDGES).sum() * 0.5 == pytest.approx(0.25)
+
+
+def test_the_line_of_every_pair() -> None:
+    a, b, pairs, labels = draws()
+    reference = pairs[0] + np.random.default_rng(1).normal(size=EVENTS)
+    found = pair_lines(reference, a, b, labels)
+    for row, slope, constant, correlation in zip(
+        pairs, found.slope.ravel(), found.constant.ravel(), found.pearson.ravel(), strict=True
+    ):
+        line = fit_line(reference, row, labels, 2, generator=torch.Generator().manual_seed(0))
+        assert (slope, constant) == pytest.approx((line.slope.value, line.constant.value), abs=1e-8)
+        assert correlation == pytest.approx(pearson(reference, row).value, abs=1e-8)
+    assert found.slope.shape == (3, 4)
+
+
+def test_bad_input() -> None:
+    a, b, _, labels = draws()
+    with pytest.raises(LengthsDiffer, match=f"same events, got {EVENTS} and {EVENTS - 1}"):
+        pair_mean_and_std(a, b[:, 1:])
+    with pytest.raises(InputError, match="even, rising bins"):
+        pair_histogram(a, b, [0.0, 1.0, 3.0])
+    with pytest.raises(LengthsDiffer, match="reference"):
+        pair_lines(labels[1:], a, b, labels)
