@@ -5,10 +5,10 @@ is one sample of a Bayesian network's weights, fixed for as long as it is in use
 """
 
 from normae.errors import InputError, LogZUnknown, TrainingDiverged
-from normae.inference import Model
+from normae.inference import BayesianModel, Model
 from normae.sampling import langevin
 from normae.workflow.loading import load
 
 __version__ = "0.1.0"
 
-__all__ = ["InputError", "LogZUnknown", "Model", "TrainingDiverged", "__version__", "langevin", "load"]
+__all__ = ["BayesianModel", "InputError", "LogZUnknown", "Model", "TrainingDiverged", "__version__", "langevin", "load"]

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import cattrs
 from cattrs.errors import BaseValidationError
@@ -18,6 +18,7 @@ from cattrs.v import transform_error
 from normae.data.toys import DENSITIES
 from normae.errors import InputError
 from normae.networks.autoencoder import NetworkConfig
+from normae.networks.bayesian import BayesianConfig
 from normae.sampling.config import SamplingConfig
 from normae.statistics import ClassifierSettings
 from normae.training.config import GuardConfig, PhaseConfig, TemperatureConfig, TrainingConfig
@@ -90,6 +91,7 @@ class Run:
     pretraining: PhaseConfig = field(default_factory=PhaseConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
+    bayesian: BayesianConfig | None = None
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
@@ -131,10 +133,16 @@ def _check_keys(content: Mapping[str, Any], cls: type, where: str, source: str) 
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
             raise InputError(f"{source}: unknown key {where + key!r}; {hint}")
-        if is_dataclass(hints[key]):
+        table = _table(hints[key])
+        if table is not None:
             if not isinstance(value, Mapping):
                 raise InputError(f"{source}: {where + key}: expected a table, got {value!r}")
-            _check_keys(value, hints[key], f"{where}{key}.", source)
+            _check_keys(value, table, f"{where}{key}.", source)
+
+
+def _table(hint: Any) -> type | None:
+    """The dataclass that a key holds, where it holds one, optional or not."""
+    return next((kind for kind in (hint, *get_args(hint)) if isinstance(kind, type) and is_dataclass(kind)), None)
 
 
 def structure(content: Mapping[str, Any], source: str = "configuration") -> Run:

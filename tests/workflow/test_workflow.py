@@ -183,6 +183,20 @@ def test_several_seeds(tmp_path, tiny_run):
         train(tiny_run, tmp_path / "again", seeds=[3, 3])
 
 
+def test_bayesian_run(tmp_path, make_run):
+    run = make_run(bayesian={"layers": "last", "initial_width": 0.02})
+    train(run, tmp_path / "run")
+    model = normae.load(tmp_path / "run")
+    assert isinstance(model, normae.BayesianModel)
+    x = np.zeros((3, 2))
+    assert model.log_prob_draws(x, n=10).shape == (10, 3)
+    assert model.log_prob_draws(x, n=10).std() > 0
+    assert model.sample(20).shape == (20, 2)
+    assert read(tmp_path / "run" / "config.toml") == run
+    with pytest.raises(InputError, match=r"did you mean 'layers'"):
+        make_run(bayesian={"layer": "last"})
+
+
 def test_training_from_a_file(tmp_path, make_run):
     x = np.random.default_rng(0).normal(size=(900, 3))
     np.save(tmp_path / "x.npy", x)

@@ -152,14 +152,26 @@ class Model:
         trace: int | None = None,
     ) -> Chain:
         """The feature chain of `sample`, with positions (n, *event) and its acceptance, on the model's device."""
+        return self._walk(self._energy, n, generator, latent_steps, feature_steps, trace)
+
+    def _walk(
+        self,
+        energy: ReconstructionEnergy,
+        n: int,
+        generator: torch.Generator,
+        latent_steps: int | None,
+        feature_steps: int | None,
+        trace: int | None,
+    ) -> Chain:
+        """Latent chain from noise, decoded and clipped into the bounds, then the feature chain, on `energy`."""
         latent = _lengthened(self.sampling.latent, latent_steps, GENERATION_FACTOR * self.sampling.latent.steps)
         feature = _lengthened(self.sampling.feature, feature_steps, self.sampling.generation_steps)
         like = next(self.autoencoder.parameters())
-        z = latent_noise(self._energy, n, generator, like)
-        end = run_chain(self._energy.latent(), z, latent, self.temperature, generator)
+        z = latent_noise(energy, n, generator, like)
+        end = run_chain(energy.latent(), z, latent, self.temperature, generator)
         with torch.no_grad():
-            start = into_bounds(self._energy.decode(end.position), feature)
-        return run_chain(self._energy, start, feature, self.temperature, generator, trace=trace)
+            start = into_bounds(energy.decode(end.position), feature)
+        return run_chain(energy, start, feature, self.temperature, generator, trace=trace, members=energy.members)
 
     def continue_chain(self, position: Tensor, generator: torch.Generator, steps: int) -> Chain:
         """A feature chain of `steps` steps from `position`, with shape (N, *event), on the model's device."""

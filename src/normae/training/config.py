@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from normae.errors import InputError
+from normae.networks.bayesian import BayesianConfig
 
 Schedule = Literal["constant", "cosine"]
 
@@ -130,3 +131,4 @@ class Schedules:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     temperature: TemperatureConfig = field(default_factory=TemperatureConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
+    bayesian: BayesianConfig | None = None

@@ -24,6 +24,7 @@ from normae.training.adam import Adam
 from normae.training.backends import Backend, choose_backend
 from normae.training.config import PhaseConfig, Schedules
 from normae.training.losses import by_member, clip_rows, contrastive, regularizers, temperature_gradient
+from normae.training.noise import WeightNoise
 
 PHASES = ("pretraining", "training")
 
@@ -83,9 +84,10 @@ class Trainer:
         self.schedules, self.sampling = schedules, sampling
         self.seeds, self.device = list(seeds), device
         self.members = len(autoencoders)
+        self.noise = WeightNoise(self.layout, schedules.bayesian, self.architecture, device)
         self.data = torch.stack(list(data)).to(device)
         self.generators = [stream(seed, "chain", device) for seed in seeds]
-        self._allocate(self.layout.flatten(autoencoders).to(device))
+        self._allocate(self.noise.extended(self.layout.flatten(autoencoders).to(device)))
         self.backend: Backend = choose_backend(sampling.backend, self.architecture, sampling, device)
         self.stop = False
         self._enter(0)
@@ -235,7 +237,7 @@ class Trainer:
         self._iterate = self.backend.capture(iterate, self)
 
     def _fill_buffer(self) -> None:
-        energy = self._energy()
+        energy = self._energy(self.noise.mean(self.weights))
         n = self.members * self.buffer.capacity
         with torch.no_grad():
             start = energy.decode(latent_noise(energy, n, self.generators, self.weights))
@@ -279,18 +281,21 @@ class Trainer:
         rows = torch.arange(self.members, device=self.device)[:, None]
         return self.data[rows, self._index].flatten(0, 1)
 
-    def _energy(self, weights: Tensor | None = None) -> ReconstructionEnergy:
-        views = self.layout.views(self.weights if weights is None else weights)
-        return ReconstructionEnergy(self.architecture, views, explicit=self.backend.explicit)
+    def _energy(self, weights: Tensor) -> ReconstructionEnergy:
+        return ReconstructionEnergy(self.architecture, self.layout.views(weights), explicit=self.backend.explicit)
 
     def _pretrain(self) -> None:
         config = self.schedules.pretraining
         leaf = self.weights.detach().requires_grad_(True)
-        energy = self._energy(leaf)
+        draw = self.noise.draw(self.weights, self.generators)
+        local = self.noise.local("pretraining")
+        energy = self._energy(self.noise.mean(leaf) if local else self.noise.weights(leaf, draw))
         x = self._events()
         z = energy.encode(x)
-        error = by_member(mean_square(x - energy.decode(z)), self.members)
-        loss = error + regularizers(leaf, [z], config)
+        out = self.noise.decode(leaf, z, self.generators) if local else energy.decode(z)
+        error = by_member(mean_square(x - out), self.members)
+        loss = error + regularizers(self.noise.mean(leaf), [z], config)
+        loss = loss + self.schedules.temperature.initial * self.noise.kl(leaf) / self.data.shape[1]
         (grad,) = torch.autograd.grad(loss.sum(), leaf)
         self.optimizer.update(clip_rows(grad, config.gradient_clip), self.rate)
         self.sums[0] += error.detach()
@@ -299,15 +304,19 @@ class Trainer:
         config = self.schedules.training
         temperature = self.log_temperature.exp().flatten()
         sizes = StepSizes(*self.log_sizes.exp())
+        draw = self.noise.draw(self.weights, self.generators)
+        chain_energy = self._energy(self.noise.weights(self.weights, draw))
         negative = negatives(
-            self._energy(), self.sampling, self.buffer, temperature, sizes, self.batch, self.generators,
+            chain_energy, self.sampling, self.buffer, temperature, sizes, self.batch, self.generators,
             self.backend.runner,
         )  # fmt: skip
         leaf = self.weights.detach().requires_grad_(True)
-        energy = self._energy(leaf)
-        e_plus, z_plus = energy.with_latent(self._events())
-        e_minus, z_minus = energy.with_latent(negative.position)
-        loss = contrastive(e_plus, e_minus, temperature, config) + regularizers(leaf, [z_plus, z_minus], config)
+        e_plus, z_plus = self._noisy_energy(leaf, draw, self._events())
+        e_minus, z_minus = self._noisy_energy(leaf, draw, negative.position)
+        loss = contrastive(e_plus, e_minus, temperature, config)
+        loss = loss + regularizers(self.noise.mean(leaf), [z_plus, z_minus], config)
+        scale = 1.0 if config.loss_scale == "temperature" else temperature
+        loss = loss + scale * self.noise.kl(leaf) / self.data.shape[1]
         (grad,) = torch.autograd.grad(loss.sum(), leaf)
         self.optimizer.update(clip_rows(grad, config.gradient_clip), self.rate)
         if self.schedules.temperature.trained:
@@ -321,6 +330,13 @@ class Trainer:
             size.copy_(adapted(size, acceptance, chain.adapt))
         means = [by_member(e_plus.detach(), self.members), by_member(e_minus.detach(), self.members), *acceptances]
         self.sums += torch.stack([mean.double() for mean in means])
+
+    def _noisy_energy(self, leaf: Tensor, draw: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Energies (S * B,) and latent points of events, with the iteration's draw, or with local noise if so set."""
+        if not self.noise.local("training"):
+            return self._energy(self.noise.weights(leaf, draw)).with_latent(x)
+        z = self._energy(self.noise.mean(leaf)).encode(x)
+        return mean_square(x - self.noise.decode(leaf, z, self.generators)), z
 
     # --- metrics and the guard
 
@@ -384,7 +400,7 @@ class Trainer:
     # --- the result
 
     def result(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights (S, P), temperatures (S,) and step sizes (2, S) of the trained models, averaged where asked for."""
+        """Rows of weights and rho (S, P + B), temperatures (S,) and step sizes (2, S), averaged where asked for."""
         if self.schedules.training.average > 0:
             return self.average, self.average_log_temperature.exp().flatten(), self.log_sizes.exp()
         return self.weights, self.log_temperature.exp().flatten(), self.log_sizes.exp()

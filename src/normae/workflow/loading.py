@@ -8,7 +8,7 @@ from torch import Tensor
 from normae import zoo
 from normae.config import Run, read
 from normae.errors import InputError
-from normae.inference import LogZ, Model
+from normae.inference import BayesianModel, LogZ, Model
 from normae.networks import build_mlp_autoencoder
 from normae.random import stream
 from normae.runs import RunFolder, read_tensors
@@ -41,13 +41,21 @@ def build_model(config: Run, tensors: dict[str, Tensor], header: dict[str, objec
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{name}: the header of model.safetensors lacks or garbles {error}") from None
     autoencoder = build_mlp_autoencoder(config.network, event, stream(config.seed, "init"))
+    weights = {key: t for key, t in tensors.items() if not key.startswith("rho.")}
+    rho = {key.removeprefix("rho."): t for key, t in tensors.items() if key.startswith("rho.")}
     expected = {key: tuple(p.shape) for key, p in autoencoder.named_parameters()}
-    got = {key: tuple(t.shape) for key, t in tensors.items()}
-    if expected != got:
+    got = {key: tuple(t.shape) for key, t in weights.items()}
+    if (
+        expected != got
+        or (config.bayesian is not None) != bool(rho)
+        or any(expected.get(key) != tuple(t.shape) for key, t in rho.items())
+    ):
         raise InputError(f"{name}: the weights do not belong to config.toml (other names or shapes)")
-    autoencoder.load_state_dict(tensors)
+    autoencoder.load_state_dict(weights)
     sampling = adapted_sampling(config.sampling, latent_size, feature_size)
     known = None if log_z is None else LogZ(log_z[0], log_z[1], tuple(log_z[2]))  # type: ignore[index]
+    if rho:
+        return BayesianModel(autoencoder, rho, temperature, event, sampling, known, name)
     return Model(autoencoder, temperature, event, sampling, known, name)
 
 

@@ -97,7 +97,7 @@ class _Session:
         self.event = tuple(events[0].train.shape[1:])
         first = configs[0]
         networks = [build_mlp_autoencoder(c.network, self.event, stream(c.seed, "init")) for c in configs]
-        schedules = Schedules(first.pretraining, first.training, first.temperature, first.guard)
+        schedules = Schedules(first.pretraining, first.training, first.temperature, first.guard, first.bayesian)
         self.trainer = Trainer(
             networks, [e.train for e in events], schedules, first.sampling, [c.seed for c in configs], device
         )
@@ -151,8 +151,7 @@ class _Session:
     def _finish(self) -> None:
         weights, temperatures, sizes = self.trainer.result()
         for k, folder in enumerate(self.folders):
-            named = {name: view[0] for name, view in self.trainer.layout.views(weights[k : k + 1]).items()}
-            tensors = {name: tensor.detach().cpu() for name, tensor in named.items()}
+            tensors = {name: tensor.detach().cpu() for name, tensor in self.trainer.noise.tensors(weights[k]).items()}
             header = {
                 "event": list(self.event),
                 "temperature": float(temperatures[k]),

@@ -1,0 +1,121 @@
+"""The mean-field posterior: KL, draws, local reparameterization for every kind of layer."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from normae.errors import InputError
+from normae.networks import Autoencoder, BayesianConfig, Layout, NetworkConfig, build_mlp_autoencoder
+from normae.networks.bayesian import (
+    bayesian_columns,
+    decode_locally,
+    draw_noise,
+    draw_weights,
+    kl_divergence,
+    last_layer,
+    locally_drawn,
+    rho_of,
+    width,
+)
+from normae.random import stream
+
+
+def paper_network():
+    return build_mlp_autoencoder(NetworkConfig(hidden=(8, 8)), (2,), stream(0, "init"))
+
+
+def test_kl_is_that_of_torch():
+    """KL(q || prior), not the other way round, summed over the Bayesian weights."""
+    weights = torch.randn(2, 9, generator=stream(0, "w"))
+    rho = torch.randn(2, 4, generator=stream(0, "r"))
+    columns = torch.tensor([1, 3, 5, 8])
+    q = torch.distributions.Normal(weights[:, columns], width(rho))
+    prior = torch.distributions.Normal(0.0, 0.7)
+    expected = torch.distributions.kl_divergence(q, prior).sum(1)
+    assert torch.allclose(kl_divergence(weights, rho, columns, 0.7), expected, rtol=1e-5)
+
+
+def test_rho_of_is_the_inverse():
+    for value in (1e-3, 0.1, 1.0, 5.0):
+        assert float(width(torch.tensor(rho_of(value)))) == pytest.approx(value, rel=1e-5)
+
+
+@pytest.mark.parametrize(("layers", "count"), [("last", 8 * 2 + 2), ("decoder", 3 * 8 + 8 + 72 + 18), ("all", None)])
+def test_columns(layers, count):
+    layout = Layout.of(paper_network())
+    columns = bayesian_columns(layout, layers)
+    total = sum(layout.sizes)
+    assert len(columns) == (count or total)
+    assert columns[-1] == total - 1
+    assert last_layer(layout) == "decoder.layers.2."
+
+
+def test_draws_have_the_posterior_s_moments():
+    weights, rho = torch.zeros(1, 5) + 2.0, torch.full((1, 2), rho_of(0.3))
+    columns = torch.tensor([1, 4])
+    g = stream(0, "draw")
+    rows = torch.cat([draw_weights(weights, rho, columns, draw_noise(rho, g)) for _ in range(4000)])
+    assert torch.all(rows[:, [0, 2, 3]] == 2.0)
+    assert torch.allclose(rows[:, columns].mean(0), torch.full((2,), 2.0), atol=4 * 0.3 / math.sqrt(4000))
+    assert torch.allclose(rows[:, columns].std(0), torch.full((2,), 0.3), rtol=4 / math.sqrt(8000))
+
+
+LAYERS = [
+    (nn.Linear(3, 2), (3,)),
+    (nn.Conv2d(2, 3, 3, padding=1), (2, 4, 4)),
+    (nn.ConvTranspose2d(2, 3, 3, padding=1), (2, 4, 4)),
+]
+
+
+@pytest.mark.parametrize(("layer", "shape"), LAYERS, ids=lambda v: type(v).__name__)
+def test_local_reparameterization_has_the_moments_of_weight_draws(layer, shape):
+    """Mean and variance of one event's output agree with those over many weight draws, for every kind of layer."""
+    g = stream(1, "local")
+    x = torch.randn(1, *shape, generator=g)
+    mean = {name: p.detach()[None] for name, p in layer.named_parameters()}
+    widths = {name: 0.2 * torch.rand(p.shape, generator=g)[None] for name, p in mean.items()}
+    widths = {name: s[0] for name, s in widths.items()}
+    n = 4000
+    local = locally_drawn(layer, mean, widths, x.expand(n, *shape), g)
+    drawn = []
+    for _ in range(n):
+        sample = {k: (mean[k] + widths[k] * torch.randn(mean[k].shape, generator=g))[0] for k in mean}
+        drawn.append(torch.func.functional_call(layer, sample, (x,)))
+    drawn = torch.cat(drawn)
+    error = drawn.std(0) / math.sqrt(n)
+    assert torch.all((local.mean(0) - drawn.mean(0)).abs() < 6 * math.sqrt(2) * error)
+    assert torch.allclose(local.std(0), drawn.std(0), rtol=0.08)
+
+
+def test_local_noise_is_independent_between_events_and_a_draw_is_not():
+    """Two copies of one event move together under a weight draw, and independently under local noise."""
+    layer = nn.Linear(3, 1)
+    mean = {name: p.detach()[None] for name, p in layer.named_parameters()}
+    widths = {name: torch.full_like(p, 0.3) for name, p in mean.items()}
+    x = torch.ones(2, 3)
+    g = stream(2, "local")
+    local = torch.stack([locally_drawn(layer, mean, widths, x, g).flatten() for _ in range(2000)])
+    assert abs(float(torch.corrcoef(local.T)[0, 1])) < 0.1
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_decoding_locally_with_no_width_is_decoding(sequential):
+    model = paper_network()
+    if sequential:
+        decoder = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+        model = Autoencoder(model.encoder, decoder, 3)
+    mean = {name: p.detach()[None] for name, p in model.decoder.named_parameters()}
+    zero = {name: torch.zeros_like(p) for name, p in mean.items()}
+    z = torch.randn(6, 3, generator=stream(0, "z"))
+    assert torch.allclose(decode_locally(model.decoder, mean, zero, z, stream(0, "e")), model.decoder(z), atol=1e-6)
+
+
+def test_bad_settings():
+    with pytest.raises(InputError, match=r"bayesian.prior_width: expected a positive number"):
+        BayesianConfig(prior_width=0.0)
+    with pytest.raises(InputError, match="last layer only"):
+        BayesianConfig(layers="all")
+    with pytest.raises(InputError, match=r"MLP or an nn.Sequential"):
+        decode_locally(nn.Identity(), {}, {}, torch.zeros(1, 1), stream(0, "x"))

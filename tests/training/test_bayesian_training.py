@@ -1,0 +1,70 @@
+"""Bayesian training against models whose posterior is known, negative phase included."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from normae.networks import Autoencoder, BayesianConfig
+from normae.networks.bayesian import width
+from normae.random import stream
+from normae.sampling import ChainConfig, SamplingConfig
+from normae.training import GuardConfig, PhaseConfig, Schedules, TemperatureConfig, Trainer, TrainingConfig
+
+N = 1000
+
+
+class Nothing(nn.Module):
+    """An encoder that says nothing about the event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return 0 * x * self.unused
+
+
+class Constant(nn.Module):
+    """A decoder that always answers theta, so that E = (x - theta)^2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.theta = nn.Parameter(torch.zeros(1))
+
+    def forward(self, z):
+        return 0 * z + self.theta
+
+
+def train_theta(loss_scale: str, temperature: float) -> tuple[float, float, float]:
+    """Posterior mean and width of theta for p(x) = N(theta, T/2), and the sample mean."""
+    x = 0.3 + math.sqrt(temperature / 2) * torch.randn(N, 1, generator=stream(0, "data"))
+    rate = 1e-2
+    schedules = Schedules(
+        PhaseConfig(epochs=0),
+        TrainingConfig(
+            epochs=1500, batch=N, learning_rate=rate, schedule="cosine", average=0.99, loss_scale=loss_scale
+        ),
+        TemperatureConfig(initial=temperature, trained=False),
+        GuardConfig(),
+        BayesianConfig(layers="decoder", initial_width=0.05, pretraining="shared"),
+    )
+    sampling = SamplingConfig(
+        buffer=4000, replay=1.0, buffer_space="feature", backend="reference",
+        feature=ChainConfig(steps=4, step_size=temperature / 2),
+    )  # fmt: skip
+    trainer = Trainer([Autoencoder(Nothing(), Constant(), 1)], [x], schedules, sampling, [0], torch.device("cpu"))
+    for _ in trainer.run():
+        pass
+    row = trainer.result()[0][0]
+    return float(row[1]), float(width(row[2])), float(x.mean())
+
+
+@pytest.mark.parametrize(("loss_scale", "temperature"), [("temperature", 2.0), ("plain", 2.0), ("temperature", 0.5)])
+def test_posterior_of_a_mean(loss_scale, temperature):
+    """The exact posterior of theta is N(mean of x, T/2N): a shared draw finds its width, in both forms of the loss."""
+    mean, sigma, expected = train_theta(loss_scale, temperature)
+    exact = math.sqrt(temperature / 2 / N)
+    assert sigma == pytest.approx(exact, rel=0.2)
+    assert abs(mean - expected) < exact
