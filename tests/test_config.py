@@ -60,10 +60,17 @@ def test_the_paper_preset_has_the_paper_s_numbers():
         ({"training__average": 1.0}, "average: expected a decay"),
         ({"training__schedule": "linear"}, "schedule"),
         ({"sampling__replay": 1.5}, "sampling.replay: expected a share between 0 and 1, got 1.5"),
-        ({"sampling__feature__bounds": [1.0, 1.0]}, "bounds: expected a lower and a higher number"),
+        ({"sampling__feature__bounds": [1.0, 1.0]}, "bounds: expected a lower and a higher finite number"),
         ({"data__density": "three-gaussians"}, "data.density: expected one of"),
         ({"data__file": "x.npy"}, "either density or file"),
         ({"network": 3}, "network: expected a table"),
+        ({"network__latent_space": "sphere"}, "sampling.latent.sphere: expected"),
+        ({"sampling__latent__sphere": "geodesic"}, 'expected network.latent_space = "sphere"'),
+        ({"sampling__feature__sphere": "project", "sampling__feature__bounds": None}, "events do not live on a sphere"),
+        ({"sampling__buffer_space": "feature", "sampling__buffer": 10}, "sampling.buffer: expected at least the batch"),
+        ({"evaluation__log_z_cells": 7}, "evaluation.log_z_cells: expected an even number"),
+        ({"evaluation__classifier__learning_rate": -1.0}, "must be positive"),
+        ({"data__test": 0}, "data.test: expected 1 to"),
         ({"network__hidden": []}, "network.hidden"),
         ({"seed": -1}, "seed: expected a whole number of at least 0"),
         ({"guard__checkpoint_every": 7}, "guard.checkpoint_every: expected a multiple of log_every"),
@@ -74,6 +81,12 @@ def test_mistakes(change, message):
         structure(tiny(**change))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_any_name_survives_the_file(tmp_path):
+    run = structure(tiny(name='a\n"b"\\ \x7f é'))
+    (tmp_path / "c.toml").write_text(to_toml(run))
+    assert read(tmp_path / "c.toml") == run
 
 
 def test_missing_table():

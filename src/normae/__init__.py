@@ -4,11 +4,41 @@ Three ideas: an Energy is a callable from events to numbers; a Kernel is one ste
 is one sample of a Bayesian network's weights, fixed for as long as it is in use.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from normae.errors import InputError, LogZUnknown, TrainingDiverged
-from normae.inference import BayesianModel, Model
-from normae.sampling import langevin
-from normae.workflow.loading import load
+
+if TYPE_CHECKING:
+    from normae.inference import BayesianModel, Model
+    from normae.sampling import langevin
+    from normae.workflow.loading import load
 
 __version__ = "0.1.0"
 
-__all__ = ["BayesianModel", "InputError", "LogZUnknown", "Model", "TrainingDiverged", "__version__", "langevin", "load"]
+__all__ = [
+    "BayesianModel",
+    "InputError",
+    "LogZUnknown",
+    "Model",
+    "TrainingDiverged",
+    "__version__",
+    "langevin",
+    "load",
+]
+
+_PLACES = {
+    "BayesianModel": "normae.inference",
+    "Model": "normae.inference",
+    "langevin": "normae.sampling",
+    "load": "normae.workflow.loading",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import torch only when a name that needs it is asked for."""
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
+    if name == "jets":
+        return import_module("normae.jets")
+    raise AttributeError(f"module 'normae' has no attribute {name!r}")

@@ -5,6 +5,8 @@ converted silently.
 """
 
 import difflib
+import json
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -22,6 +24,9 @@ from normae.networks.bayesian import BayesianConfig
 from normae.sampling.config import SamplingConfig
 from normae.statistics import ClassifierSettings
 from normae.training.config import GuardConfig, PhaseConfig, TemperatureConfig, TrainingConfig
+
+MOST_EVENTS = 1_000_000_000
+"""A larger number is a slip of the hand."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,10 @@ class DataConfig:
             raise InputError("data: expected either density or file, and not both")
         if self.density is not None and self.density not in DENSITIES:
             raise InputError(f"data.density: expected one of {sorted(DENSITIES)}, got {self.density!r}")
-        if self.train < (1 if self.density else 0) or self.test < 0:
-            raise InputError(f"data: expected positive numbers of events, got train = {self.train}, test = {self.test}")
+        lowest = 1 if self.density else 0
+        for name, value in (("train", self.train), ("test", self.test)):
+            if not lowest <= value <= MOST_EVENTS:
+                raise InputError(f"data.{name}: expected {lowest} to {MOST_EVENTS} events, got {value}")
 
 
 @dataclass(frozen=True)
@@ -68,8 +75,10 @@ class EvaluationConfig:
     classifier: ClassifierSettings = field(default_factory=ClassifierSettings)
 
     def __post_init__(self) -> None:
-        if self.grid < 2 or self.grid_limit <= 0 or self.long_factor < 1:
-            raise InputError("evaluation: expected grid >= 2, grid_limit > 0 and long_factor >= 1")
+        if self.grid < 2 or not 0 < self.grid_limit < math.inf or self.long_factor < 1:
+            raise InputError("evaluation: expected grid >= 2, a positive grid_limit and long_factor >= 1")
+        if self.log_z_cells < 4 or self.log_z_cells % 2:
+            raise InputError(f"evaluation.log_z_cells: expected an even number of at least 4, got {self.log_z_cells}")
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,24 @@ class Run:
             raise InputError(f"seed: expected a whole number of at least 0, got {self.seed}")
         if self.threads < 0:
             raise InputError(f"threads: expected a whole number of at least 0, got {self.threads}")
+        self._check_spaces()
+        batch = min(self.training.batch, self.data.train or self.training.batch)
+        if self.sampling.buffer_space == "feature" and self.sampling.buffer < batch:
+            raise InputError(
+                f"sampling.buffer: expected at least the batch of {batch} persistent chains, got {self.sampling.buffer}"
+            )
+
+    def _check_spaces(self) -> None:
+        """A spherical latent space and its chain belong together."""
+        sphere = self.network.latent_space == "sphere"
+        if sphere and self.sampling.latent.sphere is None:
+            raise InputError('sampling.latent.sphere: expected "geodesic" or "project" for a spherical latent space')
+        if not sphere and self.sampling.latent.sphere is not None:
+            raise InputError(
+                'sampling.latent.sphere: expected network.latent_space = "sphere" with it, got "euclidean"'
+            )
+        if self.sampling.feature.sphere is not None:
+            raise InputError("sampling.feature.sphere: events do not live on a sphere; only the latent chain may")
 
 
 # --- reading
@@ -183,6 +210,16 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Run:
     return structure(content, str(path))
 
 
+def preset_path(name: str, folder: Path | None = None) -> Path:
+    """Where the preset `name` is: in `folder`, in the installed package, or in the clone that the package runs from."""
+    package = Path(__file__).parent
+    places = [folder] if folder is not None else [package / "configs", package.parents[1] / "configs"]
+    for place in places:
+        if (place / f"{name}.toml").is_file():
+            return place / f"{name}.toml"
+    raise InputError(f"{name}: no such preset in {places[0]}")
+
+
 def _set(content: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
@@ -206,8 +243,7 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
+        return json.dumps(value).replace("\x7f", "\\u007f")
     if isinstance(value, tuple | list):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
     return repr(value)

@@ -9,5 +9,9 @@ class LogZUnknown(InputError):
     """log p was asked of a model whose partition function is not known."""
 
 
+class Interrupted(RuntimeError):
+    """The user stopped the work; what was done is safe."""
+
+
 class TrainingDiverged(RuntimeError):
     """A training ran away and the allowed number of rollbacks is used up."""

@@ -1,6 +1,5 @@
-"""Files that appear whole or not at all, and the hashes that identify them."""
+"""Files that appear whole or not at all."""
 
-import hashlib
 import json
 import os
 import secrets
@@ -22,6 +21,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     try:
         yield temporary
         _flush(temporary)
+        temporary.chmod(0o644)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -44,12 +44,3 @@ def write_text(path: str | Path, text: str) -> None:
 def write_json(path: str | Path, content: Any) -> None:
     """Write `content` as indented JSON to `path` atomically; NaN is refused."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
-
-
-def file_hash(path: str | Path) -> str:
-    """SHA-256 of a file, read in pieces."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as stream:
-        while piece := stream.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()

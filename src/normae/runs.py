@@ -26,6 +26,8 @@ from normae.errors import InputError
 from normae.files import atomic_path, write_json, write_text
 
 WEIGHTS_FORMAT = "normae-1"
+PROVENANCE = ("normae", "commit", "python", "torch", "seed", "device", "backend", "rollbacks", "wall_seconds")
+"""What every provenance.json holds at least."""
 
 
 class RunFolder:
@@ -57,21 +59,42 @@ class RunFolder:
 
     def members(self) -> list["RunFolder"]:
         """The runs of a folder that was made with several seeds."""
-        found = [p for p in self.path.glob("seed-*") if (p / "config.toml").is_file()]
+        named = [p for p in self.path.glob("seed-*") if p.name.removeprefix("seed-").isdigit()]
+        found = [p for p in named if (p / "config.toml").is_file()]
         return [RunFolder(p) for p in sorted(found, key=lambda p: int(p.name.removeprefix("seed-")))]
 
     def read_metrics(self) -> dict[str, dict[str, float]]:
         """The final figures, or an error that says how to make them."""
         if not self.metrics.is_file():
             raise InputError(f"{self.path}: not evaluated yet; run `normae evaluate {self.path}` first")
-        content: dict[str, dict[str, float]] = read_json(self.metrics)
+        content = read_json(self.metrics)
+        pairs = content.values() if isinstance(content, dict) else [None]
+        if not all(isinstance(m, dict) and set(m) == {"value", "error"} for m in pairs):
+            raise InputError(f"{self.metrics}: expected names with value and error; run `normae evaluate {self.path}`")
+        metrics: dict[str, dict[str, float]] = content
+        return metrics
+
+    def read_provenance(self) -> dict[str, Any]:
+        """What provenance.json says; one clear sentence if it is not one of ours."""
+        content = read_json(self.provenance)
+        if not isinstance(content, dict) or not set(PROVENANCE) <= set(content):
+            raise InputError(f"{self.provenance}: expected the keys {', '.join(PROVENANCE)}")
         return content
 
     def read_history(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
         if not self.history.is_file():
             return []
-        return [json.loads(line) for line in self.history.read_text(encoding="utf-8").splitlines()]
+        lines: list[dict[str, Any]] = []
+        for number, line in enumerate(self.history.read_bytes().splitlines(), start=1):
+            try:
+                content = json.loads(line)
+            except ValueError:
+                content = None
+            if not isinstance(content, dict) or not {"phase", "iteration"} <= set(content):
+                raise InputError(f"{self.history}: line {number} is not a line of metrics")
+            lines.append(content)
+        return lines
 
 
 def read_json(path: Path) -> Any:
@@ -120,7 +143,13 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise InputError(f"{path}: truncated or not a safetensors file ({error})") from None
     if WEIGHTS_FORMAT not in metadata:
         raise InputError(f"{path}: a safetensors file, but not one of normae ({WEIGHTS_FORMAT})")
-    return tensors, json.loads(metadata[WEIGHTS_FORMAT])
+    try:
+        header = json.loads(metadata[WEIGHTS_FORMAT])
+    except ValueError:
+        header = None
+    if not isinstance(header, dict):
+        raise InputError(f"{path}: the header cannot be read")
+    return tensors, header
 
 
 class History:

@@ -23,7 +23,9 @@ def test_reads_npy_and_npz(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (np.zeros((0, 2)), "at least one event"),
+        (np.zeros((0, 2)), "at least one event of at least one feature"),
+        (np.zeros((5, 0)), "at least one event of at least one feature"),
+        (np.full((2, 2), 1e300), "NaN or infinity in 2 of 2 events"),
         (np.zeros(5), r"shape \(N, \*event\)"),
         (np.array([[1.0, np.nan], [0.0, 1.0]]), "NaN or infinity in 1 of 2 events, the first at row 0"),
         (np.array([["a", "b"]]), "expected real numbers"),

@@ -74,10 +74,21 @@ def test_tensors_stay_tensors_and_differentiable(model):
 
 
 def test_wrong_shape_is_one_sentence(model):
-    with pytest.raises(InputError, match=r"small: expected events of shape \(2,\), got \(3,\)"):
+    with pytest.raises(
+        InputError,
+        match=r"small: expected events of shape \(2,\) in an array of shape \(N, 2\), got an array of shape \(4, 3\)",
+    ):
         model.score(np.zeros((4, 3)))
     with pytest.raises(InputError, match=r"expected events of shape \(2,\)"):
         model.score(np.zeros(2))
+
+
+def test_any_real_dtype_is_taken_and_nan_is_not(model):
+    x = torch.ones(3, 2)
+    for other in (x.double(), x.int(), x.half()):
+        assert torch.allclose(model.energy(other), model.energy(x))
+    with pytest.raises(InputError, match="NaN or infinity in the events, the first at row 1"):
+        model.score(np.array([[0.0, 1.0], [np.nan, 0.0]]))
 
 
 def test_unknown_log_z_is_a_named_error(model):
@@ -103,8 +114,9 @@ def test_sample(model):
     assert not np.array_equal(x, model.sample(70, seed=2, chunk=30))
     chain = model.sample_chain(10, stream(0, "x"), feature_steps=7)
     assert chain.acceptance.shape == (7, 1)
-    with pytest.raises(InputError, match="at least 1 event"):
-        model.sample(0)
+    for n in (0, 10**20):
+        with pytest.raises(InputError, match="expected 1 to 100000000 events"):
+            model.sample(n)
 
 
 def test_sample_runs_the_latent_chain_eight_times_as_long(model, monkeypatch):

@@ -81,6 +81,14 @@ def test_clamped_bounds_and_projected_sphere_stay_inside():
     assert torch.allclose(chain.position.norm(dim=1), torch.ones(500), atol=1e-5)
 
 
+def test_bounds_hold_without_a_metropolis_test():
+    chain = normae.langevin(
+        quadratic, torch.zeros(500, 3), generator=stream(0, "x"), bounds=(-0.5, 0.5), metropolis="off", **COMMON
+    )
+    assert chain.position.abs().max() <= 0.5
+    assert 0 < float(chain.acceptance.mean()) < 1, "what would leave the bounds is refused, and counted so"
+
+
 def test_which_chains_call_themselves_exact():
     assert ChainConfig().exact
     assert not ChainConfig(metropolis="off").exact
@@ -131,6 +139,8 @@ def test_annealing_shrinks_the_noise():
         ({"bounds": (1.0, 0.0)}, "bounds"),
         ({"bounds": (0.5, 1.0)}, "within the bounds"),
         ({"clip": 0.0}, "clip"),
+        ({"bounds": (-math.inf, 0.0)}, "finite number"),
+        ({"bounds": (-2.0, 2.0), "sphere": "geodesic"}, "none on a sphere"),
         ({"metropolis": "yes"}, "metropolis: expected one of"),
         ({"sphere": "geodesic"}, "unit length"),
         ({"trace": 0}, "trace"),

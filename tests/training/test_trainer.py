@@ -1,6 +1,7 @@
 """The loop: Adam, losses, resuming, several seeds, the guard, and that it learns."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -120,6 +121,43 @@ def test_stop_leaves_a_checkpoint_in_the_middle():
     again = make_trainer()
     again.load(trainer.snapshot())
     assert torch.equal(finish(again).weights, whole.weights)
+
+
+def break_and_stop(trainer, advance) -> None:
+    advance()
+    trainer.weights[0, 0] = torch.nan
+    trainer.stop = True
+
+
+def test_a_stop_never_saves_a_diverged_state():
+    """Weights that turned NaN within a window of metrics are not written by an interruption."""
+    trainer = make_trainer()
+    saved = []
+    for happening in trainer.run():
+        if isinstance(happening, Checkpoint):
+            saved.append(trainer.snapshot())
+        if isinstance(happening, Record) and happening.phase == "training" and happening.iteration == 5:
+            trainer._advance = partial(break_and_stop, trainer, trainer._advance)
+    assert torch.isfinite(saved[-1]["weights"]).all()
+
+
+def test_a_window_that_was_interrupted_is_averaged_whole():
+    """Stop in the middle of a window, resume: the next line of metrics is that of the undisturbed run."""
+    whole = [h for h in make_trainer().run() if isinstance(h, Record)]
+    first = make_trainer()
+    advance = first._advance
+
+    def stopping() -> None:
+        advance()
+        first.stop = first.phase == 1 and first.iteration == 7
+
+    first._advance = stopping
+    for _ in first.run():
+        pass
+    second = make_trainer()
+    second.load(first.snapshot())
+    rest = [h for h in second.run() if isinstance(h, Record)]
+    assert rest == [record for record in whole if record.phase == "training" and record.iteration >= 10]
 
 
 def test_seeds_side_by_side_are_the_single_runs():

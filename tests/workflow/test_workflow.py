@@ -183,6 +183,86 @@ def test_several_seeds(tmp_path, tiny_run):
         train(tiny_run, tmp_path / "again", seeds=[3, 3])
 
 
+class StopAfter:
+    """Ends a training at the first record of a phase, as an interruption would."""
+
+    def __init__(self, phase: str) -> None:
+        self.phase = phase
+
+    def __call__(self, trainer, happening) -> None:
+        trainer.stop = trainer.stop or getattr(happening, "phase", "") == self.phase
+
+
+def test_seeds_keep_their_folders(tmp_path, tiny_run):
+    assert not train(tiny_run, tmp_path / "runs", seeds=[0, 1], watch=StopAfter("training"))
+    with pytest.raises(InputError, match=r"holds seeds \[0, 1\] in this order, got \[1, 0\]"):
+        train(tiny_run, tmp_path / "runs", seeds=[1, 0], resume=True)
+    assert train(tiny_run, tmp_path / "runs", seeds=[0, 1], resume=True)
+
+
+def test_changed_data_are_refused(tmp_path, make_run):
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "x.npy", rng.normal(size=(900, 2)))
+    run = make_run(data={"file": str(tmp_path / "x.npy"), "train": 600, "test": 100})
+    assert not train(run, tmp_path / "run", watch=StopAfter("training"))
+    np.save(tmp_path / "x.npy", rng.normal(size=(900, 2)))
+    with pytest.raises(InputError, match="training data have changed"):
+        train(run, tmp_path / "run", resume=True)
+
+
+def test_resuming_a_finished_run_touches_nothing(tmp_path, tiny_run):
+    import shutil
+
+    train(tiny_run, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoint")
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    assert train(tiny_run, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_job_killed_before_its_first_files_can_begin_again(tmp_path, tiny_run):
+    (tmp_path / "runs" / "seed-0").mkdir(parents=True)
+    (tmp_path / "runs" / ".lock").touch()
+    (tmp_path / "runs" / "seed-0" / ".config.ab12cd34.part.toml").write_text("name =")
+    assert train(tiny_run, tmp_path / "runs", seeds=[0, 1], resume=True)
+    assert not list((tmp_path / "runs").rglob("*.part*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("metrics.jsonl", "garbage\n", "line 1 is not a line of metrics"),
+        ("metrics.json", "[1]", "expected names with value and error"),
+        ("metrics.json", '{"kl": 3}', "expected names with value and error"),
+        ("metrics.json", "{}", "lacks kl"),
+        ("provenance.json", "{}", "expected the keys"),
+        ("config.toml", "\x00", "not a TOML file"),
+    ],
+)
+def test_damaged_files_are_one_sentence(trained, tmp_path, name, content, message):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(trained.path, copy)
+    (copy / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        report(copy)
+
+
+def test_other_densities_do_not_show_the_paper_s_values(tmp_path, make_run):
+    train(make_run(data__density="ring"), tmp_path / "run")
+    evaluate(tmp_path / "run", device="cpu")
+    assert "0.979" not in report(tmp_path / "run").read_text()
+
+
+def test_reproduce_never_overwrites(tmp_path, tiny_run):
+    from normae.workflow.reproduce import reproduce_toy
+
+    train(tiny_run, tmp_path / "zoo" / "toy-2gauss-nae-paper")
+    with pytest.raises(InputError, match="holds another run"):
+        reproduce_toy(tmp_path)
+
+
 def test_bayesian_run(tmp_path, make_run):
     run = make_run(bayesian={"layers": "last", "initial_width": 0.02})
     train(run, tmp_path / "run")
@@ -214,7 +294,7 @@ def test_training_from_a_file(tmp_path, make_run):
     ("content", "message"),
     [
         (np.full((900, 2), np.nan), "NaN or infinity"),
-        (np.zeros((0, 2)), "at least one event"),
+        (np.zeros((0, 2)), "at least one event of"),
         (np.zeros((50, 2)), "expected at least 700 events"),
         (np.zeros((900, 1, 4, 4)), "vectors of shape"),
     ],

@@ -2,17 +2,32 @@
 
 import sys
 
-from normae.cli.app import app
-from normae.errors import InputError, TrainingDiverged
+from normae.errors import InputError, Interrupted, TrainingDiverged
 
 
 def main() -> None:
-    """Run the command. Bad input is one sentence and exit code 2; a training that diverged is exit code 1."""
+    """Run the command.
+
+    Bad input is one sentence and exit code 2, a training that diverged exit code 1, an interruption exit code 130.
+    """
     try:
+        from normae.cli.app import app  # here, so that an interruption while torch is imported is one sentence too
+
         app()
-    except InputError as error:
-        print(f"normae: {error}", file=sys.stderr)
-        sys.exit(2)
+    except (InputError, OSError, MemoryError) as error:
+        _say(str(error) or type(error).__name__, 2)
     except TrainingDiverged as error:
-        print(f"normae: the training diverged: {error}", file=sys.stderr)
-        sys.exit(1)
+        _say(f"the training diverged: {error}", 1)
+    except Interrupted as error:
+        _say(str(error), 130)
+    except KeyboardInterrupt:
+        _say("interrupted", 130)
+    except SystemExit as error:
+        if error.code == 130:
+            _say("interrupted", 130)
+        raise
+
+
+def _say(sentence: str, code: int) -> None:
+    print(f"normae: {' '.join(sentence.split())}", file=sys.stderr)
+    sys.exit(code)

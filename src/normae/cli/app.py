@@ -1,6 +1,7 @@
 """The commands of `normae`."""
 
 import logging
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from normae.cli import jets
 from normae.cli.progress import TrainingDisplay
 from normae.cli.show import describe_run
 from normae.config import Run, read
-from normae.errors import InputError
+from normae.errors import InputError, Interrupted
 from normae.files import atomic_path
 from normae.runs import RunFolder
 from normae.workflow.loading import load
@@ -81,10 +82,18 @@ def train(
     with TrainingDisplay(console) as display:
         finished = train_run(run, out, parse_seeds(seeds), resume, display)
     if not finished:
-        again = f"normae train {config} --out {out} --resume"
-        console.print(f"Stopped; the run is safe. Go on with the same options and --resume: {again}", soft_wrap=True)
-        raise typer.Exit(130)
+        raise Interrupted(f"stopped; the run is safe. Go on with: {_again(config, out, override or [], seeds)}")
     console.print(f"Trained: {out}. Next: normae evaluate {out}", soft_wrap=True)
+
+
+def _again(config: Path, out: Path, override: list[str], seeds: str | None) -> str:
+    """The command that continues a training."""
+    parts = ["normae", "train", str(config), "--out", str(out)]
+    for change in override:
+        parts += ["--set", change]
+    if seeds is not None:
+        parts += ["--seeds", seeds]
+    return shlex.join([*parts, "--resume"])
 
 
 @app.command()
@@ -142,7 +151,7 @@ def reproduce(
     what: Annotated[str, typer.Argument(help="toy", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="Folder for runs, figures and table.")] = None,
     from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Train instead of using the zoo.")] = False,
-    configs: Annotated[Path, typer.Option(help="Folder of the presets.")] = Path("configs"),
+    configs: Annotated[Path | None, typer.Option(help="Folder of other presets.")] = None,
     seed: Annotated[int, typer.Option(help="Of new trainings.")] = 0,
 ) -> None:
     """Make the paper's figures and table again, theirs beside ours."""

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from normae.config import Run, read
-from normae.runs import RunFolder, read_json
+from normae.runs import RunFolder
 
 
 def describe_run(path: Path) -> str:
@@ -24,7 +24,7 @@ def _describe(run: RunFolder) -> str:
         f"  state          {_state(run, config)}",
     ]
     if run.provenance.is_file():
-        facts = read_json(run.provenance)
+        facts = run.read_provenance()
         lines.append(f"  trained on     {facts['device']} in {facts['wall_seconds']} s, backend {facts['backend']}")
     if run.metrics.is_file():
         metrics = run.read_metrics()
@@ -40,4 +40,5 @@ def _state(run: RunFolder, config: Run) -> str:
         return "begun; continue with normae train ... --resume"
     last = history[-1]
     epochs = config.pretraining.epochs if last["phase"] == "pretraining" else config.training.epochs
-    return f"{last['phase']}, iteration {last['iteration']} of {epochs} epochs; continue with normae train ... --resume"
+    done = float(last.get("epoch", 0.0))
+    return f"{last['phase']}, epoch {done:.1f} of {epochs}; continue with normae train ... --resume"

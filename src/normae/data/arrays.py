@@ -26,7 +26,9 @@ def read_events(path: str | Path) -> Tensor:
             raise InputError(f"{path}: expected a .npy or .npz file without pickled objects ({error})") from None
     if not np.issubdtype(content.dtype, np.number) or np.issubdtype(content.dtype, np.complexfloating):
         raise InputError(f"{path}: expected real numbers, got dtype {content.dtype}")
-    return check_events(torch.from_numpy(np.ascontiguousarray(content, dtype=np.float32)), str(path))
+    with np.errstate(over="ignore"):  # what does not fit into float32 becomes infinite, and is refused as such
+        narrow = np.ascontiguousarray(content, dtype=np.float32)
+    return check_events(torch.from_numpy(narrow), str(path))
 
 
 def _array(content: Any, path: Path) -> np.ndarray:
@@ -42,8 +44,8 @@ def check_events(x: Tensor, name: str, event: tuple[int, ...] | None = None) -> 
     """`x` itself if it is a finite, non-empty sample of events of shape `event`; otherwise one clear sentence."""
     if x.ndim < 2:
         raise InputError(f"{name}: expected events of shape (N, *event), got shape {tuple(x.shape)}")
-    if len(x) == 0:
-        raise InputError(f"{name}: expected at least one event, got none")
+    if x.numel() == 0:
+        raise InputError(f"{name}: expected at least one event of at least one feature, got shape {tuple(x.shape)}")
     if event is not None and tuple(x.shape[1:]) != tuple(event):
         raise InputError(f"{name}: expected events of shape {tuple(event)}, got {tuple(x.shape[1:])}")
     finite = torch.isfinite(x).flatten(1).all(dim=1)

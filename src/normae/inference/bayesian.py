@@ -121,7 +121,7 @@ class BayesianModel(Model):
         weights = self._drawn(n, stream(seed, "draws"))
         if isinstance(x, Tensor):
             return function(self._energies(weights, self._check(x)))
-        events = self._check(torch.as_tensor(np.asarray(x), dtype=torch.float32))
+        events = self._check(torch.from_numpy(np.array(x, dtype=np.float32)))
         with torch.no_grad():
             pieces = [function(self._energies(weights, p.to(self.device))).cpu() for p in torch.split(events, CHUNK)]
         return torch.cat(pieces, dim=1).numpy()

@@ -20,6 +20,10 @@ GENERATION_FACTOR = 8
 """The paper generates with latent chains eight times as long as in training."""
 
 
+MOST_SAMPLES = 100_000_000
+"""Of one call, which holds them in memory."""
+
+
 class Model:
     """A normalized autoencoder, p(x) = exp(-E(x)/T)/Z.
 
@@ -97,16 +101,23 @@ class Model:
     def _apply(self, function: Any, x: Any) -> Any:
         if isinstance(x, Tensor):
             return function(self._check(x))
-        events = self._check(torch.as_tensor(np.asarray(x), dtype=torch.float32))
+        events = self._check(torch.from_numpy(np.array(x, dtype=np.float32)))
         with torch.no_grad():
             pieces = [function(piece.to(self.device)).cpu() for piece in torch.split(events, 1 << 16)]
         return (torch.cat(pieces) if pieces else torch.zeros(0)).numpy()
 
     def _check(self, x: Tensor) -> Tensor:
-        if tuple(x.shape[1:]) != self.event or x.ndim < 2:
-            got = tuple(x.shape[1:]) if x.ndim > 1 else tuple(x.shape)
-            raise InputError(f"{self.name}: expected events of shape {self.event}, got {got}")
-        return x
+        if tuple(x.shape[1:]) != self.event:
+            whole = ("N", *self.event)
+            raise InputError(
+                f"{self.name}: expected events of shape {self.event} in an array of shape "
+                f"({', '.join(map(str, whole))}), got an array of shape {tuple(x.shape)}"
+            )
+        finite = torch.isfinite(x.detach()).flatten(1).all(dim=1)
+        if not bool(finite.all()):
+            first = int((~finite).nonzero()[0])
+            raise InputError(f"{self.name}: NaN or infinity in the events, the first at row {first}")
+        return x.to(next(self.autoencoder.parameters()).dtype)
 
     def draw(self, generator: torch.Generator) -> "Model":  # noqa: ARG002
         """One weight draw; only a Bayesian model has them."""
@@ -134,8 +145,8 @@ class Model:
             latent_steps, feature_steps: lengths of the chains, where they should differ from the recipe.
             chunk: events that are in memory at a time.
         """
-        if n < 1:
-            raise InputError(f"n: expected at least 1 event, got {n}")
+        if not 1 <= n <= MOST_SAMPLES:
+            raise InputError(f"n: expected 1 to {MOST_SAMPLES} events, got {n}")
         generator = stream(seed, "sample", self.device)
         pieces = [
             self.sample_chain(min(chunk, n - start), generator, latent_steps, feature_steps).position.cpu().numpy()

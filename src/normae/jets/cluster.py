@@ -9,13 +9,19 @@ nearest neighbours j in dR (Cacciari and Salam, hep-ph/0512210), so each step lo
 O(n^2) per jet in all. A particle that loses its neighbour is not served at once: its old distance is a lower bound, and
 only when it has the smallest key does it look for a new one.
 
+Momenta are kept as p_x, p_y, E + p_z and E - p_z. They add, and y = log((E + p_z) / (E - p_z)) / 2 does not cancel.
+
 The axes of tau_N are the N jets of exclusive kT, and those of tau_{N-1} follow by one more merge: one clustering
 gives tau_3, tau_2 and tau_1,
 
     tau_N = sum_i pt_i min_k dR_ik / (R_0 sum_i pt_i).
 
-The work table `t` has the columns below as its rows, shape (11, n), and `near` the nearest neighbours, shape (n,).
-Particles are moved, never searched: one that is merged or done is replaced by the last.
+The work table `t` is one flat array with the columns below at fixed places: the compiler then sees that they do not
+overlap and makes vector code of the loops, which run to the end of the last vector (places without a particle hide)
+and have no branches. Particles are moved, never searched: one that is merged or done is replaced by the last.
+
+Constituents on a grid, as pixels are, have many equal distances. A shift of at most 1e-13 that hangs on pt alone breaks
+these ties, so that the result does not hang on the order of the constituents.
 """
 
 import math
@@ -23,187 +29,235 @@ import math
 import numpy as np
 
 from normae.jets.compiled import compiled
-from normae.jets.container import Float32, Float64, Int64
+from normae.jets.container import Float64, Int64
 
 TWO_PI = 2 * math.pi
-MAX_RAPIDITY = 1e5
 KT, ANTI_KT = 1, -1
-NOBODY, UNKNOWN = -1, -2
-# momentum; direction; pt^{2p}; dR^2 and d_ij to the nearest neighbour; dR^2 to one particle, and to the last merged
-PX, PY, PZ, ENERGY, Y, PHI, WEIGHT, GAP, KEY, WORK, MERGED = range(11)
+NOBODY, UNKNOWN = -1.0, -2.0
+TIE = 1e-13
+VECTOR = 8
+CAPACITY = 8192
+# momentum; direction; pt^{2p}; the nearest neighbour, dR^2 and d_ij to it; dR^2 to one particle, and to another;
+# pt and direction of the constituents. Columns do not start at multiples of 4096 bytes, which caches dislike.
+SIZE = CAPACITY + 3 * VECTOR
+PX, PY, PLUS, MINUS, Y, PHI, WEIGHT, NEAR, GAP, KEY, WORK, SPARE, PT, Y_0, PHI_0, END = range(0, 16 * SIZE, SIZE)
 
 
 @compiled
-def _set_direction(t: Float64, i: int, power: int) -> None:
-    """Rapidity, phi and weight of particle i from its momentum."""
-    px, py, pz, energy = t[PX, i], t[PY, i], t[PZ, i], t[ENERGY, i]
-    pt2 = px * px + py * py
-    transverse2 = pt2 + max(0.0, (energy + pz) * (energy - pz) - pt2)
-    forward = energy + abs(pz)
-    rapidity = MAX_RAPIDITY if transverse2 == 0.0 else -0.5 * math.log(transverse2 / (forward * forward))
-    t[Y, i] = rapidity if pz > 0 else -rapidity
-    t[PHI, i] = math.atan2(py, px)
-    t[WEIGHT, i] = pt2 if power == KT else 1 / pt2
+def _fill(t: Float64, pt: Float64, eta: Float64, phi: Float64, centre: tuple[float, float], power: int) -> None:
+    """n massless particles into the table, eta and phi counted from `centre`."""
+    if len(pt) > CAPACITY:
+        raise ValueError("more than 8192 particles in one jet or event")
+    for i in range(len(pt)):
+        y, angle = eta[i] - centre[0], phi[i] - centre[1]
+        angle -= TWO_PI * math.floor(angle / TWO_PI + 0.5)
+        growth = math.exp(y)
+        t[PX + i], t[PY + i] = pt[i] * math.cos(angle), pt[i] * math.sin(angle)
+        t[PLUS + i], t[MINUS + i] = pt[i] * growth, pt[i] / growth
+        t[Y + i], t[PHI + i] = y, angle
+        t[WEIGHT + i] = pt[i] * pt[i] if power == KT else 1 / (pt[i] * pt[i])
 
 
 @compiled
-def _set_particle(t: Float64, i: int, pt: float, eta: float, phi: float, power: int) -> None:
-    """Particle i, massless. Its direction comes from its momentum: rounding then breaks the ties of a pixel grid."""
-    t[PX, i], t[PY, i] = pt * math.cos(phi), pt * math.sin(phi)
-    t[PZ, i], t[ENERGY, i] = pt * math.sinh(eta), pt * math.cosh(eta)
-    _set_direction(t, i, power)
-
-
-@compiled
-def _distances(t: Float64, column: int, n: int, y: float, phi: float) -> None:
-    """dR^2 of the first n particles to the direction (y, phi), into a column."""
+def _distances(out: Float64, ys: Float64, phis: Float64, n: int, y: float, phi: float) -> None:
+    """dR^2 of the first n directions (ys, phis) to (y, phi), into `out`."""
     for j in range(n):
-        delta = abs(t[PHI, j] - phi)
+        delta = abs(phis[j] - phi)
         delta = min(delta, TWO_PI - delta)
-        t[column, j] = (t[Y, j] - y) * (t[Y, j] - y) + delta * delta
+        out[j] = (ys[j] - y) * (ys[j] - y) + delta * delta
 
 
 @compiled
-def _lowest(t: Float64, column: int, n: int) -> int:
-    """Where the smallest of the first n values of a column is."""
-    best, where = t[column, 0], 0
-    for j in range(1, n):
-        if t[column, j] < best:
-            best, where = t[column, j], j
+def _lowest(values: Float64, n: int) -> int:
+    """Where the smallest of n values is, none of them negative: the value first, then its place.
+
+    The bits of a positive float rise with its value. Minima of integers become vector code, those of floats do not.
+    """
+    bits = values.view(np.int64)
+    best = bits[0]
+    for j in range(n):
+        best = min(best, bits[j])
+    where = 0
+    for j in range(n):
+        here = j if bits[j] == best else 0
+        where = max(where, here)
     return where
 
 
 @compiled
-def _link(t: Float64, near: Int64, i: int, j: int, gap: float) -> None:
-    """j is the nearest neighbour of i."""
-    near[i], t[GAP, i] = j, gap
-    t[KEY, i] = gap * t[WEIGHT, i]
+def _padded(n: int) -> int:
+    """n, rounded up to whole vectors."""
+    return (n + VECTOR - 1) // VECTOR * VECTOR
 
 
 @compiled
-def _find(t: Float64, near: Int64, n: int, i: int) -> None:
+def _hide(t: Float64, i: int) -> None:
+    """Place i is nobody's neighbour and never the lowest."""
+    t[Y + i] = t[GAP + i] = t[KEY + i] = math.inf
+    t[PHI + i], t[WEIGHT + i], t[NEAR + i] = 0.0, 1.0, NOBODY
+
+
+@compiled
+def _find(t: Float64, n: int, i: int) -> None:
     """The nearest neighbour of particle i among n; itself at infinity where there is no other."""
-    y, phi = t[Y, i], t[PHI, i]
-    best, where = math.inf, i
-    for j in range(n):
-        delta = abs(t[PHI, j] - phi)
+    y, phi = t[Y + i], t[PHI + i]
+    t[Y + i] = math.inf
+    for j in range(_padded(n)):
+        delta = abs(t[PHI + j] - phi)
         delta = min(delta, TWO_PI - delta)
-        distance = (t[Y, j] - y) * (t[Y, j] - y) + delta * delta
-        if distance < best and j != i:
-            best, where = distance, j
-    _link(t, near, i, where, best)
+        t[WORK + j] = (t[Y + j] - y) * (t[Y + j] - y) + delta * delta
+    t[Y + i] = y
+    where = _lowest(t[WORK:], _padded(n))
+    gap = t[WORK + where]
+    t[NEAR + i] = where
+    t[GAP + i] = gap
+    t[KEY + i] = gap * t[WEIGHT + i]
 
 
 @compiled
-def _closest(t: Float64, near: Int64, n: int) -> int:
+def _closest(t: Float64, n: int) -> int:
     """The particle with the smallest key among n, its neighbour known."""
-    i = _lowest(t, KEY, n)
-    while near[i] == UNKNOWN:
-        _find(t, near, n, i)
-        i = _lowest(t, KEY, n)
+    i = _lowest(t[KEY:], _padded(n))
+    while t[NEAR + i] == UNKNOWN:
+        _find(t, n, i)
+        i = _lowest(t[KEY:], _padded(n))
     return i
 
 
 @compiled
-def _drop(t: Float64, near: Int64, n: int, gone: int) -> None:
+def _drop(t: Float64, n: int, gone: int) -> None:
     """The last of n particles takes the place of `gone`."""
-    for column in range(WORK):
-        t[column, gone] = t[column, n - 1]
-    near[gone] = near[n - 1]
+    for column in range(PX, WORK, SIZE):
+        t[column + gone] = t[column + n - 1]
+    _hide(t, n - 1)
 
 
 @compiled
-def _repair(t: Float64, near: Int64, n: int, kept: int, gone: int) -> None:
-    """Neighbours of the n particles left after `gone` was dropped and, where it is somebody, `kept` changed.
+def _rename(t: Float64, n: int, gone: int, kept: int) -> None:
+    """Who had `gone` or `kept` as neighbour has to look around later; the last of n is now at `gone`."""
+    old, changed, last, new = float(gone), float(kept), float(n), float(gone)
+    for i in range(_padded(n)):
+        other = t[NEAR + i]
+        other = UNKNOWN if other == old else other
+        other = UNKNOWN if other == changed else other
+        t[NEAR + i] = new if other == last else other
 
-    One whose neighbour is gone or changed takes the changed one if that is nearer; else it has to look around later.
-    """
-    best, where = math.inf, kept
-    if kept != NOBODY:
-        _distances(t, MERGED, n, t[Y, kept], t[PHI, kept])
-        t[MERGED, kept] = t[GAP, kept] = math.inf
-    else:
-        t[MERGED, :n] = math.inf
+
+@compiled
+def _offer(t: Float64, n: int, kept: int, y: float, phi: float) -> None:
+    """To whom of n the hidden particle `kept` at (y, phi) is nearer takes it as neighbour."""
+    name = float(kept)
+    for i in range(_padded(n)):
+        delta = abs(t[PHI + i] - phi)
+        delta = min(delta, TWO_PI - delta)
+        distance = (t[Y + i] - y) * (t[Y + i] - y) + delta * delta
+        gap, other = t[GAP + i], t[NEAR + i]
+        t[NEAR + i] = name if distance < gap else other
+        gap = distance if distance < gap else gap
+        t[WORK + i], t[GAP + i], t[KEY + i] = distance, gap, gap * t[WEIGHT + i]
+
+
+@compiled
+def _merge(t: Float64, n: int, kept: int, gone: int, power: int) -> None:
+    """Add particle `gone` to `kept`, of n. A particle without momentum keeps its direction."""
+    y, phi = t[Y + kept], t[PHI + kept]
+    _hide(t, kept)
+    for column in range(PX, Y, SIZE):
+        t[column + kept] += t[column + gone]
+    px, py, plus, minus = t[PX + kept], t[PY + kept], t[PLUS + kept], t[MINUS + kept]
+    _drop(t, n, gone)
+    _rename(t, n - 1, gone, kept)
+    if plus > 0 and minus > 0:
+        y, phi = 0.5 * math.log(plus / minus), math.atan2(py, px)
+    _offer(t, n - 1, kept, y, phi)
+    where = _lowest(t[WORK:], _padded(n - 1))
+    gap, pt2 = t[WORK + where], px * px + py * py
+    t[Y + kept], t[PHI + kept], t[GAP + kept] = y, phi, gap
+    t[WEIGHT + kept] = pt2 if power == KT else 1 / pt2
+    t[KEY + kept] = gap * t[WEIGHT + kept]
+    t[NEAR + kept] = where
+
+
+@compiled
+def _start(t: Float64, n: int) -> None:
+    """The nearest neighbours of all n particles; the rest of the last vector is hidden."""
+    for i in range(n, _padded(n)):
+        _hide(t, i)
     for i in range(n):
-        distance, other = t[MERGED, i], near[i]
-        if distance < best:
-            best, where = distance, i
-        if distance < t[GAP, i]:
-            _link(t, near, i, kept, distance)
-        elif other in (gone, kept):
-            near[i] = UNKNOWN
-        elif other == n:
-            near[i] = gone
-    if kept != NOBODY:
-        _link(t, near, kept, where, best)
+        _find(t, n, i)
 
 
 @compiled
-def _merge(t: Float64, near: Int64, n: int, kept: int, gone: int, power: int) -> None:
-    """Add particle `gone` to `kept`, of n."""
-    for column in range(PX, ENERGY + 1):
-        t[column, kept] += t[column, gone]
-    _set_direction(t, kept, power)
-    _drop(t, near, n, gone)
-    _repair(t, near, n - 1, kept, gone)
-
-
-@compiled
-def _tau(t: Float64, axes: int, pt: Float64, y: Float64, phi: Float64, radius: float) -> float:
-    """tau with the first particles of the table as axes."""
+def _tau(t: Float64, axes: int, n: int, radius: float) -> float:
+    """tau of n constituents with the first particles of the table as axes."""
+    _distances(t[WORK:], t[Y_0:], t[PHI_0:], n, t[Y], t[PHI])
+    for k in range(1, axes):
+        _distances(t[SPARE:], t[Y_0:], t[PHI_0:], n, t[Y + k], t[PHI + k])
+        for i in range(n):
+            t[WORK + i] = min(t[WORK + i], t[SPARE + i])
     total = weighted = 0.0
-    for i in range(len(pt)):
-        _distances(t, WORK, axes, y[i], phi[i])
-        total += pt[i]
-        weighted += pt[i] * math.sqrt(t[WORK, _lowest(t, WORK, axes)])
+    for i in range(n):
+        total += t[PT + i]
+        weighted += t[PT + i] * math.sqrt(t[WORK + i])
     return weighted / (radius * total)
 
 
 @compiled
-def _table(pt: Float64, eta: Float64, phi: Float64, power: int) -> tuple[Float64, Int64]:
-    """The work table and the neighbours of n massless particles."""
-    n = len(pt)
-    t, near = np.empty((11, max(n, 3))), np.arange(n)
+def _mass(t: Float64, n: int) -> float:
+    """Invariant mass of the first n particles, massless, with the x axis along the jet.
+
+    E - p_x = (p_y^2 + p_z^2) / (E + p_x) of each does not cancel, so neither does m^2 of a narrow jet.
+    """
+    minus = along = across = beam = 0.0
     for i in range(n):
-        _set_particle(t, i, pt[i], eta[i], phi[i], power)
-    t[GAP, :] = math.inf
-    for i in range(n):
-        _distances(t, WORK, i, t[Y, i], t[PHI, i])
-        for j in range(i):
-            closer = t[WORK, j] < t[GAP, j]
-            t[GAP, j] = t[WORK, j] if closer else t[GAP, j]
-            near[j] = i if closer else near[j]
-        if i > 0:
-            where = _lowest(t, WORK, i)
-            near[i], t[GAP, i] = where, t[WORK, where]
-    for i in range(n):
-        _link(t, near, i, near[i], t[GAP, i])
-    return t, near
+        px, py, plus_z, minus_z = t[PX + i], t[PY + i], t[PLUS + i], t[MINUS + i]
+        pz, energy = 0.5 * (plus_z - minus_z), 0.5 * (plus_z + minus_z)
+        minus += energy - px if px <= 0 else (py * py + pz * pz) / (energy + px)
+        along, across, beam = along + px, across + py, beam + pz
+    return math.sqrt(max(minus * (minus + 2 * along) - across * across - beam * beam, 0.0))
 
 
 @compiled
-def _subjettiness(pt: Float64, eta: Float64, phi: Float64, radius: float, tau: Float64) -> None:
-    """tau_1, tau_2, tau_3 of one jet with n constituents, into `tau` with shape (3,)."""
-    n = len(pt)
-    t, near = _table(pt, eta, phi, KT)
-    y, angle = t[Y, :n].copy(), t[PHI, :n].copy()
+def _subjettiness(t: Float64, count: int, radius: float, tau: Float64) -> None:
+    """tau_1, tau_2, tau_3 of the jet in the table with `count` constituents, into `tau` with shape (3,)."""
+    n = count
+    _start(t, n)
     tau[:] = 0.0
     while n > 1:
-        i = _closest(t, near, n)
-        j = near[i]
-        _merge(t, near, n, min(i, j), max(i, j), KT)
+        i = _closest(t, n)
+        j = int(t[NEAR + i])
+        _merge(t, n, min(i, j), max(i, j), KT)
         n -= 1
         if n <= 3:
-            tau[n - 1] = _tau(t, n, pt, y, angle, radius)
+            tau[n - 1] = _tau(t, n, count, radius)
 
 
 @compiled
-def subjettiness(offsets: Int64, pt: Float32, eta: Float32, phi: Float32, radius: float, tau: Float64) -> None:
-    """tau_1, tau_2, tau_3 of N jets into `tau` with shape (N, 3); each jet needs a constituent with pt > 0."""
+def subjettiness(
+    points: tuple[Int64, Float64, Float64, Float64],
+    centroid: tuple[Float64, Float64],
+    radius: float,
+    tau: Float64,
+    mass: Float64,
+) -> None:
+    """tau_1, tau_2, tau_3 of N jets into `tau` with shape (N, 3), and their masses into `mass` with shape (N,).
+
+    Args:
+        points: offsets, pt, eta and phi; each jet needs a constituent with pt > 0.
+        centroid: eta and phi of each jet; its x axis.
+    """
+    offsets, pts, etas, phis = points
+    t = np.empty(END)
     for jet in range(len(offsets) - 1):
         a, b = offsets[jet], offsets[jet + 1]
-        one = (pt[a:b].astype(np.float64), eta[a:b].astype(np.float64), phi[a:b].astype(np.float64))
-        _subjettiness(one[0], one[1], one[2], radius, tau[jet])
+        _fill(t, pts[a:b], etas[a:b], phis[a:b], (centroid[0][jet], centroid[1][jet]), KT)
+        mass[jet] = _mass(t, b - a)
+        for i in range(b - a):
+            shift = TIE * math.frexp(pts[a + i])[0]
+            t[Y + i] += shift
+            t[PHI + i] += shift
+            t[PT + i], t[Y_0 + i], t[PHI_0 + i] = pts[a + i], t[Y + i], t[PHI + i]
+        _subjettiness(t, b - a, radius, tau[jet])
 
 
 @compiled
@@ -213,26 +267,29 @@ def leading_jet(pt: Float64, eta: Float64, phi: Float64, radius: float, member: 
     `member` with shape (n,) becomes 1 for the constituents of that jet and 0 for the others.
     """
     total = n = len(pt)
-    t, near = _table(pt, eta, phi, ANTI_KT)
+    t = np.empty(END)
+    _fill(t, pt, eta, phi, (0.0, 0.0), ANTI_KT)
+    _start(t, n)
     owner, slot = np.arange(total), np.arange(total)  # the number of the jet that a particle is in, and of a place
     best_pt, best_eta, best_phi, chosen = 0.0, 0.0, 0.0, -1
     while n > 0:
-        i, beam = _closest(t, near, n), _lowest(t, WEIGHT, n)
-        if t[WEIGHT, beam] * radius * radius <= t[KEY, i]:
-            transverse = math.hypot(t[PX, beam], t[PY, beam])
+        i, beam = _closest(t, n), _lowest(t[WEIGHT:], n)
+        if t[WEIGHT + beam] * radius * radius <= t[KEY + i]:
+            transverse = math.hypot(t[PX + beam], t[PY + beam])
             if transverse > best_pt:
-                best_pt, best_phi, chosen = transverse, t[PHI, beam], slot[beam]
-                best_eta = math.asinh(t[PZ, beam] / transverse)
+                best_pt, best_phi, chosen = transverse, t[PHI + beam], slot[beam]
+                best_eta = math.asinh(0.5 * (t[PLUS + beam] - t[MINUS + beam]) / transverse)
             slot[beam] = slot[n - 1]
-            _drop(t, near, n, beam)
-            _repair(t, near, n - 1, NOBODY, beam)
+            _drop(t, n, beam)
+            _rename(t, n - 1, beam, beam)
         else:
-            kept, gone = min(i, near[i]), max(i, near[i])
+            j = int(t[NEAR + i])
+            kept, gone = min(i, j), max(i, j)
             for k in range(total):
                 if owner[k] == slot[gone]:
                     owner[k] = slot[kept]
             slot[gone] = slot[n - 1]
-            _merge(t, near, n, kept, gone, ANTI_KT)
+            _merge(t, n, kept, gone, ANTI_KT)
         n -= 1
     for k in range(total):
         member[k] = 1 if owner[k] == chosen else 0

@@ -154,12 +154,13 @@ def normalize(pixels: Pixels) -> Pixels:
     return pixels._replace(value=pixels.value / total[jet])
 
 
-def dense(pixels: Pixels) -> Float32:
-    """Images with shape (N, 40, 40): the values of each pixel, summed."""
-    count = len(pixels.offsets) - 1
-    image = np.zeros(count * SIDE * SIDE, dtype=np.float32)
-    np.add.at(image, pixels.jet() * (SIDE * SIDE) + pixels.pixel, pixels.value.astype(np.float32))
-    return image.reshape(count, SIDE, SIDE)
+def dense(pixels: Pixels, out: Float32 | None = None) -> Float32:
+    """Images with shape (N, 40, 40): the values of each pixel, summed; `out` has to be contiguous."""
+    image = np.empty((len(pixels.offsets) - 1, SIDE, SIDE), dtype=np.float32) if out is None else out
+    image[...] = 0
+    flat = image.reshape(-1)
+    np.add.at(flat, pixels.jet() * (SIDE * SIDE) + pixels.pixel, pixels.value.astype(np.float32))
+    return image
 
 
 @lru_cache(maxsize=8)
@@ -192,7 +193,8 @@ def images(jets: Jets, sigma: float = SIGMA) -> Float32:
 
     def work(start: int, block: Jets) -> None:
         sparse = normalize(pixelate(preprocess(block)))
-        gaussian(dense(sparse), sigma, out=out[start : start + len(block), 0])
+        part = out[start : start + len(block), 0]
+        gaussian(dense(sparse, part), sigma, out=part)
 
     map_blocks(work, jets, BLOCK)
     return out

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.errors import InputError
-from normae.jets.container import Float64, Jets, from_counts
+from normae.jets.container import BadJet, Float64, Jets, from_counts
 from normae.jets.formats import wrap
-from normae.jets.imaging import SIDE, Plane, centroid, pixel_to_plane, plane
+from normae.jets.imaging import SIDE, centroid, pixel_to_plane, plane
 from normae.jets.threads import map_blocks
 
 RADIUS = 0.8
@@ -44,19 +44,6 @@ def jets_of_images(images: NDArray[Any], threshold: float = THRESHOLD) -> Jets:
     return from_counts(np.zeros(len(images)), counts, flat[jet, pixel], *pixel_to_plane(pixel))
 
 
-def _mass(points: Plane, eta: Float64, phi: Float64) -> Float64:
-    """Invariant mass of each jet around its centroid (eta, phi), with shape (N,)."""
-    counts = np.diff(points.offsets)
-    x, y = points.x - np.repeat(eta, counts), points.y - np.repeat(phi, counts)
-
-    def total(values: Float64) -> Float64:
-        return np.add.reduceat(points.pt * values, points.offsets[:-1])
-
-    minus = 2 * total(np.sinh(x / 2) ** 2 + np.sin(y / 2) ** 2)
-    along, across, beam = total(np.cos(y)), total(np.sin(y)), total(np.sinh(x))
-    return np.sqrt(np.maximum(minus * (minus + 2 * along) - across**2 - beam**2, 0.0))
-
-
 def observables(jets_or_images: Jets | NDArray[Any], threshold: float = THRESHOLD) -> dict[str, Float64]:
     """eta, phi, mass, tau1, tau2, tau3 of each jet, float64 with shape (N,).
 
@@ -64,7 +51,7 @@ def observables(jets_or_images: Jets | NDArray[Any], threshold: float = THRESHOL
         jets_or_images: Jets, or images with shape (N, 1, 40, 40).
         threshold: images only; pixels at or below it are left out.
     """
-    from normae.jets.cluster import subjettiness
+    from normae.jets.cluster import CAPACITY, subjettiness
 
     jets = jets_or_images if isinstance(jets_or_images, Jets) else jets_of_images(jets_or_images, threshold)
     out, tau = {name: np.empty(len(jets)) for name in NAMES}, np.empty((len(jets), 3))
@@ -72,10 +59,11 @@ def observables(jets_or_images: Jets | NDArray[Any], threshold: float = THRESHOL
     def work(start: int, block: Jets) -> None:
         rows = slice(start, start + len(block))
         points = plane(block)
+        if (large := np.flatnonzero(block.counts > CAPACITY)).size:
+            raise BadJet(int(large[0]), f"has more than {CAPACITY} constituents")
         eta, phi = centroid(points)
-        out["mass"][rows] = _mass(points, eta, phi)
         out["eta"][rows], out["phi"][rows] = eta, wrap(phi)
-        subjettiness(block.offsets, block.pt, block.eta, block.phi, RADIUS, tau[rows])
+        subjettiness((points.offsets, points.pt, points.x, points.y), (eta, phi), RADIUS, tau[rows], out["mass"][rows])
 
     map_blocks(work, jets, BLOCK)
     out["tau1"], out["tau2"], out["tau3"] = tau.T

@@ -65,6 +65,9 @@ def call(module: nn.Module, parameters: Mapping[str, Tensor], x: Tensor) -> Tens
     Returns:
         Outputs with shape (S * B, *out), each block computed with its own model's weights.
     """
+    if not parameters:
+        unweighted: Tensor = module(x)
+        return unweighted
     members = next(iter(parameters.values())).shape[0]
     if members == 1:
         single: Tensor = functional_call(module, {name: p[0] for name, p in parameters.items()}, (x,))

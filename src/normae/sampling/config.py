@@ -20,7 +20,7 @@ class ChainConfig:
         steps: length of the chain.
         step_size: the paper's lambda; the drift of a step is lambda/T times the energy gradient.
         noise: the paper's sigma; sqrt(2 lambda) by default, for which the unadjusted chain samples at T.
-        metropolis: "exact" accepts each step by the Metropolis test, "off" takes every step.
+        metropolis: "exact" accepts each step by the Metropolis test, "off" takes every step within the bounds.
         bounds: lowest and highest value of every feature.
         bounds_rule: "reject" refuses steps that leave the bounds and is exact; "clamp" moves them back to the
             edge, which changes the proposal, so that the Metropolis test is only approximate.
@@ -52,7 +52,9 @@ class ChainConfig:
             enough = self.noise > 0 or (self.noise == 0 and self.metropolis == "off")
             _require(enough and self.noise < math.inf, "noise", lowest, self.noise)
         if self.bounds is not None:
-            _require(self.bounds[0] < self.bounds[1], "bounds", "a lower and a higher number", self.bounds)
+            low, high = self.bounds
+            _require(-math.inf < low < high < math.inf, "bounds", "a lower and a higher finite number", self.bounds)
+            _require(self.sphere is None, "bounds", "none on a sphere", self.bounds)
         if self.clip is not None:
             _require(self.clip > 0, "clip", "a positive number", self.clip)
         if self.adapt is not None:

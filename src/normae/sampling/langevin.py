@@ -159,14 +159,21 @@ def step(
     move = space.move(x, drift + kick)
     proposal = init(move.position, energy, config)
     if config.metropolis == "off":
-        everyone = torch.ones_like(state.energy, dtype=torch.bool)
-        return proposal, LangevinInfo(everyone, torch.zeros_like(state.energy, dtype=torch.float64))
+        return _take_all(state, proposal, move.valid)
     drift_back = space.project(move.position, -rate * proposal.grad)
     log_ratio = _log_ratio(state, proposal, move.there - drift, move.back - drift_back, scale)
     accepted = uniform(log_ratio.shape, generators, log_ratio).log() < log_ratio
     if move.valid is not None:
         accepted = accepted & move.valid
     return select(accepted, proposal, state), LangevinInfo(accepted, log_ratio)
+
+
+def _take_all(old: LangevinState, new: LangevinState, valid: Tensor | None) -> tuple[LangevinState, LangevinInfo]:
+    """Every step without a test, but for those that leave the bounds."""
+    log_ratio = torch.zeros_like(old.energy, dtype=torch.float64)
+    if valid is None:
+        return new, LangevinInfo(torch.ones_like(old.energy, dtype=torch.bool), log_ratio)
+    return select(valid, new, old), LangevinInfo(valid, log_ratio)
 
 
 def _log_ratio(old: LangevinState, new: LangevinState, there: Tensor, back: Tensor, scale: Scale) -> Tensor:

@@ -199,7 +199,8 @@ class Trainer:
                 continue
             self._advance()
             last = self.iteration == self.iterations(self.phase)
-            if self.iteration % guard.log_every == 0 or last:
+            looked = self.iteration % guard.log_every == 0 or last
+            if looked:
                 record = self._record()
                 trouble = self._trouble(record)
                 if trouble:
@@ -207,10 +208,12 @@ class Trainer:
                     yield Rollback(self._phase_name(), self.iteration, "; ".join(trouble.values()))
                     continue
                 yield record
-            if (self.iteration % guard.checkpoint_every == 0 and not last) or self.stop:
+            if self.iteration % guard.checkpoint_every == 0 and not last:
                 good = self.snapshot()
                 yield Checkpoint(self._phase_name(), self.iteration)
             if self.stop:
+                if looked or not self._trouble(self._means()):
+                    yield Checkpoint(self._phase_name(), self.iteration)
                 return
 
     def _phase_name(self) -> str:
@@ -341,9 +344,14 @@ class Trainer:
     # --- metrics and the guard
 
     def _record(self) -> Record:
+        record = self._means()
+        self.sums.zero_()
+        return record
+
+    def _means(self) -> Record:
+        """Means over the window so far."""
         window = self.iteration % self.schedules.guard.log_every or self.schedules.guard.log_every
         means = (self.sums / min(window, self.iteration)).tolist()
-        self.sums.zero_()
         values = dict(zip(_SUMS, means, strict=True))
         values["learning_rate"] = self.rate.tolist()
         if self.phase == 0:
@@ -394,7 +402,6 @@ class Trainer:
         self.load(good)
         self.rate_scale.copy_(scale)
         self.rollbacks.copy_(count)
-        self.sums.zero_()
         return self.snapshot()
 
     # --- the result

@@ -116,8 +116,14 @@ def density_metrics(model: Model, config: Run, density: Density, test: DensityTe
         "kl_paper_grid": Estimate(kl.value + paper.value - model.log_z.value, kl.error),
         "kl_quadrature": Estimate(_kl_quadrature(model, config, density), 0.0),
         "share_within_10_percent": within,
-        "auc_from_kl": Estimate(ideal_auc_from_kl(max(kl.value, 0.0)), 0.0),
+        "auc_from_kl": _auc_from_kl(kl),
     }
+
+
+def _auc_from_kl(kl: Estimate) -> Estimate:
+    """The ideal AUC that a small KL stands for, with the error of the KL carried over."""
+    value = ideal_auc_from_kl(max(kl.value, 0.0))
+    return Estimate(value, (value - 0.5) * kl.error / (2 * kl.value) if kl.value > 0 else float(kl.error) ** 0.5)
 
 
 def _kl_quadrature(model: Model, config: Run, density: Density) -> float:
@@ -135,13 +141,13 @@ def sample_metrics(model: Model, config: Run, density: Density, test: DensityTes
     n = settings.points
     generator = stream(config.seed, "evaluation/chain", model.device)
     true = density.sample(n, stream(config.seed, "evaluation/true"))
-    recipe, longer = chain_samples(model, n, generator, config.evaluation.long_factor)
+    kinds = chain_samples(model, n, generator, config.evaluation.long_factor)
     exact = grid_draws(
         model.energy_function, model.temperature, model.log_z.bounds, 2, n,
         stream(config.seed, "evaluation/exact"), config.evaluation.log_z_cells, model.device,
     )  # fmt: skip
-    metrics: Metrics = {"acceptance_recipe": recipe[1], "acceptance_long": longer[1]}
-    for name, sample in {"recipe": recipe[0], "long": longer[0], "exact": exact}.items():
+    metrics: Metrics = {f"acceptance_{name}": acceptance for name, (_, acceptance) in kinds.items()}
+    for name, sample in {**{name: position for name, (position, _) in kinds.items()}, "exact": exact}.items():
         result = classifier_test(
             true, sample, settings, generator=stream(config.seed, f"classifier/{name}"), device=model.device
         )
@@ -153,19 +159,25 @@ def sample_metrics(model: Model, config: Run, density: Density, test: DensityTes
 
 def chain_samples(
     model: Model, n: int, generator: torch.Generator, factor: int, chunk: int = 50_000
-) -> tuple[tuple[Tensor, Estimate], tuple[Tensor, Estimate]]:
-    """`n` samples by the model's recipe, and the same feature chains gone on to `factor` times their length.
+) -> dict[str, tuple[Tensor, Estimate]]:
+    """`n` samples of each kind, with the acceptance of the feature steps since the kind before.
 
-    Both come with the mean acceptance of their feature chains.
+    "recipe" is the paper's: a latent chain from noise, eight times as long as in training, then a feature chain as in
+    training. "long" are the same chains gone on to `factor` times that length, "generation" gone on to the length that
+    `model.sample` uses, where the preset sets one.
     """
-    sizes = [min(chunk, n - start) for start in range(0, n, chunk)]
-    first, second = [], []
-    for size in sizes:
-        first.append(model.sample_chain(size, generator))
-        second.append(
-            model.continue_chain(first[-1].position, generator, (factor - 1) * model.sampling.generation_steps)
-        )
-    return _joined(first), _joined(second)
+    steps = model.sampling.feature.steps
+    lengths = {"recipe": steps, "long": factor * steps}
+    if model.sampling.generation_steps > factor * steps:
+        lengths["generation"] = model.sampling.generation_steps
+    chains: dict[str, list[Chain]] = {name: [] for name in lengths}
+    for size in [min(chunk, n - start) for start in range(0, n, chunk)]:
+        chain, done = model.sample_chain(size, generator, feature_steps=steps), steps
+        for name, length in lengths.items():
+            if length > done:
+                chain, done = model.continue_chain(chain.position, generator, length - done), length
+            chains[name].append(chain)
+    return {name: _joined(parts) for name, parts in chains.items()}
 
 
 def _joined(chains: Sequence[Chain]) -> tuple[Tensor, Estimate]:

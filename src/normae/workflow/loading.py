@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -37,8 +38,9 @@ def build_model(config: Run, tensors: dict[str, Tensor], header: dict[str, objec
         event = tuple(int(n) for n in header["event"])  # type: ignore[attr-defined]
         temperature = float(header["temperature"])  # type: ignore[arg-type]
         latent_size, feature_size = (float(s) for s in header["step_sizes"])  # type: ignore[attr-defined]
-        log_z = header.get("log_z")
-    except (KeyError, TypeError, ValueError) as error:
+        given: Any = header.get("log_z")
+        log_z = None if given is None else LogZ(float(given[0]), float(given[1]), (given[2][0], given[2][1]))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
         raise InputError(f"{name}: the header of model.safetensors lacks or garbles {error}") from None
     autoencoder = build_mlp_autoencoder(config.network, event, stream(config.seed, "init"))
     weights = {key: t for key, t in tensors.items() if not key.startswith("rho.")}
@@ -53,10 +55,9 @@ def build_model(config: Run, tensors: dict[str, Tensor], header: dict[str, objec
         raise InputError(f"{name}: the weights do not belong to config.toml (other names or shapes)")
     autoencoder.load_state_dict(weights)
     sampling = adapted_sampling(config.sampling, latent_size, feature_size)
-    known = None if log_z is None else LogZ(log_z[0], log_z[1], tuple(log_z[2]))  # type: ignore[index]
     if rho:
-        return BayesianModel(autoencoder, rho, temperature, event, sampling, known, name)
-    return Model(autoencoder, temperature, event, sampling, known, name)
+        return BayesianModel(autoencoder, rho, temperature, event, sampling, log_z, name)
+    return Model(autoencoder, temperature, event, sampling, log_z, name)
 
 
 def adapted_sampling(sampling: SamplingConfig, latent_size: float, feature_size: float) -> SamplingConfig:

@@ -7,7 +7,7 @@ from pathlib import Path
 from normae.config import Run, read
 from normae.errors import InputError
 from normae.files import write_text
-from normae.runs import RunFolder, read_json
+from normae.runs import RunFolder
 from normae.statistics import Estimate
 from normae.workflow.paper import TOY, markdown_table
 
@@ -39,7 +39,7 @@ def _thinned(run: RunFolder) -> str:
 
 def card(name: str, run: RunFolder, members: list[RunFolder]) -> str:
     """The model card in Markdown."""
-    config, facts = read(run.config), read_json(run.provenance)
+    config, facts = read(run.config), run.read_provenance()
     seeds = [read(m.config).seed for m in members]
     bounds = list(config.sampling.feature.bounds or ())
     return f"""# {name}
@@ -59,7 +59,7 @@ A normalized autoencoder on the density `{config.data.density}`, preset `{config
 
 Seeds {seeds} were trained side by side in {facts["wall_seconds"]:.0f} s on {facts["device"]}
 (backend `{facts["backend"]}`, torch {facts["torch"]}, commit `{facts["commit"]}`).
-Seed {config.seed} ships; the metrics of all are below.
+Seed {config.seed} ships; the metrics of all are below.{_precision(facts["backend"])}
 
 ## Metrics
 
@@ -73,6 +73,15 @@ Trained on points within about four standard deviations of the peaks: further ou
 log p is normalized over the box {bounds} in each coordinate and is not a probability density beyond it.
 The model is deterministic: it gives no uncertainty of its likelihood.
 """
+
+
+def _precision(backend: str) -> str:
+    if backend != "fused":
+        return ""
+    return (
+        "\nThe chains ran in the fused kernel: products of fp16 factors summed in float32, and the acceptance ratio in "
+        "float32, so\nthat they are exact for an energy that is rounded to 10 bits of mantissa in its hidden layers."
+    )
 
 
 def _settings(config: Run) -> str:
@@ -96,6 +105,8 @@ def _table(members: list[RunFolder]) -> str:
     metrics = [m.read_metrics() for m in members]
     rows = [["quantity", "paper", *[f"seed {s}" for s in seeds]]]
     for value in TOY:
+        if any(value.metric not in m for m in metrics):
+            continue
         cells = [str(Estimate(m[value.metric]["value"], m[value.metric]["error"])) for m in metrics]
         rows.append([value.title, value.value, *cells])
     return markdown_table(rows)

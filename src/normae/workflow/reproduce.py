@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from normae import zoo
-from normae.config import read
-from normae.errors import InputError
-from normae.files import write_json, write_text
-from normae.runs import RunFolder
+from normae.config import preset_path, read
+from normae.errors import InputError, Interrupted
+from normae.files import atomic_path, write_json, write_text
+from normae.runs import RunFolder, locked
 from normae.statistics import Estimate
 from normae.workflow.evaluate import evaluate
 from normae.workflow.paper import TOY, markdown_table
@@ -30,16 +30,16 @@ def reproduce_toy(
     Args:
         out: folder for the runs, `table.md` and `table.json`.
         scratch: train both from nothing, instead of taking the zoo's weights; hours on a CPU.
-        configs: folder of the presets, for `scratch`.
+        configs: folder of the presets, for `scratch`; by default those of the package or of the clone.
         seed: of the new trainings.
         watch: display of the trainings.
     """
     out = Path(out)
     table: Table = {}
     for title, (name, preset) in MODELS.items():
-        folder = RunFolder(out / name)
+        folder = RunFolder(out / ("scratch" if scratch else "zoo") / name)
         if scratch:
-            _train(folder, _preset(configs, preset), seed, watch)
+            _train(folder, preset_path(preset, configs), seed, watch)
         else:
             _copy(name, folder)
         table[title] = evaluate(folder.path)
@@ -49,25 +49,25 @@ def reproduce_toy(
     return table
 
 
-def _preset(configs: Path | None, name: str) -> Path:
-    path = (configs or Path("configs")) / f"{name}.toml"
-    if not path.is_file():
-        raise InputError(f"{path}: no such preset; run from a clone, or give --configs")
-    return path
-
-
 def _train(folder: RunFolder, preset: Path, seed: int, watch: Watch | None) -> None:
     config = replace(read(preset), seed=seed)
-    train(config, folder.path, resume=folder.config.exists(), watch=watch)
+    if not train(config, folder.path, resume=folder.config.exists(), watch=watch):
+        raise Interrupted("stopped; the same command goes on where it was")
 
 
 def _copy(name: str, folder: RunFolder) -> None:
     if name not in zoo.names():
         raise InputError(f"{name}: not in the zoo ({', '.join(zoo.names())}); use --from-scratch")
-    folder.path.mkdir(parents=True, exist_ok=True)
-    for source in zoo.path(name).iterdir():
-        if source.is_file():
-            shutil.copyfile(source, folder.path / source.name)
+    files = [source for source in zoo.path(name).iterdir() if source.is_file()]
+    for source in files:
+        target = folder.path / source.name
+        decisive = source.name in ("config.toml", "model.safetensors")
+        if decisive and target.exists() and target.read_bytes() != source.read_bytes():
+            raise InputError(f"{folder.path}: holds another run; choose another --out")
+    with locked(folder.path):
+        for source in files:
+            with atomic_path(folder.path / source.name) as temporary:
+                shutil.copyfile(source, temporary)
 
 
 def _plain(metrics: Mapping[str, Estimate]) -> dict[str, Any]:
@@ -77,9 +77,9 @@ def _plain(metrics: Mapping[str, Estimate]) -> dict[str, Any]:
 def rows(table: Table) -> list[list[str]]:
     """The table's cells: quantity, the paper's value, then ours for each model."""
     return [
-        [v.title, v.value, *[str(metrics[v.metric]) for metrics in table.values()]]
+        [v.title, v.value, *[str(metrics.get(v.metric, "—")) for metrics in table.values()]]
         for v in TOY
-        if all(v.metric in metrics for metrics in table.values())
+        if any(v.metric in metrics for metrics in table.values())
     ]
 
 

@@ -1,6 +1,7 @@
 """The events of a run: training and test sample, from a toy density or a file."""
 
 import hashlib
+import re
 from typing import NamedTuple
 
 import torch
@@ -47,10 +48,9 @@ def choose_device(name: str) -> torch.device:
     """The device called `name`; "auto" is CUDA where there is one, otherwise the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise InputError(f"device: expected auto, cpu or cuda, got {name!r}") from None
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise InputError(f"device: expected auto, cpu or cuda, got {name!r}")
+    device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError("device: cuda was asked for, but there is no CUDA device; use auto or cpu")
     return device

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normae.config import Run, to_toml
+from normae.config import Run, read, to_toml
 from normae.data import check_events
 from normae.errors import InputError
 from normae.files import write_json, write_text
@@ -68,20 +68,28 @@ def train(
 def _check_folder(group: RunFolder, folders: list[RunFolder], configs: list[Run], resume: bool) -> None:
     """Nothing is overwritten: a folder must be new, or hold this very configuration and be resumed."""
     begun = [f for f in folders if f.config.exists()]
+    if group.path.exists() and not group.path.is_dir():
+        raise InputError(f"{group.path}: a file, not a folder; choose another name")
     if not begun:
         if resume and not group.path.exists():
             raise InputError(f"{group.path}: nothing to resume; leave out --resume")
-        if group.path.exists() and any(p.name != ".lock" for p in group.path.iterdir()):
+        if group.path.exists() and any(not p.name.startswith(".") for p in group.path.iterdir() if not _is_empty(p)):
             inside = RunFolder(group.path)
             if inside.config.exists() or inside.members():
                 raise InputError(f"{group.path}: holds runs with other seeds; choose another folder")
             raise InputError(f"{group.path}: exists and is not a run folder; choose another folder")
         return
     for folder, config in zip(folders, configs, strict=True):
-        if not folder.config.exists() or folder.config.read_text(encoding="utf-8") != to_toml(config):
+        missing = not folder.config.exists()
+        if (missing and group.checkpoint.exists()) or (not missing and read(folder.config) != config):
             raise InputError(f"{folder.path}: holds a run with another configuration; choose another folder")
     if not resume:
         raise InputError(f"{group.path}: holds this run already; add --resume to continue it, or choose another folder")
+
+
+def _is_empty(path: Path) -> bool:
+    """A folder in which a killed job had not yet put a file."""
+    return path.is_dir() and all(p.name.startswith(".") for p in path.iterdir())
 
 
 class _Session:
@@ -95,6 +103,7 @@ class _Session:
         self.seconds = 0.0
         self.started = time.monotonic()
         self.event = tuple(events[0].train.shape[1:])
+        self.hashes = [tensor_hash(e.train) for e in events]
         first = configs[0]
         networks = [build_mlp_autoencoder(c.network, self.event, stream(c.seed, "init")) for c in configs]
         schedules = Schedules(first.pretraining, first.training, first.temperature, first.guard, first.bayesian)
@@ -103,9 +112,9 @@ class _Session:
         )
 
     def run(self, watch: Watch | None) -> bool:
-        self._begin()
         if all(folder.model.exists() for folder in self.folders):
             return True
+        self._begin()
         with _interruptible(self.trainer):
             for happening in self.trainer.run():
                 self._write(happening)
@@ -116,17 +125,34 @@ class _Session:
         return self.trainer.finished
 
     def _begin(self) -> None:
+        for debris in self.group.path.rglob(".*.part*"):
+            debris.unlink(missing_ok=True)
         if self.group.checkpoint.exists():
-            state, header = read_tensors(self.group.checkpoint)
-            self.trainer.load(state)
-            self.seconds = float(header["seconds"])
-            for history, size in zip(self.histories, header["history"], strict=True):
-                history.truncate(size)
+            self._take_up()
             return
         for history in self.histories:
             history.truncate(0)
         for folder, config in zip(self.folders, self.configs, strict=True):
             write_text(folder.config, to_toml(config))
+
+    def _take_up(self) -> None:
+        """Continue from the checkpoint, which must be of these seeds and of these data."""
+        state, header = read_tensors(self.group.checkpoint)
+        try:
+            seeds, data, seconds, sizes = (header[name] for name in ("seeds", "data", "seconds", "history"))
+        except KeyError as error:
+            raise InputError(f"{self.group.checkpoint}: the header lacks {error}; start in another folder") from None
+        if seeds != self._seeds():
+            raise InputError(f"{self.group.path}: holds seeds {seeds} in this order, got {self._seeds()}")
+        if data != self.hashes:
+            raise InputError(f"{self.group.path}: the training data have changed since the run began")
+        self.trainer.load(state)
+        self.seconds = float(seconds)
+        for history, size in zip(self.histories, sizes, strict=True):
+            history.truncate(size)
+
+    def _seeds(self) -> list[int]:
+        return [config.seed for config in self.configs]
 
     def _write(self, happening: Happening) -> None:
         if isinstance(happening, Record):
@@ -142,7 +168,12 @@ class _Session:
         self._write_checkpoint()
 
     def _write_checkpoint(self) -> None:
-        header = {"seconds": self._seconds(), "history": [history.size for history in self.histories]}
+        header = {
+            "seconds": self._seconds(),
+            "history": [history.size for history in self.histories],
+            "seeds": self._seeds(),
+            "data": self.hashes,
+        }
         write_tensors(self.group.checkpoint, self.trainer.state(), header)
 
     def _seconds(self) -> float:
@@ -182,7 +213,7 @@ class _Session:
             "torch": torch.__version__,
             "numpy": np.__version__,
             "seed": self.configs[k].seed,
-            "data_sha256": tensor_hash(self.events[k].train),
+            "data_sha256": self.hashes[k],
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({platform.machine()})",
             "threads": torch.get_num_threads(),
             "backend": self.trainer.backend.name,
