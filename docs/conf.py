@@ -1,5 +1,7 @@
 """Sphinx configuration."""
 
+import re
+
 project = "normae"
 author = "The normae developers"
 copyright = "2026, the normae developers"
@@ -11,3 +13,13 @@ html_title = "normae"
 exclude_patterns = ["_build"]
 autodoc_typehints = "description"
 nitpicky = False
+
+
+def escape_stars(app, what, name, obj, options, lines):  # noqa: ARG001
+    """Shapes such as (N, *event) are no emphasis."""
+    lines[:] = [re.sub(r"\*(?=[a-z])", r"\\*", line) for line in lines]
+
+
+def setup(app):
+    """Connect before napoleon, which reads the same docstrings."""
+    app.connect("autodoc-process-docstring", escape_stars, priority=100)

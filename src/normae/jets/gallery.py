@@ -49,7 +49,9 @@ def save_figures(path: str | Path, folder: str | Path, rows: Rows = None, **opti
         raise InputError(f"{path}: no jets to show")
     columns, _ = file_observables(path, rows, **options)
     paths = _save(image_page(means, firsts), folder / "images")
-    paths += _save(observables_page(columns["label"], columns), folder / "observables")
+    _, part, _ = next(iter(parts_of_file(path, rows, **options)))
+    unit = "GeV" if isinstance(part, Jets) else "share of $p_T$"
+    paths += _save(observables_page(columns["label"], columns, unit), folder / "observables")
     pixels = {f"{kind}_{label}": m[label].ravel() for kind, m in (("mean", means), ("one", firsts)) for label in m}
     write_columns(folder / "images.csv", pixels)
     write_columns(folder / "observables.csv", columns)

@@ -61,11 +61,12 @@ def image_page(means: dict[int, NDArray[Any]], singles: dict[int, NDArray[Any]])
     return figure
 
 
-def observables_page(labels: NDArray[Any], columns: dict[str, NDArray[Any]]) -> Figure:
-    """Six panels: eta, phi, mass, tau1, tau2, tau3 of each class; all arrays with shape (N,)."""
+def observables_page(labels: NDArray[Any], columns: dict[str, NDArray[Any]], mass_unit: str = "GeV") -> Figure:
+    """Six panels: eta, phi, mass in `mass_unit`, tau1, tau2, tau3 of each class; all arrays with shape (N,)."""
     figure = Figure(figsize=(9, 10), layout="constrained")
     axes = figure.subplots(3, 2).ravel()
     for ax, name in zip(axes, AXIS_NAMES, strict=True):
         draw_histogram(ax, labels, columns[name], name)
+    axes[2].set_xlabel(f"{AXIS_NAMES['mass']} ({mass_unit})")
     axes[0].legend()
     return figure

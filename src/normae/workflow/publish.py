@@ -105,8 +105,9 @@ def _table(members: list[RunFolder]) -> str:
     metrics = [m.read_metrics() for m in members]
     rows = [["quantity", "paper", *[f"seed {s}" for s in seeds]]]
     for value in TOY:
-        if any(value.metric not in m for m in metrics):
+        if not any(value.metric in m for m in metrics):
             continue
-        cells = [str(Estimate(m[value.metric]["value"], m[value.metric]["error"])) for m in metrics]
+        pairs = [m.get(value.metric) for m in metrics]
+        cells = ["—" if m is None else str(Estimate(m["value"], m["error"])) for m in pairs]
         rows.append([value.title, value.value, *cells])
     return markdown_table(rows)
