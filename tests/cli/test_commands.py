@@ -93,9 +93,9 @@ def test_divergence_is_exit_code_1(preset, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def long_preset(tmp_path: Path) -> Path:
+def long_preset(tmp_path: Path, epochs: int = 40) -> Path:
     path = tmp_path / "long.toml"
-    content = tiny(training__epochs=40, pretraining__epochs=5, guard={"log_every": 5, "checkpoint_every": 10})
+    content = tiny(training__epochs=epochs, pretraining__epochs=5, guard={"log_every": 5, "checkpoint_every": 25})
     path.write_text(to_toml(structure(content)))
     return path
 
@@ -148,26 +148,21 @@ def assert_whole(run: Path) -> None:
 
 
 def kill_and_resume(tmp_path: Path, kills: int, seed: int) -> None:
-    preset = long_preset(tmp_path)
-    began = time.monotonic()
+    preset = long_preset(tmp_path, epochs=40 * kills)
     whole = normae("train", preset, "--out", tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr
-    duration = time.monotonic() - began
     rng = random.Random(seed)
     run = tmp_path / "run"
-    killed = 0
-    while killed < kills and not (run / "model.safetensors").exists():
+    for _ in range(kills):
         process = start("train", preset, "--out", run, *(["--resume"] if (run / "config.toml").exists() else []))
         wait_for(run / ".lock", process)
-        time.sleep(rng.uniform(0, 2.5 * duration / kills))
+        time.sleep(rng.uniform(0, 0.8))
         process.kill()
         _, error = process.communicate(timeout=60)
-        assert process.returncode in (0, -9), error
-        killed += process.returncode == -9
+        assert process.returncode == -9, f"the training ended before it could be killed: {error}"
         assert_whole(run)
     done = normae("train", preset, "--out", run, "--resume")
     assert done.returncode == 0, done.stderr
-    assert killed >= min(kills, 2)
     assert same_result(run, tmp_path / "whole")
     assert not list(run.rglob("*.part*")), "what a killed job had begun to write is cleared away"
 
