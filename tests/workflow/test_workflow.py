@@ -273,6 +273,8 @@ def test_bayesian_run(tmp_path, make_run):
     assert model.log_prob_draws(x, n=10).std() > 0
     assert model.sample(20).shape == (20, 2)
     assert read(tmp_path / "run" / "config.toml") == run
+    with pytest.raises(InputError, match="evaluate judges deterministic runs"):
+        evaluate(tmp_path / "run")
     with pytest.raises(InputError, match=r"did you mean 'layers'"):
         make_run(bayesian={"layer": "last"})
 

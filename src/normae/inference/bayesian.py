@@ -209,3 +209,9 @@ class BayesianModel(Model):
         order = torch.randperm(draws * each, generator=generator, device=generator.device)[:n].to(self.device)
         trace_kept = None if chain.trace is None else chain.trace[:, order]
         return Chain(chain.position[order], chain.energy[order], chain.acceptance.mean(1, keepdim=True), trace_kept)
+
+    def continue_chain(self, position: Tensor, generator: torch.Generator, steps: int) -> Chain:  # noqa: ARG002
+        """Not offered: the draws with which the chains began are gone, and a chain keeps its draw to the end."""
+        raise InputError(
+            f"{self.name}: a Bayesian model's chains cannot go on without their draws; sample longer chains"
+        )

@@ -12,7 +12,7 @@ from normae.config import Run, read
 from normae.data import Density
 from normae.errors import InputError
 from normae.files import write_json
-from normae.inference import Model, cell_centres, evaluate_in_chunks, grid_draws, grid_log_z, grid_points
+from normae.inference import BayesianModel, Model, cell_centres, evaluate_in_chunks, grid_draws, grid_log_z, grid_points
 from normae.random import stream
 from normae.runs import RunFolder, locked
 from normae.sampling import Chain
@@ -62,6 +62,10 @@ def evaluate(path: str | Path, figures: bool = True, device: str = "auto") -> di
     run = RunFolder.existing(path)
     config = read(run.config)
     model = load(run.path, device)
+    if isinstance(model, BayesianModel):
+        raise InputError(
+            f"{path}: evaluate judges deterministic runs; for a Bayesian one use log_prob_draws with normae.statistics"
+        )
     events = load_events(config.data, config.seed)
     if events.density is None or model.event != (2,):
         raise InputError(f"{path}: evaluate compares with a known two-dimensional density, and this run has none")
