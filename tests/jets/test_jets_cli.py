@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from normae import jets
 from normae.cli.jets import app, parse_rows
 from normae.errors import InputError
+from normae.jets.gallery import mean_images
 
 
 def run(*arguments: object) -> str:
@@ -81,9 +82,13 @@ def test_skip_bad(tmp_path: Path, sample: jets.Jets) -> None:
 def test_images_skip_jets_outside_the_frame(tmp_path: Path, sample: jets.Jets) -> None:
     wide = jets.from_lists([[(1.0, 0, -0.75), (1.0, 0, 0.75)]])
     jets.write(tmp_path / "wide.h5", jets.concatenate([sample[:3], wide, sample[3:5]]))
-    with pytest.raises(InputError, match="jet 3 has no pT inside"):
+    with pytest.raises(InputError, match=r"wide\.h5: row 3 has no pT inside"):
         run("images", tmp_path / "wide.h5", "-o", tmp_path / "images.h5", "--rows", "1:5")
     assert "5 images" in run("images", tmp_path / "wide.h5", "-o", tmp_path / "images.h5", "--skip-bad")
+    with pytest.raises(InputError, match=r"wide\.h5: row 3 has no pT inside"):
+        mean_images(tmp_path / "wide.h5", (1, 5))
+    means, _ = mean_images(tmp_path / "wide.h5", skip_bad=True)
+    assert all(np.isfinite(mean).all() for mean in means.values())
 
 
 @pytest.mark.parametrize("kind", ["jets", "images", "one class"])
@@ -144,3 +149,47 @@ def test_import_is_light() -> None:
     code = f"import sys, normae.jets; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_observables_name_the_row_of_a_bad_image(tmp_path: Path, sample: jets.Jets) -> None:
+    path, out = tmp_path / "images.h5", tmp_path / "table.csv"
+    sparse = jets.sparse_images(sample[:12])
+    value = sparse.value.copy()
+    value[sparse.offsets[8] : sparse.offsets[9]] = 0
+    jets.write_images(path, jets.SparseImages(sparse.labels, sparse.offsets, sparse.pixel, value))
+    with pytest.raises(InputError, match=f"^{path}: row 8 has no pixel above"):
+        run("observables", path, "-o", out, "--rows", "5:12")
+    assert "6 jets" in (output := run("observables", path, "-o", out, "--rows", "5:12", "--skip-bad"))
+    assert "1 bad jets skipped" in output
+
+
+def test_observables_name_the_row_of_a_crowded_jet(tmp_path: Path, sample: jets.Jets) -> None:
+    path, out = tmp_path / "crowded.h5", tmp_path / "table.csv"
+    jets.write(path, jets.concatenate([sample[:3], jets.from_lists([np.ones((8193, 3))]), sample[3:5]]))
+    with pytest.raises(InputError, match=f"^{path}: row 3 has more than 8192 constituents"):
+        run("observables", path, "-o", out, "--rows", "2:6")
+    assert "1 bad jets skipped" in run("observables", path, "-o", out, "--skip-bad")
+    assert pyarrow.csv.read_csv(out).num_rows == 5
+
+
+@pytest.mark.parametrize("threshold", ["nan", "inf", "-1"])
+def test_bad_threshold(threshold: str, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected a threshold"):
+        run("observables", data / "sample.npz", "-o", tmp_path / "a.csv", "--threshold", threshold)
+
+
+def test_images_are_not_converted(tmp_path: Path, sample: jets.Jets) -> None:
+    path = tmp_path / "images.h5"
+    jets.write_images(path, jets.sparse_images(sample[:2]))
+    for command in ("convert", "images"):
+        with pytest.raises(InputError, match=f"^{path}: the file holds images already"):
+            run(command, path, "-o", tmp_path / "out.h5")
+
+
+def test_output_is_not_the_input(tmp_path: Path, data: Path) -> None:
+    path = tmp_path / "own.npz"
+    path.write_bytes((data / "sample.npz").read_bytes())
+    for command in ("convert", "images", "observables"):
+        with pytest.raises(InputError, match=f"^{path}: the output is the input"):
+            run(command, path, "-o", path)
+    assert len(jets.read(path)) == 200

@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from normae import jets
+from normae.cli.jets import app
 from normae.errors import InputError
 from normae.jets import generator
 from normae.jets.pythia import Batch, Process, holds_top
@@ -139,3 +141,51 @@ def test_top_matching() -> None:
     leptonic = event.pdg.copy()
     leptonic[6:] = [-11, 12]
     assert not holds_top(leptonic, event.daughters, event.p, 0.2, 1.0)
+
+
+@pytest.mark.parametrize("mass", [float("nan"), float("inf"), -5.0, 99.0, 251.0])
+def test_top_mass(mass: float) -> None:
+    with pytest.raises(InputError, match="top mass from 100 to 250 GeV"):
+        Process("top", top_mass=mass)
+
+
+def test_pythia_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Process, "commands", lambda *_: ["Print:quiet = on", "No:such = on"])
+    with pytest.raises(InputError, match="Pythia refuses the setting 'No:such = on'"):
+        generator.generate_block(job(), 0, 1)
+    monkeypatch.setattr(Process, "commands", lambda *_: ["Print:quiet = on", "Beams:eCM = 1"])
+    with pytest.raises(InputError, match="Pythia could not be initialized"):
+        generator.generate_block(job(), 0, 1)
+
+
+@pytest.mark.parametrize("recipe", ["{", "[1]", None])
+def test_folder_that_is_not_ours(recipe: str | None, tmp_path: Path) -> None:
+    folder = tmp_path / "a.h5.parts"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("mine")
+    if recipe is not None:
+        (folder / "recipe.json").write_text(recipe)
+    with pytest.raises(InputError, match="is damaged" if recipe else "is no folder of a stopped run"):
+        jets.generate(job(), tmp_path / "a.h5")
+    assert (folder / "thesis.txt").read_text() == "mine"
+
+
+def test_foreign_files_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake(task: jets.Job, block: int, size: int) -> jets.Jets:
+        (tmp_path / "a.h5.parts" / "thesis.txt").write_text("mine")
+        return jets.from_lists([[(1, 0, 0)]] * size)
+
+    monkeypatch.setattr(generator, "generate_block", fake)
+    jets.generate(job(), tmp_path / "a.h5")
+    assert [p.name for p in (tmp_path / "a.h5.parts").iterdir()] == ["thesis.txt"]
+
+
+def test_checks_come_before_the_bar(tmp_path: Path) -> None:
+    there = tmp_path / "there.h5"
+    there.touch()
+    for out, more, words in ((there, [], "there already"), (tmp_path / "b.h5", ["--workers", "0"], "one worker")):
+        result = CliRunner().invoke(app, ["generate", "qcd", "-o", str(out), *more])
+        assert isinstance(result.exception, InputError)
+        assert words in str(result.exception)
+        assert "jets" not in result.output
+    assert [p.name for p in tmp_path.iterdir()] == ["there.h5"]

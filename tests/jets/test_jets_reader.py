@@ -293,3 +293,90 @@ def test_container() -> None:
         jets.Jets(made.labels, made.offsets[:-1], made.pt, made.eta, made.phi)
     with pytest.raises(InputError, match="offsets must rise"):
         jets.Jets(made.labels, np.array([0, 5, 3]), made.pt, made.eta, made.phi)
+
+
+WRONG_NPZ: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "two dimensions": ("label", lambda a: a[:, None], "'label' has the shape"),
+    "no dimension": ("count", lambda a: a.sum(), "'count' has the shape"),
+    "text": ("label", lambda a: a.astype("U1"), "'label' has the type"),
+    "fractional": ("count", lambda a: a + 0.5, "'count' has the type float64, but integers"),
+    "complex": ("pt", lambda a: a.astype("c8"), "'pt' has the type complex64"),
+    "one jet less": ("count", lambda a: a[:-1], "'count' has 199 entries, but 'label' has 200"),
+    "too long": ("dphi", lambda a: np.append(a, 0), "'dphi' has"),
+    "negative": ("count", lambda a: np.append(-1, a[1:].astype(int)), "row 0 has a count of -1"),
+    "flat jet": ("jet", lambda a: a[:, :3], "'jet' has the shape"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_NPZ)
+def test_npz_arrays_that_do_not_match(case: str, data: Path, tmp_path: Path) -> None:
+    name, change, words = WRONG_NPZ[case]
+    with np.load(data / "sample.npz") as arrays:
+        np.savez(tmp_path / "bad.npz", **{**arrays, name: change(arrays[name])})
+    with pytest.raises(InputError, match=f"^{tmp_path / 'bad.npz'}: {words}"):
+        jets.read(tmp_path / "bad.npz")
+
+
+WRONG_OWN: dict[str, tuple[str, Any, str]] = {
+    "scalar": ("labels", 3, "'labels' has the shape"),
+    "text": ("pt", np.array([b"a"]), "'pt' has the type"),
+    "no offsets": ("offsets", np.zeros(0, dtype=int), "the offsets do not match"),
+    "fractional offsets": ("offsets", np.zeros(4), "'offsets' has the type float64, but integers"),
+    "falling": ("offsets", np.array([0, 2, 1, 3]), "the offsets do not match"),
+    "late start": ("offsets", np.array([1, 1, 2, 3]), "the offsets do not match"),
+    "early end": ("offsets", np.array([0, 1, 2, 2]), "the offsets do not match"),
+    "half a label": ("labels", np.array([0, 0.5, 1]), "row 1 has a label"),
+    "too large": ("pt", np.array([1.0, 2.0, 1e300]), "row 2 has a momentum that is not finite"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_OWN)
+def test_own_file_with_wrong_datasets(case: str, tmp_path: Path) -> None:
+    name, values, words = WRONG_OWN[case]
+    path = tmp_path / "own.h5"
+    jets.write(path, jets.from_lists([[(1, 0, 0)]] * 3))
+    with h5py.File(path, "r+") as file:
+        del file[name]
+        file[name] = values
+    with pytest.raises(InputError, match=f"^{path}: {words}"):
+        jets.read(path)
+
+
+def test_newer_version_and_group_for_dataset(tmp_path: Path) -> None:
+    path = tmp_path / "own.h5"
+    jets.write(path, jets.from_lists([[(1, 0, 0)]]))
+    with h5py.File(path, "r+") as file:
+        file.attrs["version"] = 99
+    with pytest.raises(InputError, match="version 99, but this normae reads versions up to 1"):
+        jets.read(path)
+    with h5py.File(path, "r+") as file:
+        file.attrs["version"] = 1
+        del file["pt"]
+        file.create_group("pt")
+    with pytest.raises(InputError, match="no dataset 'pt'"):
+        jets.read(path)
+
+
+@pytest.mark.parametrize("kind", ["own", "npz", "table"])
+def test_unphysical_eta(kind: str, data: Path, tmp_path: Path, table: Build) -> None:
+    path = tmp_path / "far.h5"
+    if kind == "own":
+        jets.write(path, jets.from_lists([[(1, 0, 0)], [(1, -31, 0)], [(1, 29, 0)]]))
+    elif kind == "npz":
+        with np.load(data / "sample.npz") as arrays:
+            jet = arrays["jet"].copy()
+            jet[1, 1] = 800
+            path = tmp_path / "far.npz"
+            np.savez(path, **{**arrays, "jet": jet})
+    else:
+        path = table([[1, 1, 0, 0] * 2, [1e20, 0, 1e-6, 1e20] * 2, [1, 0, 1, 0] * 2], [0, 1, 1])
+    with pytest.raises(InputError, match=rf"^{path}: row 1 has a constituent with \|eta\| above 30"):
+        jets.read(path)
+    assert jets.read(path, skip_bad=True).skipped == 1
+
+
+@pytest.mark.parametrize("rows", ["3", 2.5, (1,), (1, 2, 3), (0, 1.5), slice("a", None), [1, 2], True])
+def test_rows_of_a_wrong_type(rows: Any, data: Path) -> None:
+    with pytest.raises(InputError, match=r"sample\.npz: rows must be"):
+        jets.read(data / "sample.npz", rows)
+    assert len(jets.read(data / "sample.npz", np.int64(3))) == 3  # type: ignore[arg-type]

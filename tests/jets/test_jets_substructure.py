@@ -220,3 +220,11 @@ def test_numba_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "numba", None)
     with pytest.raises(InputError, match=r"numba.*pip install 'normae\[jets\]'"):
         compiled(lambda: None)
+
+
+def test_no_images_and_bad_thresholds() -> None:
+    found = jets.observables(np.zeros((0, 1, 40, 40)))
+    assert {values.shape for values in found.values()} == {(0,)}
+    for threshold in (-1.0, np.nan, np.inf):
+        with pytest.raises(InputError, match="expected a threshold"):
+            jets.observables(np.ones((1, 1, 40, 40)), threshold)

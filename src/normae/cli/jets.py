@@ -84,6 +84,7 @@ def observables(
 ) -> None:
     """Write label, eta, phi, mass, tau1, tau2, tau3 as CSV, Parquet or npz, of jets or of images."""
     jets.check_suffix(out)
+    jets.check_output(source, out)
     columns, skipped = jets.file_observables(source, parse_rows(rows), skip_bad=skip_bad, key=key, threshold=threshold)
     jets.write_columns(out, columns)
     _say(f"observables of {len(columns['label'])} jets in {out}", skipped)
@@ -105,6 +106,7 @@ def generate(
 ) -> None:
     """Generate jets with Pythia and the detector; a run that was stopped takes up where it was."""
     job = jets.Job(jets.Process(kind, mpi, top_mass), count, seed)
+    jets.check_run(job, out, workers)
     with Progress(*Progress.get_default_columns(), Rate(), console=console) as bar:
         task = bar.add_task(f"{kind} jets", total=count)
         jets.generate(job, out, workers, lambda done: bar.advance(task, done))

@@ -9,12 +9,21 @@ from typing import Any
 from normae.jets.container import Jets, concatenate, from_counts, from_lists
 from normae.jets.formats import write
 from normae.jets.imaging import images, pixel_centres, pixel_index, pixel_to_plane
-from normae.jets.pipeline import check_suffix, convert, convert_images, file_observables, summary, write_columns
+from normae.jets.pipeline import (
+    check_output,
+    check_suffix,
+    convert,
+    convert_images,
+    file_observables,
+    summary,
+    write_columns,
+)
 from normae.jets.reader import chunks, info, read
 from normae.jets.sparse import SparseImages, read_images, sparse_images, write_images
 from normae.jets.substructure import THRESHOLD, jets_of_images, observables
 
-_LAZY = {"Job": "generator", "Process": "pythia", "generate": "generator", "save_figures": "gallery"}
+_LAZY = {"Job": "generator", "Process": "pythia", "check_run": "generator", "generate": "generator"}
+_LAZY |= {"save_figures": "gallery"}
 
 __all__ = [
     "THRESHOLD",
@@ -22,6 +31,8 @@ __all__ = [
     "Job",
     "Process",
     "SparseImages",
+    "check_output",
+    "check_run",
     "check_suffix",
     "chunks",
     "concatenate",

@@ -21,8 +21,8 @@ Int64 = NDArray[np.int64]
 class BadJet(InputError):
     """A jet that cannot be used, with its place among those that were given."""
 
-    def __init__(self, jet: int, problem: str) -> None:
-        super().__init__(f"jet {jet} {problem}")
+    def __init__(self, jet: int, problem: str, what: str = "jet") -> None:
+        super().__init__(f"{what} {jet} {problem}")
         self.jet, self.problem = jet, problem
 
 

@@ -24,6 +24,7 @@ from normae.files import atomic_path
 from normae.jets.container import Jets, offsets_of
 
 FORMAT = "normae-jets"
+IMAGES = "normae-images"
 VERSION = 1
 ANGLE_UNIT = 20000.0
 
@@ -33,27 +34,66 @@ def wrap(phi: NDArray[Any]) -> NDArray[Any]:
     return np.asarray((phi + np.pi) % (2 * np.pi) - np.pi)
 
 
+def text_of(value: Any) -> str:
+    """An attribute as text."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def check_version(file: h5py.File, newest: int) -> None:
+    """Refuse a file of a version that this program does not know."""
+    text = text_of(file.attrs.get("version", newest))
+    if not text.isdecimal() or not 1 <= int(text) <= newest:
+        raise InputError(f"the file has version {text}, but this normae reads versions up to {newest}")
+
+
+def check_flat(name: str, values: Any, kinds: str) -> None:
+    """Refuse what is not a one-dimensional array (or dataset) whose type is one of `kinds` of numpy."""
+    if len(values.shape or ()) != 1:
+        raise InputError(f"{name!r} has the shape {values.shape}, but one dimension is expected")
+    if values.dtype.kind not in kinds:
+        wanted = "real numbers" if "f" in kinds else "integers"
+        raise InputError(f"{name!r} has the type {values.dtype}, but {wanted} are expected")
+
+
+def check_datasets(file: h5py.File, kinds: dict[str, str]) -> None:
+    """Refuse a file without one of the flat datasets that are named, each with its kinds of type."""
+    for name, allowed in kinds.items():
+        if not isinstance(file.get(name), h5py.Dataset):
+            raise InputError(f"the file has no dataset {name!r}")
+        check_flat(name, file[name], allowed)
+
+
+def read_offsets(file: h5py.File, flat: tuple[str, ...]) -> NDArray[np.int64]:
+    """The offsets with shape (N + 1,), which rise from 0 to the length of each of the datasets `flat`."""
+    offsets = np.asarray(file["offsets"][:], dtype=np.int64)
+    rising = len(offsets) == len(file["labels"]) + 1 and offsets[0] == 0 and (offsets[1:] >= offsets[:-1]).all()
+    if not rising or {len(file[name]) for name in flat} != {int(offsets[-1])}:
+        raise InputError(f"the offsets do not match the labels or the lengths of {', '.join(flat)}")
+    return offsets
+
+
+def _single(values: NDArray[Any]) -> NDArray[np.float32]:
+    """float32; what does not fit becomes infinite, and the reader then finds it."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32, copy=False)
+
+
 class Ragged:
     """Our own HDF5 file."""
 
     alignment = 1
 
     def __init__(self, file: h5py.File) -> None:
-        for name in ("labels", "offsets", "pt", "eta", "phi"):
-            if name not in file:
-                raise InputError(f"the file has no dataset {name!r}")
+        check_version(file, VERSION)
+        check_datasets(file, {"labels": "biuf", "offsets": "iu", "pt": "iuf", "eta": "iuf", "phi": "iuf"})
         self.file = file
-        self.offsets = np.asarray(file["offsets"][:], dtype=np.int64)
+        self.offsets = read_offsets(file, ("pt", "eta", "phi"))
         self.count = len(file["labels"])
-        lengths = {len(file[name]) for name in ("pt", "eta", "phi")}
-        rising = len(self.offsets) == self.count + 1 and self.offsets[0] == 0 and (np.diff(self.offsets) >= 0).all()
-        if not rising or lengths != {int(self.offsets[-1])}:
-            raise InputError("the offsets do not match the labels or the constituents")
 
     def load(self, start: int, stop: int) -> tuple[NDArray[Any], ...]:
         """Rows start to stop."""
         first, last = self.offsets[start], self.offsets[stop]
-        flat = (self.file[name][first:last] for name in ("pt", "eta", "phi"))
+        flat = (_single(self.file[name][first:last]) for name in ("pt", "eta", "phi"))
         counts = np.diff(self.offsets[start : stop + 1])
         return (self.file["labels"][start:stop], counts, *flat, np.ones(stop - start, dtype=bool))
 
@@ -76,22 +116,43 @@ class Npz:
             raise
         except ValueError as error:
             raise InputError(f"the npz file cannot be read: {error}") from error
+        self._check()
         self.count = len(self.arrays["label"])
         self.offsets = offsets_of(self.arrays["count"])
-        lengths = {len(self.arrays[name]) for name in ("pt", "deta", "dphi")}
-        if lengths != {int(self.offsets[-1])} or self.arrays["jet"].shape != (self.count, 4):
-            raise InputError("the arrays of the npz file do not match each other in length")
+
+    def _check(self) -> None:
+        """Refuse arrays whose shapes, types or lengths do not belong together."""
+        kinds = {"label": "biuf", "count": "iu", "pt": "iuf", "deta": "iuf", "dphi": "iuf"}
+        for name, allowed in kinds.items():
+            check_flat(name, self.arrays[name], allowed)
+        label, count, jet, pt = (self.arrays[name] for name in ("label", "count", "jet", "pt"))
+        if jet.shape != (len(label), 4) or jet.dtype.kind not in "iuf":
+            raise InputError(f"'jet' has the shape {jet.shape} and type {jet.dtype}, expected real ({len(label)}, 4)")
+        if len(count) != len(label):
+            raise InputError(f"'count' has {len(count)} entries, but 'label' has {len(label)}")
+        if (wrong := np.flatnonzero((count < 0) | (count > len(pt)))).size:
+            raise InputError(f"row {wrong[0]} has a count of {count[wrong[0]]}, but there are {len(pt)} constituents")
+        total = int(count.sum(dtype=np.int64))
+        for name in ("pt", "deta", "dphi"):
+            if len(self.arrays[name]) != total:
+                raise InputError(f"{name!r} has {len(self.arrays[name])} entries, but 'count' sums to {total}")
 
     def load(self, start: int, stop: int) -> tuple[NDArray[Any], ...]:
         """Rows start to stop."""
         flat = slice(self.offsets[start], self.offsets[stop])
         counts = self.arrays["count"][start:stop].astype(np.int64)
         axis = np.repeat(self.arrays["jet"][start:stop, 1:3].astype(np.float64), counts, axis=0)
-        eta = axis[:, 0] + self.arrays["deta"][flat] / ANGLE_UNIT
-        phi = wrap(axis[:, 1] + self.arrays["dphi"][flat] / ANGLE_UNIT)
-        pt = self.arrays["pt"][flat].astype(np.float32)
+        with np.errstate(invalid="ignore"):
+            eta = axis[:, 0] + self.arrays["deta"][flat] / ANGLE_UNIT
+            phi = wrap(axis[:, 1] + self.arrays["dphi"][flat] / ANGLE_UNIT)
         ones = np.ones(stop - start, dtype=bool)
-        return (self.arrays["label"][start:stop], counts, pt, eta.astype(np.float32), phi.astype(np.float32), ones)
+        return (
+            self.arrays["label"][start:stop],
+            counts,
+            _single(self.arrays["pt"][flat]),
+            *map(_single, (eta, phi)),
+            ones,
+        )
 
 
 class Writer:

@@ -1,5 +1,6 @@
 """The figures of a file of jets or images, written beside their numbers."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,27 @@ from numpy.typing import NDArray
 
 from normae.errors import InputError
 from normae.files import atomic_path
-from normae.jets.container import Jets
+from normae.jets.container import BadJet, Jets
 from normae.jets.imaging import SIDE, images
-from normae.jets.pipeline import file_observables, parts_of_file, write_columns
+from normae.jets.pipeline import bad_row, file_observables, in_frame, parts_of_file, write_columns
 from normae.jets.reader import Rows
 from normae.jets.show import image_page, observables_page
+
+
+def _pictures(path: str | Path, rows: Rows, options: dict[str, Any]) -> Iterator[tuple[Any, Any, Any]]:
+    """(labels, images without filter, images with it) of a file, piece by piece; of sparse images both are filtered."""
+    done = 0
+    for labels, part, _ in parts_of_file(path, rows, **options):
+        if not isinstance(part, Jets):
+            yield labels, part, part
+            continue
+        good = in_frame(part) if options.get("skip_bad") else np.ones(len(part), dtype=bool)
+        jets = part if good.all() else part[good]
+        try:
+            yield labels[good], images(jets, sigma=0), images(jets)
+        except BadJet as error:
+            raise bad_row(path, rows, done + error.jet, error.problem) from error
+        done += len(part)
 
 
 def mean_images(path: str | Path, rows: Rows = None, **options: Any) -> tuple[dict[int, Any], dict[int, Any]]:
@@ -23,8 +40,7 @@ def mean_images(path: str | Path, rows: Rows = None, **options: Any) -> tuple[di
     sums: dict[int, NDArray[np.float64]] = {}
     firsts: dict[int, NDArray[np.float32]] = {}
     counts: dict[int, int] = {}
-    for labels, part, _ in parts_of_file(path, rows, **options):
-        sharp, smooth = (images(part, sigma=0), images(part)) if isinstance(part, Jets) else (part, part)
+    for labels, sharp, smooth in _pictures(path, rows, options):
         for label in np.unique(labels).tolist():
             chosen = labels == label
             sums[label] = sums.get(label, np.zeros((SIDE, SIDE))) + sharp[chosen, 0].sum(axis=0, dtype=np.float64)

@@ -7,7 +7,7 @@ many follow. A finished block is kept in FILE.parts/ until the file is whole; a 
 
 import json
 import multiprocessing
-import shutil
+import re
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -30,6 +30,7 @@ PT_RANGE = (550.0, 650.0)
 MAX_ETA = 2.0
 MAX_CONSTITUENTS = 200
 MAX_BATCH = 100
+_OWN = re.compile(r"\.?block-\d{5,}-\d+(\.[0-9a-f]{8}\.part)?\.h5|recipe\.json|\.recipe\.[0-9a-f]{8}\.part\.json")
 
 
 @dataclass(frozen=True)
@@ -103,17 +104,41 @@ def _part(folder: Path, block: int, size: int) -> Path:
     return folder / f"block-{block:05d}-{size}.h5"
 
 
-def _prepare(job: Job, folder: Path) -> None:
-    """Make the folder of parts, or make sure that what is there belongs to this run."""
+def _parts(path: Path) -> Path:
+    return path.with_name(path.name + ".parts")
+
+
+def check_run(job: Job, path: str | Path, workers: int = 1) -> None:
+    """Refuse a run that cannot be done, before anything is written; parts that are there must belong to this run."""
+    path = Path(path)
+    if workers < 1:
+        raise InputError(f"expected at least one worker, got {workers}")
+    if path.exists():
+        raise InputError(f"{path} is there already: remove it first")
+    folder = _parts(path)
     recipe = folder / "recipe.json"
-    if recipe.exists():
+    if not recipe.exists():
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder} is there, but is no folder of a stopped run: move it away first")
+        return
+    try:
         there = json.loads(recipe.read_text(encoding="utf-8"))
-        if there != job.attributes():
-            changed = [k for k, v in job.attributes().items() if there.get(k) != v]
-            raise InputError(f"{folder} holds blocks of another run ({', '.join(changed)} differ): remove it first")
-    else:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(recipe, job.attributes())
+    except (ValueError, OSError) as error:
+        raise InputError(f"{recipe} is damaged ({error}): remove {folder} first") from error
+    if not isinstance(there, dict):
+        raise InputError(f"{recipe} is damaged (no table of settings): remove {folder} first")
+    if there != job.attributes():
+        changed = [k for k, v in job.attributes().items() if there.get(k) != v] or sorted(there)
+        raise InputError(f"{folder} holds blocks of another run ({', '.join(changed)} differ): remove it first")
+
+
+def _clean(folder: Path) -> None:
+    """Remove the blocks and the recipe, and the folder if nothing else is in it."""
+    for file in list(folder.iterdir()):
+        if _OWN.fullmatch(file.name) and file.is_file():
+            file.unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def generate(job: Job, path: str | Path, workers: int = 1, progress: Callable[[int], None] = lambda _: None) -> None:
@@ -122,12 +147,11 @@ def generate(job: Job, path: str | Path, workers: int = 1, progress: Callable[[i
     `progress` is called with the number of jets of each block that is done, also of those found from an earlier run.
     """
     path = Path(path)
-    if workers < 1:
-        raise InputError(f"expected at least one worker, got {workers}")
-    if path.exists():
-        raise InputError(f"{path} is there already: remove it first")
-    folder = path.with_name(path.name + ".parts")
-    _prepare(job, folder)
+    check_run(job, path, workers)
+    folder = _parts(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "recipe.json").exists():
+        write_json(folder / "recipe.json", job.attributes())
     sizes = dict(enumerate(job.blocks()))
     done = {b: n for b, n in sizes.items() if _part(folder, b, n).exists()}
     for size in done.values():
@@ -136,7 +160,7 @@ def generate(job: Job, path: str | Path, workers: int = 1, progress: Callable[[i
     with atomic_path(path) as temporary, Writer(temporary, job.attributes()) as out:
         for block, size in sizes.items():
             out.append(read(_part(folder, block, size)))
-    shutil.rmtree(folder)
+    _clean(folder)
 
 
 def _run(job: Job, folder: Path, todo: dict[int, int], workers: int, progress: Callable[[int], None]) -> None:

@@ -1,5 +1,6 @@
 """From file to file: what the commands call. Chunk by chunk, so that memory does not grow with the input's tables."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ from numpy.typing import NDArray
 
 from normae.errors import InputError
 from normae.files import atomic_path
-from normae.jets.container import Jets
+from normae.jets.container import BadJet, Jets
 from normae.jets.formats import Writer
 from normae.jets.imaging import pixelate, preprocess
 from normae.jets.reader import Rows, chunks, info, row_range
 from normae.jets.sparse import SparseImages, is_images, join_images, read_images, sparse_images, write_images
-from normae.jets.substructure import NAMES, THRESHOLD, observables
+from normae.jets.substructure import NAMES, THRESHOLD, check_threshold, observables, usable
 
 BATCH = 1024
 SUFFIXES = (".csv", ".parquet", ".npz")
@@ -27,6 +28,7 @@ def convert(
     path: str | Path, out: str | Path, rows: Rows = None, *, skip_bad: bool = False, key: str = "table"
 ) -> tuple[int, int]:
     """Write the jets of any file in our own format; (jets written, jets skipped)."""
+    check_output(path, out)
     written = skipped = 0
     with atomic_path(out) as temporary, Writer(temporary, {"source": Path(path).name}) as writer:
         for part in chunks(path, rows, skip_bad=skip_bad, key=key):
@@ -45,19 +47,35 @@ def convert_images(
     dtype: Any = np.float16,
 ) -> tuple[int, int]:
     """Write the sparse images of the jets of a file; (images written, jets skipped)."""
+    check_output(path, out)
     parts: list[SparseImages] = []
-    skipped, start = 0, row_range(rows, info(path, key).jets)[0]
+    skipped = done = 0
     for jets in chunks(path, rows, skip_bad=skip_bad, key=key):
-        inside = _in_frame(jets) if skip_bad else np.ones(len(jets), dtype=bool)
-        parts.append(sparse_images(jets[inside] if not inside.all() else jets, dtype, start))
-        start += len(jets)
+        inside = in_frame(jets) if skip_bad else np.ones(len(jets), dtype=bool)
+        try:
+            parts.append(sparse_images(jets[inside] if not inside.all() else jets, dtype, done))
+        except BadJet as error:
+            raise bad_row(path, rows, error.jet, error.problem) from error
+        done += len(jets)
         skipped += jets.skipped + int((~inside).sum())
     images = join_images(parts)
     write_images(out, images)
     return len(images), skipped
 
 
-def _in_frame(jets: Jets) -> NDArray[np.bool_]:
+def check_output(path: str | Path, out: str | Path) -> None:
+    """Refuse to write a file onto its own source, before any work is done."""
+    if Path(path).exists() and Path(out).exists() and Path(path).samefile(out):
+        raise InputError(f"{out}: the output is the input itself; give it another name")
+
+
+def bad_row(path: str | Path, rows: Rows, place: int, problem: str) -> InputError:
+    """The error of a jet or image that is bad, at `place` among the `rows` of a file."""
+    row = row_range(rows, sys.maxsize)[0] + place
+    return InputError(f"{path}: row {row} {problem} (--skip-bad drops such jets)")
+
+
+def in_frame(jets: Jets) -> NDArray[np.bool_]:
     """Whether a jet has a constituent inside the image's frame, with shape (N,)."""
     return np.asarray(np.diff(pixelate(preprocess(jets)).offsets) > 0)
 
@@ -70,10 +88,12 @@ def parts_of_file(
         for jets in chunks(path, rows, skip_bad=skip_bad, key=key):
             yield jets.labels, jets, jets.skipped
         return
-    images = read_images(path, rows)
+    images = read_images(path, rows, skip_bad=skip_bad)
     for start in range(0, len(images), BATCH):
         batch = slice(start, start + BATCH)
-        yield images.labels[batch], images.dense(batch), 0
+        yield images.labels[batch], images.dense(batch), images.skipped if start == 0 else 0
+    if len(images) == 0:
+        yield images.labels, images.dense(), images.skipped
 
 
 def file_observables(
@@ -85,12 +105,19 @@ def file_observables(
     threshold: float = THRESHOLD,
 ) -> tuple[dict[str, NDArray[Any]], int]:
     """Columns label, eta, phi, mass, tau1, tau2, tau3 of a file of jets or of images; and the jets skipped."""
+    check_threshold(threshold)
     columns: dict[str, list[NDArray[Any]]] = {name: [] for name in ("label", *NAMES)}
-    skipped = 0
-    for labels, jets, dropped in parts_of_file(path, rows, skip_bad=skip_bad, key=key):
-        skipped += dropped
-        columns["label"].append(labels)
-        for name, values in observables(jets, threshold).items():
+    skipped = done = 0
+    for labels, part, dropped in parts_of_file(path, rows, skip_bad=skip_bad, key=key):
+        good = usable(part, threshold) if skip_bad else np.ones(len(labels), dtype=bool)
+        skipped += dropped + int((~good).sum())
+        columns["label"].append(labels[good])
+        try:
+            found = observables(part if good.all() else part[good], threshold)
+        except BadJet as error:
+            raise bad_row(path, rows, done + error.jet, error.problem) from error
+        done += len(labels)
+        for name, values in found.items():
             columns[name].append(values)
     return {name: np.concatenate(parts) if parts else np.zeros(0) for name, parts in columns.items()}, skipped
 
@@ -116,7 +143,7 @@ def write_columns(path: str | Path, columns: dict[str, NDArray[Any]]) -> None:
 def summary(path: str | Path, *, skip_bad: bool = False, key: str = "table") -> dict[str, str]:
     """What a file of jets or images holds, as lines to print; each jet is read and checked."""
     if is_images(path):
-        return _images_summary(read_images(path))
+        return _images_summary(read_images(path, skip_bad=skip_bad), skip_bad)
     header = info(path, key)
     labels, counts, totals = [], [], []
     skipped = 0
@@ -141,8 +168,9 @@ def _numbers(labels: NDArray[Any], counts: NDArray[Any], totals: NDArray[Any]) -
     }
 
 
-def _images_summary(images: SparseImages) -> dict[str, str]:
+def _images_summary(images: SparseImages, skip_bad: bool) -> dict[str, str]:
     counts = np.diff(images.offsets)
-    lines = {"format": f"normae-images HDF5, {images.value.dtype}", "images": str(len(images))}
+    lines = {"format": f"normae-images HDF5, {images.value.dtype}", "images": str(len(images) + images.skipped)}
     lines |= {f"{name} (label {k})": str(int((images.labels == k).sum())) for k, name in enumerate(("QCD", "top"))}
-    return lines | ({"filled pixels": f"mean {counts.mean():.1f}"} if len(images) else {})
+    lines |= {"filled pixels": f"mean {counts.mean():.1f}"} if len(images) else {}
+    return lines | ({"bad images": str(images.skipped)} if skip_bad else {})

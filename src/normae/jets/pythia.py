@@ -6,6 +6,7 @@ loses about 1 % of the accepted jets. Events come in batches as flat arrays, so 
 """
 
 import importlib
+import math
 import os
 import sys
 import time
@@ -23,6 +24,7 @@ from normae.jets.container import Float64, Int64, offsets_of
 
 NEUTRINOS = (12, 14, 16)
 JET_RADIUS = 0.8
+TOP_MASSES = (100.0, 250.0)
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,9 @@ class Process:
     def __post_init__(self) -> None:
         if self.kind not in ("qcd", "top"):
             raise InputError(f"expected qcd or top, got {self.kind!r}")
+        low, high = TOP_MASSES
+        if not (math.isfinite(self.top_mass) and low <= self.top_mass <= high):
+            raise InputError(f"expected a top mass from {low:g} to {high:g} GeV, got {self.top_mass}")
 
     @property
     def label(self) -> int:
@@ -129,10 +134,10 @@ class Events:
         self.hook = _preselection(pythia8, process.window)
         for command in process.commands(seed):
             if not self.pythia.readString(command):
-                raise RuntimeError(f"Pythia does not know {command!r}")
+                raise InputError(f"Pythia refuses the setting {command!r}")
         self.pythia.setUserHooksPtr(self.hook)
         if not self.pythia.init():
-            raise RuntimeError("Pythia could not be initialized")
+            raise InputError(f"Pythia could not be initialized for {process}")
         self._charges: dict[int, float] = {}
 
     def next(self, count: int) -> Batch:

@@ -1,9 +1,11 @@
 """Jets from files: one reader for all formats, by row range, in chunks, with bounded memory.
 
 A format is recognized by its content, not by its name. Each chunk is checked before it is passed on: momenta finite,
-some pT, label 0 or 1. Constituents without pT are padding and are dropped; the others are put in order of falling pT.
+some pT, |eta| at most 30, label 0 or 1. Constituents without pT are padding and are dropped; the others are put in
+order of falling pT.
 """
 
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -16,13 +18,21 @@ from numpy.typing import NDArray
 
 from normae.errors import InputError
 from normae.jets.container import Jets, falling_order, offsets_of
-from normae.jets.formats import FORMAT, Npz, Ragged
+from normae.jets.formats import FORMAT, IMAGES, Npz, Ragged, text_of
 from normae.jets.tables import Table
 from normae.jets.threads import in_order
 
 Rows = int | tuple[int, int] | slice | range | None
 CHUNK = 2048
-_REASONS = ("", "a momentum that is not finite", "a label that is not 0 or 1", "a negative pT", "no energy")
+MAX_ETA = 30.0
+_REASONS = (
+    "",
+    "a momentum that is not finite",
+    "a label that is not 0 or 1",
+    "a negative pT",
+    "no energy",
+    f"a constituent with |eta| above {MAX_ETA:g}",
+)
 
 
 class Source(Protocol):
@@ -66,7 +76,10 @@ def _open(path: Path, key: str) -> Iterator[Source]:
         return
     with _hdf5(path, magic) as file:
         try:
-            yield Ragged(file) if _text(file.attrs.get("format")) == FORMAT else Table(file, key)
+            kind = text_of(file.attrs.get("format"))
+            if kind == IMAGES:
+                raise InputError("the file holds images already, where jets are expected")
+            yield Ragged(file) if kind == FORMAT else Table(file, key)
         except (OSError, RuntimeError) as error:
             raise InputError(f"the file is truncated or damaged ({_first_line(error)})") from error
 
@@ -82,29 +95,38 @@ def _hdf5(path: Path, magic: bytes) -> Iterator[h5py.File]:
         yield file
 
 
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
 def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
+def _whole(value: Any, rows: Any) -> int:
+    """A border of `rows` as an integer."""
+    try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise InputError(f"rows must be an integer, a slice or (start, stop), got {rows!r}") from None
+
+
 def row_range(rows: Rows, count: int) -> tuple[int, int]:
     """(start, stop) within `count` jets. An integer means that many from the start; nothing is clamped."""
-    if isinstance(rows, tuple):
+    start: Any
+    stop: Any
+    if isinstance(rows, tuple) and len(rows) == 2:
         start, stop = rows
     elif isinstance(rows, slice | range):
         if rows.step not in (None, 1):
             raise InputError(f"rows must be contiguous, got a step of {rows.step}")
-        start, stop = rows.start or 0, count if rows.stop is None else rows.stop
+        start, stop = 0 if rows.start is None else rows.start, count if rows.stop is None else rows.stop
     else:
-        start, stop = 0, count if rows is None else int(rows)
+        start, stop = 0, count if rows is None else rows
+    start, stop = _whole(start, rows), _whole(stop, rows)
     if start < 0 or stop < start:
         raise InputError(f"rows {start}:{stop} is not a range of rows")
     if stop > count:
         raise InputError(f"rows {start}:{stop} asked, but the file has {count} jets")
-    return int(start), int(stop)
+    return start, stop
 
 
 def _edges(start: int, stop: int, size: int, alignment: int) -> list[int]:
@@ -118,6 +140,7 @@ def _problems(labels: NDArray[Any], jet: NDArray[Any], flat: tuple[NDArray[Any],
     """For each jet an index into the reasons, 0 where the jet is good; shape (n,)."""
     pt = flat[0]
     problem = np.zeros(len(labels), dtype=np.int8)
+    problem[jet[(np.abs(flat[1]) > MAX_ETA) & (pt != 0)]] = 5
     problem[np.bincount(jet, weights=np.maximum(pt, 0), minlength=len(labels)) == 0] = 4
     problem[jet[pt < 0]] = 3
     problem[~np.isin(labels, (0, 1))] = 2
@@ -136,6 +159,8 @@ def _in_order(offsets: NDArray[Any], pt: NDArray[Any]) -> bool:
 def _plainly_good(labels: NDArray[Any], counts: NDArray[Any], flat: tuple[NDArray[Any], ...], finite: Any) -> bool:
     """A quick test that passes only if all jets are good and nothing is padding; a sum finds what is not finite."""
     if len(labels) == 0 or not finite.all() or counts.min() == 0 or not np.isin(labels, (0, 1)).all():
+        return False
+    if not (flat[1].min() >= -MAX_ETA and flat[1].max() <= MAX_ETA):
         return False
     return bool(flat[0].min() > 0 and all(np.isfinite(values.sum()) for values in flat))
 

@@ -19,23 +19,28 @@ from numpy.typing import NDArray
 from normae.errors import InputError
 from normae.files import atomic_path
 from normae.jets.container import Float32, Int64, Jets, offsets_of
+from normae.jets.formats import IMAGES, check_datasets, check_version, read_offsets, text_of
 from normae.jets.imaging import SIDE, SIGMA, Pixels, dense, gaussian, normalize, pixelate, preprocess
 from normae.jets.reader import Rows, row_range
 from normae.jets.threads import map_blocks
 
-FORMAT = "normae-images"
+FORMAT = IMAGES
 VERSION = 1
 BLOCK = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class SparseImages:
-    """N images with P filled pixels in all: labels with shape (N,), offsets (N + 1,), pixel and value (P,)."""
+    """N images with P filled pixels in all: labels with shape (N,), offsets (N + 1,), pixel and value (P,).
+
+    `skipped` is the number of bad images that a reader dropped on the way.
+    """
 
     labels: NDArray[np.int8]
     offsets: Int64
     pixel: NDArray[np.uint16]
     value: NDArray[Any]
+    skipped: int = 0
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -94,26 +99,57 @@ def is_images(path: str | Path) -> bool:
         return False
     try:
         with h5py.File(path, "r") as file:
-            return bool(file.attrs.get("format") == FORMAT)
+            return text_of(file.attrs.get("format")) == FORMAT
     except OSError:
         return False
 
 
-def read_images(path: str | Path, rows: Rows = None) -> SparseImages:
-    """Read sparse images, all or a contiguous run of rows."""
+def read_images(path: str | Path, rows: Rows = None, *, skip_bad: bool = False) -> SparseImages:
+    """Read sparse images, all or a contiguous run of rows; `skip_bad` drops and counts bad ones instead of raising."""
     if not is_images(path):
         raise InputError(f"{path}: not a file of jet images (`normae jets images` writes one)")
-    with h5py.File(path, "r") as file:
-        try:
-            start, stop = row_range(rows, len(file["labels"]))
-            offsets = file["offsets"][start : stop + 1]
-            first, last = offsets[0], offsets[-1]
-            pixel, value = file["pixel"][first:last], file["value"][first:last]
-            images = SparseImages(file["labels"][start:stop], offsets - first, pixel, value)
-        except (KeyError, OSError) as error:
-            raise InputError(f"{path}: the file of images is damaged ({error})") from error
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
-    if len(pixel) and int(pixel.max()) >= SIDE * SIDE:
-        raise InputError(f"{path}: a pixel index of {pixel.max()} lies outside the {SIDE}x{SIDE} frame")
-    return images
+    try:
+        with h5py.File(path, "r") as file:
+            return _load(file, rows, skip_bad)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except (KeyError, OSError, RuntimeError) as error:
+        raise InputError(f"{path}: the file of images is damaged ({error})") from error
+
+
+def _load(file: h5py.File, rows: Rows, skip_bad: bool) -> SparseImages:
+    """The images of an open file, each of them checked."""
+    check_version(file, VERSION)
+    check_datasets(file, {"labels": "biuf", "offsets": "iu", "pixel": "iu", "value": "iuf"})
+    offsets = read_offsets(file, ("pixel", "value"))
+    start, stop = row_range(rows, len(offsets) - 1)
+    offsets = offsets[start : stop + 1]
+    first, last = offsets[0], offsets[-1]
+    labels, pixel, value = file["labels"][start:stop], file["pixel"][first:last], file["value"][first:last]
+    image = np.repeat(np.arange(stop - start), np.diff(offsets))
+    bad = _bad_images(labels, image, pixel, value, None if skip_bad else start)
+    keep = ~bad[image]
+    counts = np.diff(offsets)[~bad]
+    labels, pixel = labels[~bad].astype(np.int8), pixel[keep].astype(np.uint16)
+    return SparseImages(labels, offsets_of(counts), pixel, value[keep], int(bad.sum()))
+
+
+def _bad_images(
+    labels: NDArray[Any], image: Int64, pixel: NDArray[Any], value: NDArray[Any], first: int | None
+) -> NDArray[np.bool_]:
+    """Which images are bad, with shape (n,); where `first` is given, the first of them raises, counted from it."""
+    with np.errstate(all="ignore"):
+        wrong_value = ~np.isfinite(value.astype(np.float32)) | (value < 0)
+    problems = {
+        "a label that is not 0 or 1": np.flatnonzero(~np.isin(labels, (0, 1))),
+        f"a pixel index outside the {SIDE}x{SIDE} frame": image[(pixel < 0) | (pixel >= SIDE * SIDE)],
+        "a value that is negative or not finite": image[wrong_value],
+    }
+    bad = np.zeros(len(labels), dtype=bool)
+    for found in problems.values():
+        bad[found] = True
+    if first is not None and bad.any():
+        row = int(np.argmax(bad))
+        reason = next(text for text, found in problems.items() if row in found)
+        raise InputError(f"row {first + row} has {reason} (--skip-bad drops such images)")
+    return bad

@@ -12,6 +12,7 @@ the mass is then in units of the jet's pT. The Gaussian filter spreads a jet ove
 intensity; the threshold keeps those that matter.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -29,18 +30,38 @@ BLOCK = 512
 NAMES = ("eta", "phi", "mass", "tau1", "tau2", "tau3")
 
 
+def check_threshold(threshold: float) -> None:
+    """Refuse a threshold that is not a finite number of 0 or more."""
+    if not (math.isfinite(threshold) and threshold >= 0):
+        raise InputError(f"expected a threshold that is finite and 0 or more, got {threshold}")
+
+
+def usable(part: Jets | NDArray[Any], threshold: float = THRESHOLD) -> NDArray[np.bool_]:
+    """Whether observables can be made of each jet, or of each image with shape (N, 1, 40, 40); shape (N,)."""
+    from normae.jets.cluster import CAPACITY
+
+    if isinstance(part, Jets):
+        return np.asarray(part.counts <= CAPACITY)
+    flat = part.reshape(len(part), SIDE * SIDE)
+    return np.asarray(np.isfinite(flat).all(axis=1) & (flat > threshold).any(axis=1))
+
+
 def jets_of_images(images: NDArray[Any], threshold: float = THRESHOLD) -> Jets:
     """The pixels above `threshold` of images with shape (N, 1, 40, 40) or (N, 40, 40), as constituents."""
+    check_threshold(threshold)
     images = np.asarray(images)
     if images.shape[1:] not in ((1, SIDE, SIDE), (SIDE, SIDE)):
         raise InputError(f"expected images of shape (N, 1, {SIDE}, {SIDE}), got {images.shape}")
-    flat = images.reshape(len(images), -1)
+    if images.dtype.kind not in "biuf":
+        raise InputError(f"expected images of real numbers, got {images.dtype}")
+    flat = images.reshape(len(images), SIDE * SIDE)
     if not np.isfinite(flat).all():
-        raise InputError(f"image {np.argmin(np.isfinite(flat).all(axis=1))} has a pixel that is not finite")
+        row = int(np.argmin(np.isfinite(flat).all(axis=1)))
+        raise BadJet(row, "has a pixel that is not finite", "image")
     jet, pixel = np.nonzero(flat > threshold)
     counts = np.bincount(jet, minlength=len(images))
     if (empty := np.flatnonzero(counts == 0)).size:
-        raise InputError(f"image {empty[0]} has no pixel above {threshold}")
+        raise BadJet(int(empty[0]), f"has no pixel above {threshold}", "image")
     return from_counts(np.zeros(len(images)), counts, flat[jet, pixel], *pixel_to_plane(pixel))
 
 
