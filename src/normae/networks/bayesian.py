@@ -27,6 +27,9 @@ from normae.networks.mlp import MLP
 from normae.networks.parameters import Layout, call, prefixed
 from normae.random import Generators, normal
 
+Which = Literal["last", "decoder", "all"]
+"""Which weights are Bayesian: the last layer of the decoder, the whole decoder, or all."""
+
 
 @dataclass(frozen=True)
 class BayesianConfig:
@@ -41,7 +44,7 @@ class BayesianConfig:
             a shared draw for the chain and fresh local noise in E+ and E-, which destroys the posterior.
     """
 
-    layers: Literal["last", "decoder", "all"] = "last"
+    layers: Which = "last"
     prior_width: float = 1.0
     initial_width: float = 0.01
     pretraining: Literal["local", "shared"] = "local"
@@ -71,9 +74,14 @@ def last_layer(layout: Layout) -> str:
     return names[-1].rpartition(".")[0] + "."
 
 
-def bayesian_columns(layout: Layout, layers: Literal["last", "decoder", "all"]) -> Tensor:
+def parameter_prefix(layout: Layout, layers: Which) -> str:
+    """What the names of the Bayesian parameters begin with."""
+    return {"last": last_layer(layout), "decoder": "decoder.", "all": ""}[layers]
+
+
+def bayesian_columns(layout: Layout, layers: Which) -> Tensor:
     """Columns of the flat weights that are Bayesian, shape (B,)."""
-    prefix = {"last": last_layer(layout), "decoder": "decoder.", "all": ""}[layers]
+    prefix = parameter_prefix(layout, layers)
     start, found = 0, []
     for name, size in zip(layout.names, layout.sizes, strict=True):
         if name.startswith(prefix):

@@ -114,6 +114,8 @@ class Trainer:
         self.rate = torch.zeros(members, device=device)
         self.temperature_rate = torch.zeros(members, device=device)
         self.keep = torch.zeros((), device=device)
+        kept = 0 if self.schedules.swag is None else self.schedules.swag.snapshots
+        self.snapshots = weights.new_zeros(members, kept, weights.shape[1])
         self.optimizer = Adam(self.weights)
         self.temperature_optimizer = Adam(self.log_temperature)
 
@@ -162,6 +164,7 @@ class Trainer:
             "rollbacks": self.rollbacks,
             "position": self.position,
             "sums": self.sums,
+            "snapshots": self.snapshots,
         }
         parts |= {f"adam.{name}": value for name, value in self.optimizer.state().items()}
         parts |= {f"temperature_adam.{name}": value for name, value in self.temperature_optimizer.state().items()}
@@ -260,6 +263,17 @@ class Trainer:
         self.keep.fill_(min(decay, (self.iteration + 1) / (self.iteration + 10)))
         self._iterate()
         self.position[1] += 1
+        self._keep_snapshot()
+
+    def _keep_snapshot(self) -> None:
+        """The weights of this iteration, where it is one of those that SWA-Gaussian asks for."""
+        if self.schedules.swag is None or self.phase != 1:
+            return
+        kept, total = self.schedules.swag.snapshots, self.iterations(1)
+        first = total - max(kept, round(self.schedules.swag.share * total))
+        done = self.iteration - first
+        if done > 0 and done * kept // (total - first) > (done - 1) * kept // (total - first):
+            self.snapshots[:, done * kept // (total - first) - 1] = self.weights
 
     def _shuffle(self, epoch: int) -> Tensor:
         """The order of events in an epoch, with shape (S, N): from the seed alone, so nothing has to be stored."""
@@ -408,6 +422,8 @@ class Trainer:
 
     def result(self) -> tuple[Tensor, Tensor, Tensor]:
         """Rows of weights and rho (S, P + B), temperatures (S,) and step sizes (2, S), averaged where asked for."""
+        if self.schedules.swag is not None:
+            return self.snapshots.mean(1), self.average_log_temperature.exp().flatten(), self.log_sizes.exp()
         if self.schedules.training.average > 0:
             return self.average, self.average_log_temperature.exp().flatten(), self.log_sizes.exp()
         return self.weights, self.log_temperature.exp().flatten(), self.log_sizes.exp()
