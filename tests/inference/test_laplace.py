@@ -67,9 +67,9 @@ def test_the_variance_of_the_score_is_the_exact_one(layers):
     exact = (centred @ torch.linalg.inv(precision) * centred).sum(1)
     posterior = LaplacePosterior(autoencoder, temperature, fitted, layers)
     score_k = kernel(posterior.linear.pairs(fitted.points)[1], posterior.linear.pairs(x)[1])
-    slopes = torch.cat([fitted.directions @ score_k, -score[None]])
+    slopes = torch.cat([fitted.directions.double() @ score_k, -score[None]])
     slopes = slopes - slopes.mean(1, keepdim=True)
-    found = (fitted.factor.T @ slopes).square().sum(0)
+    found = (fitted.factor.double().T @ slopes).square().sum(0)
     assert torch.allclose(found, exact, rtol=0.02, atol=1e-6)
 
 

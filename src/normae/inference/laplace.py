@@ -176,7 +176,7 @@ def fit_laplace(
     precision = len(events) * torch.cov(torch.cat(slopes, dim=1), correction=0)
     precision += torch.eye(len(precision), dtype=precision.dtype, device=device) / config.prior_width**2
     factor = torch.linalg.cholesky(torch.linalg.inv(precision))
-    return Laplace(points.float(), directions, factor)
+    return Laplace(points.float(), directions.float(), factor.float())
 
 
 def _directions(products: Tensor, rank: int) -> Tensor:
@@ -185,7 +185,8 @@ def _directions(products: Tensor, rank: int) -> Tensor:
     values, vectors = torch.linalg.eigh(centre @ products @ centre)
     clear = min(rank, int((values > ROUNDING * values[-1]).sum()))
     leading = vectors[:, -clear:] / values[-clear:].sqrt()
-    return (centre @ leading).T.flip(0).contiguous()
+    directions: Tensor = (centre @ leading).T.flip(0).contiguous()
+    return directions
 
 
 class LinearizedEnergy(ReconstructionEnergy):
@@ -205,10 +206,9 @@ class LinearizedEnergy(ReconstructionEnergy):
 
     def __call__(self, x: Tensor) -> Tensor:
         score, pairs = self.linear.pairs(x)
-        moved = kernel(pairs, self.own).unflatten(0, (self.members, -1))
-        slope: Tensor = torch.einsum("nbm,nm->nb", moved, self.mixture).flatten()
-        energy = (score + slope) * self.linear.temperature
-        return energy.to(x.dtype)
+        moved: Tensor = kernel(pairs, self.own).unflatten(0, (self.members, -1))
+        slope = torch.einsum("nbm,nm->nb", moved, self.mixture).flatten()
+        return ((score + slope) * self.linear.temperature).to(x.dtype)
 
     def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Energies (N,) and the latent points (N, d_z) of the network itself."""
@@ -266,6 +266,6 @@ class LaplacePosterior:
         """The factor times standard normal noise."""
         points, directions, factor = self.fitted
         noise = torch.randn(n, len(factor), generator=generator, device=generator.device).to(factor)
-        moved = noise @ factor.T
+        moved = (noise @ factor.T).double()
         temperature = (self.temperature * moved[:, -1].exp()).float()
-        return LinearizedDraws(self.linear, points, moved[:, :-1] @ directions, temperature)
+        return LinearizedDraws(self.linear, points, moved[:, :-1] @ directions.double(), temperature)
