@@ -40,8 +40,9 @@ class BayesianConfig:
         prior_width: s_0 of the prior.
         initial_width: s at the start of the pretraining.
         pretraining: noise of the autoencoder phase; "local" reparameterization (last layer only) or a "shared" draw.
-        training: noise of the NAE phase; "shared" uses one draw for chain, E+ and E-. "local" is what the paper writes:
-            a shared draw for the chain and fresh local noise in E+ and E-, which destroys the posterior.
+        training: noise of the NAE phase; "shared" uses one draw for chain, E+ and E-. "local" is what the paper writes,
+            fresh local noise in E+ and E-, which destroys the posterior. Noise drawn anew at every step of a chain
+            averages out, so that the chain walks on the mean weights.
     """
 
     layers: Which = "last"

@@ -322,7 +322,8 @@ class Trainer:
         temperature = self.log_temperature.exp().flatten()
         sizes = StepSizes(*self.log_sizes.exp())
         draw = self.noise.draw(self.weights, self.generators)
-        chain_energy = self._energy(self.noise.weights(self.weights, draw))
+        local = self.noise.local("training")
+        chain_energy = self._energy(self.noise.mean(self.weights) if local else self.noise.weights(self.weights, draw))
         negative = negatives(
             chain_energy, self.sampling, self.buffer, temperature, sizes, self.batch, self.generators,
             self.backend.runner,
