@@ -114,6 +114,33 @@ def evaluate(
 
 
 @app.command()
+def coverage(group: Folder, device: Device = "auto") -> None:
+    """Judge the error bars of a folder of seeds (train --seeds 0-15) over its trainings: coverage.json and figures/."""
+    from normae.workflow.coverage import coverage_of_group
+
+    numbers = coverage_of_group(group, device)
+    table = Table("over trainings", "value", title=str(group))
+    for name, number in numbers.items():
+        table.add_row(name, str(number))
+    console.print(table)
+
+
+@app.command()
+def laplace(
+    run: Folder,
+    out: Annotated[Path, typer.Option(help="The run folder to write.", show_default=False)],
+    layers: Annotated[str, typer.Option(help="last, decoder or all.")] = "all",
+    prior_width: Annotated[float, typer.Option(help="Of the weights.")] = 1.0,
+    device: Device = "auto",
+) -> None:
+    """Give a trained deterministic run error bars without another training: the linearized network's posterior."""
+    from normae.workflow.linearize import linearize
+
+    linearize(run, out, layers, prior_width, device)
+    console.print(f"With error bars: {out}. Next: normae evaluate {out}", soft_wrap=True)
+
+
+@app.command()
 def report(run: Folder) -> None:
     """Write report.html: one self-contained page about an evaluated run."""
     from normae.workflow.reporting import report as report_run

@@ -6,8 +6,10 @@ covariance of J under the model, which at the optimum is that over the data. Wit
 
     d ~ N(0, (N F + 1/s_0^2)^-1),    F = Cov_data[J],    N the number of training events.
 
-A draw is E_k(x) = E(x) + dE/dw(x) d_k, linear in d_k: with the weights w + d_k themselves, directions that the data
-leave free, and that have the prior's full width, would destroy the network, while to first order they change nothing.
+A draw is s_k(x) = s(x) + J(x) d_k, the score to first order. With the weights w + d_k themselves, directions that the
+data leave free, and that have the prior's full width, would destroy the network, while to first order they change
+nothing. Far from the data, where s is large, J(x) d_k may exceed it, and a first order that goes to minus infinity
+would draw all of Z there: the change saturates at what is left, s_k = s + (s + 1) tanh(J d_k / (s + 1)).
 log T is one more weight, with ds/dlog T = -s; it is not linearized, T_k = T exp(d).
 
 F has as many rows as there are weights. What matters are the hundred directions or so in which N F reaches 1/s_0^2, and
@@ -105,7 +107,9 @@ class Linearization:
             raise InputError("laplace: expected MLPs with a Euclidean latent space; use [bayesian] for other networks")
         self.autoencoder, self.temperature = autoencoder, temperature
         prefix = parameter_prefix(Layout.of(autoencoder), layers)
-        self.encoder, self.decoder = deepcopy(encoder).double(), deepcopy(decoder).double()
+        self.encoder, self.decoder = (
+            deepcopy(network).double().requires_grad_(False) for network in (encoder, decoder)
+        )
         self.free = [
             f"{side}.{name}".startswith(prefix)
             for side, network in (("encoder", encoder), ("decoder", decoder))
@@ -139,6 +143,12 @@ class Linearization:
             back = back @ layers[k].get_parameter("weight")
             back = back if kind is None else ACTIVATIONS[kind].pullback(back, before)
         return residual.square().mean(1) / self.temperature, found
+
+
+def moved(score: Tensor, slope: Tensor) -> Tensor:
+    """s_k from s with shape (N,) and J d_k with shape (..., N)."""
+    reach = score + 1
+    return score + reach * torch.tanh(slope / reach)
 
 
 def kernel(first: Sequence[Pair], second: Sequence[Pair]) -> Tensor:
@@ -190,7 +200,7 @@ def _directions(products: Tensor, rank: int) -> Tensor:
 
 
 class LinearizedEnergy(ReconstructionEnergy):
-    """E(x) + dE/dw(x) d_k of n draws side by side.
+    """E_k of n draws side by side.
 
     Args:
         linear: the network to first order.
@@ -206,9 +216,9 @@ class LinearizedEnergy(ReconstructionEnergy):
 
     def __call__(self, x: Tensor) -> Tensor:
         score, pairs = self.linear.pairs(x)
-        moved: Tensor = kernel(pairs, self.own).unflatten(0, (self.members, -1))
-        slope = torch.einsum("nbm,nm->nb", moved, self.mixture).flatten()
-        return ((score + slope) * self.linear.temperature).to(x.dtype)
+        products: Tensor = kernel(pairs, self.own).unflatten(0, (self.members, -1))
+        slope = torch.einsum("nbm,nm->nb", products, self.mixture).flatten()
+        return (moved(score, slope) * self.linear.temperature).to(x.dtype)
 
     def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Energies (N,) and the latent points (N, d_z) of the network itself."""
@@ -233,8 +243,8 @@ class LinearizedDraws:
         pieces = []
         for piece in torch.split(x, CHUNK):
             score, pairs = self.linear.pairs(piece)
-            pieces.append(score + self.mixture @ kernel(self.own, pairs))
-        return (torch.cat(pieces, dim=1) * self.linear.temperature).to(x)
+            pieces.append(moved(score, self.mixture @ kernel(self.own, pairs)))
+        return (torch.cat(pieces, dim=1) * self.linear.temperature).to(x.dtype)
 
     def stacked(self) -> LinearizedEnergy:
         """The energies side by side."""
@@ -266,6 +276,6 @@ class LaplacePosterior:
         """The factor times standard normal noise."""
         points, directions, factor = self.fitted
         noise = torch.randn(n, len(factor), generator=generator, device=generator.device).to(factor)
-        moved = (noise @ factor.T).double()
-        temperature = (self.temperature * moved[:, -1].exp()).float()
-        return LinearizedDraws(self.linear, points, moved[:, :-1] @ directions.double(), temperature)
+        changes = (noise @ factor.T).double()
+        temperature = (self.temperature * changes[:, -1].exp()).float()
+        return LinearizedDraws(self.linear, points, changes[:, :-1] @ directions.double(), temperature)

@@ -1,36 +1,105 @@
-"""The figures of a run: figures 1 to 3 of the paper, the learned density, and the course of the training."""
+"""The figures of a run: those of sections 3.2 and 3.3 and of appendix C.1, and the course of the training."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from normae.figures import (
+    Curve,
+    coverage_by_region_maps,
+    coverage_curves,
     density_map,
     deviation_map,
     figure_style,
     likelihood_correlation,
     marginal,
     new_figure,
+    pull_histogram,
     region_map,
     training_curves,
+    uncertainty_maps,
 )
 from normae.report import save_figure
 from normae.runs import RunFolder
-from normae.statistics import Estimate, regions, relative_deviation
+from normae.statistics import (
+    Estimate,
+    confidence_levels,
+    coverage,
+    coverage_by_region,
+    density_pulls,
+    pulls,
+    regions,
+    relative_deviation,
+)
 from normae.workflow.evaluate import DensityTest
+from normae.workflow.posterior import PosteriorTest
+
+Test = DensityTest | PosteriorTest
 
 
 def draw_run(run: RunFolder, test: DensityTest, metrics: dict[str, Estimate]) -> None:
     """Write every figure of the run into its figures/ folder."""
     with figure_style():
-        _draw_marginals(run, test)
+        _draw_marginals(run, test, [(learned, None) for _, learned in _marginals(test)])
         _draw_grid(run, test, metrics)
         _draw_test(run, test, metrics)
         _draw_density(run, test)
         _draw_training(run)
 
 
-def _marginals(test: DensityTest) -> list[tuple[np.ndarray, np.ndarray]]:
+def draw_posterior(run: RunFolder, test: PosteriorTest, metrics: dict[str, Estimate]) -> None:
+    """Write every figure of a Bayesian run into its figures/ folder."""
+    with figure_style():
+        _draw_marginals(run, test, test.marginals)
+        _draw_grid(run, test, metrics)
+        _draw_test(run, test, metrics)
+        _draw_uncertainties(run, test)
+        _draw_coverage(run, test)
+        _draw_training(run)
+
+
+def _draw_uncertainties(run: RunFolder, test: PosteriorTest) -> None:
+    size = len(test.axis)
+    score, density = (tuple(field.reshape(size, size) for field in pair) for pair in (test.score, test.density))
+    figure, axes = new_figure(2, 3, panel=(4.2, 3.3))
+    uncertainty_maps(axes, test.axis, test.axis, score, density)  # type: ignore[arg-type]
+    names = ("score", "score_sigma", "density", "density_sigma")
+    columns = dict(zip(names, (*test.score, *test.density), strict=True))
+    save_figure(figure, run.figures, "uncertainties", _grid_columns(test) | columns)
+
+
+def _draw_coverage(run: RunFolder, test: PosteriorTest) -> None:
+    pull, density_pull = pulls(test.draws, test.test_true), density_pulls(test.draws, test.test_true)
+    figure, axes = new_figure()
+    pull_histogram(axes[0, 0], {r"$\log p_\theta$": pull, r"$p_\theta$": density_pull})
+    save_figure(figure, run.figures, "pulls", {"log_density": pull, "density": density_pull})
+    levels = confidence_levels(len(test.draws))
+    curves, columns = [], {"level": levels}
+    for name, label, of_density in (("log_density", r"$\log p_\theta$", False), ("density", r"$p_\theta$", True)):
+        found = [coverage(test.draws, test.test_true, levels, kind, of_density) for kind in ("quantile", "gaussian")]
+        curves.append(Curve(label, *found))
+        columns |= {f"{name}_quantile": found[0], f"{name}_gaussian": found[1]}
+    figure, axes = new_figure()
+    coverage_curves(axes[0, 0], levels, curves)
+    save_figure(figure, run.figures, "coverage", columns)
+    _draw_regions(run, test, levels, curves)
+
+
+def _draw_regions(run: RunFolder, test: PosteriorTest, levels: np.ndarray, curves: list[Curve]) -> None:
+    bands, size = regions(test.test_true), len(test.axis)
+    found = [
+        [coverage_by_region(test.draws, test.test_true, bands, levels, kind, of_density)
+         for kind in ("quantile", "gaussian")] for of_density in (False, True)
+    ]  # fmt: skip
+    figure, axes = new_figure(2, 2)
+    grid = (test.axis, test.axis, regions(test.grid_true).reshape(size, size))
+    coverage_by_region_maps(axes, grid, levels, curves, found[0], found[1])
+    columns = {"level": levels} | {f"region_{k}": row for k, row in enumerate(found[0][0])}
+    save_figure(figure, run.figures, "coverage-regions", columns)
+
+
+def _marginals(test: Test) -> list[tuple[np.ndarray, np.ndarray]]:
     """True and learned marginal density in each coordinate, shape (G,), by summing over the other."""
     size = len(test.axis)
     width = float(test.axis[1] - test.axis[0])
@@ -38,15 +107,16 @@ def _marginals(test: DensityTest) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(densities[0].sum(axis=k) * width, densities[1].sum(axis=k) * width) for k in (1, 0)]
 
 
-def _draw_marginals(run: RunFolder, test: DensityTest) -> None:
-    for k, (true, learned) in enumerate(_marginals(test), start=1):
+def _draw_marginals(run: RunFolder, test: Test, learned: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> None:
+    """Marginal densities, with a band of one standard deviation where there is one."""
+    for k, ((true, _), (mean, band)) in enumerate(zip(_marginals(test), learned, strict=True), start=1):
         figure, axes = new_figure(2, 1, height_ratios=(3, 1), sharex=True)
-        marginal(axes[0, 0], test.axis, true, learned, label=f"$x_{k}$", ratio_ax=axes[1, 0])
-        columns = {f"x{k}": test.axis, "true": true, "learned": learned}
-        save_figure(figure, run.figures, f"marginal-x{k}", columns)
+        marginal(axes[0, 0], test.axis, true, mean, band, label=f"$x_{k}$", ratio_ax=axes[1, 0])
+        columns = {f"x{k}": test.axis, "true": true, "learned": mean}
+        save_figure(figure, run.figures, f"marginal-x{k}", columns if band is None else columns | {"sigma": band})
 
 
-def _draw_grid(run: RunFolder, test: DensityTest, metrics: dict[str, Estimate]) -> None:
+def _draw_grid(run: RunFolder, test: Test, metrics: dict[str, Estimate]) -> None:
     bands = regions(test.grid_true)
     text = f"Pearson {metrics['pearson_grid'].value:.4f}"
     figure, axes = new_figure()
@@ -59,12 +129,12 @@ def _draw_grid(run: RunFolder, test: DensityTest, metrics: dict[str, Estimate]) 
     save_figure(figure, run.figures, "grid-regions", _grid_columns(test) | {"region": bands})
 
 
-def _grid_columns(test: DensityTest) -> dict[str, np.ndarray]:
+def _grid_columns(test: Test) -> dict[str, np.ndarray]:
     size = len(test.axis)
     return {"x1": np.repeat(test.axis, size), "x2": np.tile(test.axis, size)}
 
 
-def _draw_test(run: RunFolder, test: DensityTest, metrics: dict[str, Estimate]) -> None:
+def _draw_test(run: RunFolder, test: Test, metrics: dict[str, Estimate]) -> None:
     deviation = relative_deviation(test.test_model, test.test_true)
     text = f"Pearson {metrics['pearson_test']}"
     figure, axes = new_figure()

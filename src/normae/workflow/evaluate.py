@@ -28,6 +28,7 @@ from normae.statistics import (
     share_within,
 )
 from normae.workflow.loading import load
+from normae.workflow.posterior import PosteriorTest, posterior_metrics, posterior_samples, posterior_test
 from normae.workflow.sources import load_events
 
 Metrics = dict[str, Estimate]
@@ -62,23 +63,26 @@ def evaluate(path: str | Path, figures: bool = True, device: str = "auto") -> di
     run = RunFolder.existing(path)
     config = read(run.config)
     model = load(run.path, device)
-    if isinstance(model, BayesianModel):
-        raise InputError(
-            f"{path}: evaluate judges deterministic runs; for a Bayesian one use log_prob_draws with normae.statistics"
-        )
     events = load_events(config.data, config.seed)
     if events.density is None or model.event != (2,):
         raise InputError(f"{path}: evaluate compares with a known two-dimensional density, and this run has none")
     with locked(run.path):
-        test = density_test(model, config, events.density, events.test)
-        metrics = density_metrics(model, config, events.density, test) | sample_metrics(
-            model, config, events.density, test
-        )
+        test: DensityTest | PosteriorTest
+        if isinstance(model, BayesianModel):
+            test = posterior_test(model, config, events.density, events.test)
+            metrics = posterior_metrics(model, test) | posterior_samples(model, config, events.density, test)
+        else:
+            test = density_test(model, config, events.density, events.test)
+            metrics = density_metrics(model, config, events.density, test)
+            metrics |= sample_metrics(model, config, events.density, test)
         write_json(run.metrics, {name: {"value": m.value, "error": m.error} for name, m in metrics.items()})
         if figures:
-            from normae.workflow.drawing import draw_run
+            from normae.workflow import drawing
 
-            draw_run(run, test, metrics)
+            if isinstance(test, DensityTest):
+                drawing.draw_run(run, test, metrics)
+            else:
+                drawing.draw_posterior(run, test, metrics)
     return metrics
 
 

@@ -13,8 +13,12 @@ from normae.statistics import Estimate
 from normae.workflow.paper import TOY
 
 Metrics = Mapping[str, Estimate]
-NEEDED = ("kl", "share_within_10_percent", "auc_ideal", "temperature", "log_z", "log_z_paper_grid", "pearson_grid",
-          "pearson_test", "auc_classifier_long", "auc_classifier_exact")  # fmt: skip
+NEEDED = ("kl", "share_within_10_percent", "auc_ideal", "temperature", "log_z", "pearson_grid", "pearson_test",
+          "auc_classifier_exact")  # fmt: skip
+ALONE = ("log_z_paper_grid", "auc_classifier_long")
+"""Needed of a deterministic run besides."""
+POSTERIOR = ("pull_width", "coverage_quantile_68", "coverage_quantile_95", "sigma_log_p", "relative_density_ratio")
+"""Needed of a Bayesian run besides."""
 Status = Literal["good", "warning", "bad"]
 
 
@@ -23,13 +27,15 @@ def report(path: str | Path) -> Path:
     run = RunFolder.existing(path)
     config = read(run.config)
     metrics = {name: Estimate(m["value"], m["error"]) for name, m in run.read_metrics().items()}
-    missing = [name for name in NEEDED if name not in metrics]
+    needed = NEEDED + (POSTERIOR if config.posteriors else ALONE)
+    missing = [name for name in needed if name not in metrics]
     if missing:
         raise InputError(f"{run.metrics}: lacks {missing[0]}; run `normae evaluate {run.path}` again")
     provenance = run.read_provenance()
     history = run.read_history()
+    kind = "Bayesian normalized" if config.posteriors else "normalized"
     page = Report(
-        title=f"{config.name}: a normalized autoencoder on {config.data.density}, seed {config.seed}",
+        title=f"{config.name}: a {kind} autoencoder on {config.data.density}, seed {config.seed}",
         summary=_summary(config, metrics),
         facts=_facts(config, metrics, provenance, history),
         checks=health(config, metrics, provenance, history),
@@ -63,6 +69,17 @@ def _summary(config: Run, metrics: Metrics) -> str:
         f"a constant. Trained on {config.data.train:,} points of a known density, it reproduces that density to KL = "
         f"{metrics['kl']}: |Δ| < 10 % holds for {100 * share.value:.3f} % of the test set, and an ideal classifier "
         f"that knows both densities reaches an AUC of {metrics['auc_ideal']} (0.5 is a coin)."
+        + (_posterior_words(metrics) if config.posteriors else "")
+    )
+
+
+def _posterior_words(metrics: Metrics) -> str:
+    return (
+        f" Its error bar of log p is {metrics['sigma_log_p'].value:.4f} where the error is "
+        f"{metrics['error_log_p'].value:.4f} (root mean squares over the test set); the 68 and 95 % intervals hold the "
+        f"truth for {100 * metrics['coverage_quantile_68'].value:.0f} and "
+        f"{100 * metrics['coverage_quantile_95'].value:.0f} % of the test set. One training's coverage scatters, since "
+        "its errors are correlated: `normae coverage` judges it over several."
     )
 
 
@@ -82,12 +99,27 @@ def _facts(config: Run, metrics: Metrics, provenance: dict[str, Any], history: l
              f"replay {config.sampling.replay:g}"),
         Fact("temperature", f"{metrics['temperature'].value:.4f} ({kind})"),
         Fact("log Z over the chain's bounds", metrics["log_z"]),
-        Fact("log Z over the paper's grid", metrics["log_z_paper_grid"]),
+        *([Fact("log Z over the paper's grid", metrics["log_z_paper_grid"])] if "log_z_paper_grid" in metrics else []),
+        *([Fact("posterior", _posterior_fact(config))] if config.posteriors else []),
         Fact("device", f"{provenance['device']}, backend {provenance['backend']}"),
         Fact("wall time of the training", f"{provenance['wall_seconds']:.0f} s"),
         Fact("seed", str(config.seed)),
         Fact("versions", f"normae {provenance['normae']}, torch {provenance['torch']}, Python {provenance['python']}"),
     ]  # fmt: skip
+
+
+def _posterior_fact(config: Run) -> str:
+    if config.laplace is not None:
+        return f"of the linearized network, {config.laplace.layers} weights, prior width {config.laplace.prior_width:g}"
+    if config.ensemble is not None:
+        return f"ensemble of {config.ensemble.members}"
+    if config.swag is not None:
+        return f"SWA-Gaussian of {config.swag.snapshots} snapshots"
+    assert config.bayesian is not None
+    return (
+        f"mean field, {config.bayesian.layers} weights, prior width {config.bayesian.prior_width:g}, "
+        f"{config.bayesian.training} draws"
+    )
 
 
 def health(config: Run, metrics: Metrics, provenance: dict[str, Any], history: list[dict[str, Any]]) -> list[Check]:
@@ -97,7 +129,20 @@ def health(config: Run, metrics: Metrics, provenance: dict[str, Any], history: l
     rollbacks = int(provenance["rollbacks"])
     said = "The training never ran away." if rollbacks == 0 else f"It ran away and was rolled back {rollbacks} times."
     checks.append(Check("stability", "good" if rollbacks == 0 else "warning", said))
-    return [*checks, _chain_check(metrics), _normalization_check(metrics)]
+    chains = [_chain_check(metrics)] if "auc_classifier_long" in metrics else []
+    if config.posteriors:
+        return [*checks, *chains, _coverage_check(metrics)]
+    return [*checks, *chains, _normalization_check(metrics)]
+
+
+def _coverage_check(metrics: Metrics) -> Check:
+    width = metrics["pull_width"].value
+    status: Status = "good" if 0.7 < width < 1.4 else "warning"
+    return Check(
+        "error bars",
+        status,
+        f"The pulls of log p have the width {width:.2f} on the test set; one is right, more is too narrow a posterior.",
+    )
 
 
 def _gap_check(lines: list[dict[str, Any]]) -> Check:
@@ -151,6 +196,26 @@ def _pictures(run: RunFolder, config: Run, metrics: Metrics) -> list[Picture]:
     share = metrics["share_within_10_percent"].value
     outside = round((1 - share) * config.data.test)
     sentences = {
+        "uncertainties": (
+            "Energy, density and their uncertainties",
+            "Above E/T, its uncertainty and its relative uncertainty; below the same of the density. σ(p)/⟨p⟩ and "
+            "σ(E/T) behave alike: their ratio is "
+            + (str(metrics["relative_density_ratio"]) if config.posteriors else "")
+            + " on the test set.",
+        ),
+        "pulls": (
+            "Pulls",
+            "Deviation from the truth in units of the error bar, on the test set, beside the unit Gaussian.",
+        ),
+        "coverage": (
+            "Coverage",
+            "Share of the test set whose interval holds the truth, over the nominal level: above the diagonal the "
+            "error bars are too large, below too small.",
+        ),
+        "coverage-regions": (
+            "Coverage by region",
+            "The regions on the grid, and the coverage of the test events in each.",
+        ),
         "density": ("Density", "True density on the left, learned density on the right, in the same colours."),
         "marginal-x1": (
             "Marginal density in x₁",
@@ -179,7 +244,8 @@ def _pictures(run: RunFolder, config: Run, metrics: Metrics) -> list[Picture]:
             "Energies of data and of samples in units of T, which meet; the temperature; the share of accepted steps.",
         ),
     }
-    return [_picture(run, name, *words) for name, words in sentences.items()]
+    left_out = ("density",) if config.posteriors else ("uncertainties", "pulls", "coverage", "coverage-regions")
+    return [_picture(run, name, *words) for name, words in sentences.items() if name not in left_out]
 
 
 def _picture(run: RunFolder, name: str, title: str, sentence: str) -> Picture:
