@@ -105,6 +105,10 @@ def _draw_distributions(result: DualResult, folder: Path) -> str:
         rows = zip("AB", COLOURS, found.reference, found.learned, bands, strict=True)
         shown = [RatioSample(f"events of {side}", *values) for side, *values in rows]
         ratio_histograms(ax, found.edges, shown, reference)
+        top = max(
+            float(found.reference.max()), float((found.learned + (0 if found.band is None else found.band)).max())
+        )
+        ax.set_ylim(0, 1.35 * top)
         ax.set_title(CHOICES[choice])
         columns |= {"low": found.edges[:-1], "high": found.edges[1:]}
         for k, side in enumerate("ab"):

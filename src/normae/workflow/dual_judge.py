@@ -51,7 +51,7 @@ MOST_DRAWS = 1000
 FEWEST_EVENTS = 100
 """Of each class: what a classifier, its calibration and 20 bins need at the very least."""
 REFERENCES = {"true": "the true ratio", "classifier": "the classifier"}
-BINS = 70
+MOST_BINS = 70
 
 
 @dataclass(frozen=True)
@@ -175,8 +175,16 @@ class DualResult:
 
     @property
     def passes(self) -> bool:
-        """Whether the models pass against the first reference: the truth where it is known."""
-        return next(iter(self.against.values())).passes
+        """Whether the models pass against every reference."""
+        return all(found.passes for found in self.against.values())
+
+    @property
+    def outcome(self) -> str:
+        """In a few words: "passed", "failed", or against which reference the one and against which the other."""
+        words = {name: "passed" if found.passes else "failed" for name, found in self.against.items()}
+        if len(set(words.values())) == 1:
+            return next(iter(words.values()))
+        return ", ".join(f"{word} against {REFERENCES[name]}" for name, word in words.items())
 
     @property
     def verdicts(self) -> dict[str, str]:
@@ -324,7 +332,8 @@ def _edges(reference: Array, ratios: dict[str, Array]) -> Array:
     """Even bins over nearly all events, the same for both choices of C."""
     ends = np.array([np.quantile(values, (0.0005, 0.9995)) for values in (reference, *ratios.values())])
     low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
-    return np.linspace(low, max(high, low + 1e-6), BINS + 1)
+    bins = int(np.clip(math.sqrt(reference.size) / 3, 20, MOST_BINS))
+    return np.linspace(low, max(high, low + 1e-6), bins + 1)
 
 
 def _metrics(result: DualResult, a: Side, b: Side) -> dict[str, Estimate]:
