@@ -19,7 +19,7 @@ from normae.runs import locked
 from normae.workflow.dual import dual, dual_test
 from normae.workflow.dual_judge import DualSettings, Side, judge, supported, true_ratio
 from normae.workflow.dual_output import default_folder, notes
-from normae.workflow.dual_reference import choose_correction, classifier_reference
+from normae.workflow.dual_reference import ClassifierReference, calibration, choose_correction, classifier_reference
 from normae.workflow.dual_sample import Labelled, cut, draw_labelled
 from normae.workflow.train import train
 from tiny_run import tiny
@@ -78,7 +78,7 @@ def undrawn(monkeypatch):
 
 def test_two_toys(runs, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    code, said, error = command(monkeypatch, capsys, runs / "two", runs / "one", "--events", 1500, "--device", "cpu")
+    code, said, error = command(monkeypatch, capsys, runs / "two", runs / "one", "--events", 500, "--device", "cpu")
     assert code == 0, error
     assert "Against the true ratio:" in said
     assert "Against the classifier:" in said
@@ -310,6 +310,19 @@ def test_a_classifier_judges_exact_models_right():
     wrong = judge(test, *exact_sides(test, scale=1.5), None, found, QUICK)
     assert not wrong.passes
     assert right.metrics["classifier_ece"].error > 0
+    assert found.members.shape == (4, 12000)
+    assert right.metrics["slope_members_classifier"].error > 0, "trainings differ"
+
+
+def test_the_spread_over_classifiers_is_part_of_the_verdict():
+    """A reference of slope 1.1 fails exact models, unless the classifiers themselves differ by as much."""
+    sample = draw_labelled(A, B, 2000, 0, "test")
+    true = true_ratio(A, B, sample)
+    measured = calibration(true, sample.labels, 0)
+    sure = ClassifierReference(1.1 * true, np.stack([1.1 * true] * 4), "none", measured, measured)
+    unsure = sure._replace(members=np.multiply.outer([1.0, 1.05, 1.15, 1.2], true))
+    assert not judge(sample, *exact_sides(sample), None, sure, QUICK).passes
+    assert judge(sample, *exact_sides(sample), None, unsure, QUICK).passes
 
 
 def test_an_uncalibrated_score_is_corrected_by_the_simplest_means():

@@ -9,7 +9,8 @@ against a supervised classifier whose calibration is measured. `normae.statistic
 What a classifier says far out, where one class has no events, nothing can check; its calibration error, a matter of
 probabilities, is blind to it. So against a classifier linearity is judged between the values of log r beyond which
 either class still has n events, n = 1/tolerance^2 for the tolerance on log r, since n events fix a log ratio to
-1/sqrt(n). What lies beyond counts in the slope, the correlation and the shares.
+1/sqrt(n). What lies beyond counts in the slope, the correlation and the shares. The spread over several classifiers is
+added to the errors of slope and residuals.
 
 A Bayesian model gives one log r for each weight draw. The central log r is the mean over draws; all pairs of a draw of
 A and a draw of B give the band of its distribution and the spread of slope and constant.
@@ -17,6 +18,7 @@ A and a draw of B give the band of its distribution and the spread of slope and 
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +30,7 @@ from normae.data import Density
 from normae.errors import InputError
 from normae.random import stream
 from normae.statistics import (
+    BinnedResiduals,
     DualRule,
     Estimate,
     PairLines,
@@ -219,7 +222,7 @@ def judge(
     central = b.mean - a.mean
     ratios = {"c0": central} if constant is None else {"c0": central, "log_z": central + constant.value}
     against = {
-        name: _against(ref, sample, a, b, ratios, settings, everywhere=name == "true")
+        name: _against(ref, sample, a, b, ratios, settings, None if name == "true" else classifier)
         for name, ref in references.items()
     }
     first = next(iter(references.values()))
@@ -253,18 +256,22 @@ def _against(
     b: Side,
     ratios: dict[str, Array],
     settings: DualSettings,
-    everywhere: bool,
+    classifier: ClassifierReference | None,
 ) -> Against:
     pairs = pair_lines(reference, a.rows, b.rows, sample.labels) if a.bayesian or b.bayesian else None
     spread = 0.0 if pairs is None else float(pairs.slope.std())
-    comparisons, judged, whole = {}, None, None
+    comparisons: dict[str, RatioComparison] = {}
+    judged, whole = None, None
     for choice, ratio in ratios.items():
         whole = compare_ratios(
             reference, ratio, sample.labels, settings.rule, settings.n_bootstrap,
             generator=stream(settings.seed, "dual/bootstrap"), limit=settings.limit, slope_spread=spread,
         )  # fmt: skip
-        judged = None if everywhere else supported(ratio, sample.labels, settings.rule)
-        comparisons[choice] = _within(whole, judged, reference, ratio, sample.labels, settings.rule, spread)
+        comparisons[choice] = whole
+        if classifier is not None:
+            rejudge = partial(_rejudge, whole, classifier, ratio, sample.labels, settings.rule, spread)
+            judged = supported(ratio, sample.labels, settings.rule)
+            comparisons[choice], whole = rejudge(judged), rejudge(None)
     assert whole is not None
     constants = {} if pairs is None else {"c0": pairs.constant}
     if pairs is not None and a.log_z is not None and b.log_z is not None:
@@ -282,21 +289,32 @@ def supported(ratio: Array, labels: NDArray[np.bool_], rule: DualRule) -> tuple[
     return float(b[least - 1]), float(a[-least])
 
 
-def _within(
+def _rejudge(
     whole: RatioComparison,
-    judged: tuple[float, float] | None,
-    reference: Array,
+    classifier: ClassifierReference,
     ratio: Array,
     labels: NDArray[np.bool_],
     rule: DualRule,
     spread: float,
+    judged: tuple[float, float] | None,
 ) -> RatioComparison:
-    """The comparison with linearity judged in a range of log r."""
-    if judged is None:
-        return whole
-    inside = (ratio >= judged[0]) & (ratio <= judged[1])
-    residuals = binned_residuals(reference[inside], ratio[inside], labels[inside], whole.line, rule.bins)
+    """The comparison with the classifiers' own errors, and linearity judged in a range of log r."""
+    inside = np.ones(ratio.size, dtype=bool) if judged is None else (ratio >= judged[0]) & (ratio <= judged[1])
+
+    def residuals_of(reference: Array) -> BinnedResiduals:
+        return binned_residuals(reference[inside], ratio[inside], labels[inside], whole.line, rule.bins)
+
+    residuals = residuals_of(classifier.log_ratio)
+    scatter = np.std([residuals_of(member).residual for member in classifier.members], axis=0, ddof=1)
+    residuals = residuals._replace(error=np.hypot(residuals.error, scatter))
+    spread = math.hypot(spread, member_slopes(classifier, ratio, labels).std(ddof=1))
     return whole._replace(residuals=residuals, verdict=verdict(whole.line, residuals, rule, spread))
+
+
+def member_slopes(classifier: ClassifierReference, ratio: Array, labels: NDArray[np.bool_]) -> Array:
+    """The slope m against each of the classifiers, with shape (K,)."""
+    nothing = np.zeros((1, ratio.size))
+    return np.array([pair_lines(row, nothing, ratio[None], labels).slope[0, 0] for row in classifier.members])
 
 
 def _distribution(
@@ -351,9 +369,9 @@ def _metrics(result: DualResult, a: Side, b: Side) -> dict[str, Estimate]:
             }
             metrics |= {f"{quantity}_{name}_{choice}": value for quantity, value in values.items()}
         if found.pairs is not None:
-            metrics[f"slope_pairs_{name}"] = _over_pairs(found.pairs.slope)
+            metrics[f"slope_pairs_{name}"] = _over(found.pairs.slope)
             for choice, constants in found.pair_constants.items():
-                metrics[f"constant_pairs_{name}_{choice}"] = _over_pairs(constants)
+                metrics[f"constant_pairs_{name}_{choice}"] = _over(constants)
     if result.constant is not None:
         metrics["constant_log_z"] = result.constant
     for side, model in (("a", a), ("b", b)):
@@ -363,8 +381,8 @@ def _metrics(result: DualResult, a: Side, b: Side) -> dict[str, Estimate]:
     return metrics | _classifier_metrics(result)
 
 
-def _over_pairs(values: Array) -> Estimate:
-    """Mean over all pairs of draws; the error is their spread."""
+def _over(values: Array) -> Estimate:
+    """Mean over pairs of draws or over classifiers; the error is their spread."""
     return Estimate(float(values.mean()), float(values.std()))
 
 
@@ -373,6 +391,7 @@ def _classifier_metrics(result: DualResult) -> dict[str, Estimate]:
     if found is None:
         return {}
     metrics = {
+        "slope_members_classifier": _over(member_slopes(found, result.ratios["c0"], result.sample.labels)),
         "classifier_ece": found.before.error.measured,
         "classifier_ece_perfect": found.before.error.perfect,
         "classifier_cross_entropy": found.before.cross_entropy,

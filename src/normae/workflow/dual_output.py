@@ -107,7 +107,8 @@ def classifier_limits(result: DualResult) -> list[str]:
     """Where the classifier is judged, and how far it is from the truth where that is known."""
     found = result.against["classifier"]
     judged, whole = found.judged, "passes" if found.everywhere.passes else "fails"
-    said = []
+    slope = result.metrics["slope_members_classifier"]
+    said = [f"Over the classifiers, each trained on half of the events, the slope is {slope} (their spread)."]
     if judged is not None:
         said.append(
             f"Against it linearity is judged for log r from {judged[0]:.2g} to {judged[1]:.2g}, where both classes "
@@ -171,6 +172,7 @@ QUANTITIES = {
 WORDS = {
     "constant_log_z": "log Z of A minus log Z of B", "log_z_a": "log Z of A", "log_z_b": "log Z of B",
     "temperature_a": "T of A", "temperature_b": "T of B",
+    "slope_members_classifier": "slope over the classifiers",
     "classifier_ece": "calibration error (ECE) of the classifier",
     "classifier_ece_perfect": "ECE of a perfect classifier",
     "classifier_ece_corrected": "ECE after correction",

@@ -72,10 +72,12 @@ def cut(sample: Labelled, shares: Sequence[float], seed: int) -> list[Labelled]:
     return [sample.take(index) for index in cut_indices(sample.labels, shares, seed)]
 
 
-def cut_indices(labels: NDArray[np.bool_], shares: Sequence[float], seed: int) -> list[NDArray[np.int64]]:
-    """Which events of `labels`, with shape (N,), belong to each part of `cut`."""
+def cut_indices(
+    labels: NDArray[np.bool_], shares: Sequence[float], seed: int, name: str = "cut"
+) -> list[NDArray[np.int64]]:
+    """Which events of `labels`, with shape (N,), belong to each part of `cut`; `name` tells cuts of one seed apart."""
     pieces: list[list[NDArray[np.int64]]] = [[] for _ in shares]
-    generator = stream(seed, "dual/cut")
+    generator = stream(seed, f"dual/{name}")
     for label in (False, True):
         members = np.flatnonzero(labels == label)
         members = members[torch.randperm(members.size, generator=generator).numpy()]
