@@ -165,7 +165,7 @@ def _draw_reliability(found: ClassifierReference, folder: Path) -> str:
     columns: dict[str, list[NDArray[Any]]] = {}
     for label, measured, colour, marker in shown:
         bins = measured.reliability
-        text = None if columns else "\n".join(f"ECE {m.error.measured} {name}" for name, m, _, _ in shown)
+        text = None if columns else "\n→ ".join(f"ECE {one.error.measured}" for _, one, _, _ in shown)
         reliability_diagram(
             axes[0, 0], bins.predicted, bins.observed, bins.error, label, text, colour, marker, axes[1, 0]
         )
