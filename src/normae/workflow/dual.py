@@ -1,0 +1,143 @@
+"""The dual test of two runs, from run folders or the zoo to a folder with numbers, figures and a page.
+
+`dual_test` gives a `DualResult` and writes nothing; `dual` writes it too. What is tested, and how it is judged, is in
+`normae.workflow.dual_judge`.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from normae import zoo
+from normae.config import read
+from normae.data import DENSITIES, Density
+from normae.errors import InputError, LogZUnknown
+from normae.inference import BayesianModel, Model
+from normae.runs import RunFolder
+from normae.statistics import (
+    Estimate,
+)
+from normae.workflow.dual_judge import FEWEST_EVENTS, DualResult, DualSettings, Side, judge
+from normae.workflow.dual_reference import classifier_reference
+from normae.workflow.dual_sample import Labelled, cut, draw_labelled, read_labelled
+from normae.workflow.loading import load
+
+DRAWS = 100
+FILE_PARTS = (0.5, 0.125, 0.375)
+"""Shares of a file that train the classifier, correct it, and test the models."""
+TOY_PARTS = (0.8, 0.2)
+"""Shares of a drawn sample that train the classifier and correct it; the test has one of its own."""
+
+
+def dual_test(
+    run_a: str | Path,
+    run_b: str | Path,
+    data: str | Path | None = None,
+    settings: DualSettings | None = None,
+    device: str = "auto",
+) -> DualResult:
+    """The dual test of two runs, each a run folder or a name of the zoo. Nothing is written.
+
+    Args:
+        data: a .npz file with the arrays `x` and `labels`; without it, samples of the two densities are drawn, which
+            must be known.
+    """
+    settings = settings or DualSettings()
+    a, b = load(run_a, device), load(run_b, device)
+    if a.event != b.event:
+        raise InputError(f"expected two runs of one event shape, got {a.event} of {run_a} and {b.event} of {run_b}")
+    draws = _number_of_draws((a, b), settings)
+    densities = known_densities(run_a, run_b)
+    if densities is None and data is None:
+        raise InputError(
+            f"{run_a} and {run_b}: not trained on two different known densities, so give a labelled sample with --data"
+        )
+    if densities is None and not settings.classifier:
+        raise InputError(f"{run_a} and {run_b}: without known densities the classifier is the only reference, keep it")
+    training, holdout, test = samples(data, densities, a.event, settings)
+    sides = [evaluate_side(model, test, draws, settings.seed) for model in (a, b)]
+    classifier = None
+    if settings.classifier:
+        classifier = classifier_reference(training, holdout, test, settings.network, settings.seed, a.device)
+    result = judge(test, sides[0], sides[1], densities, classifier, settings)
+    for model, side in ((a, "a"), (b, "b")):
+        result.metrics[f"temperature_{side}"] = Estimate(model.temperature, 0.0)
+    return result
+
+
+def _number_of_draws(models: tuple[Model, Model], settings: DualSettings) -> int:
+    if any(isinstance(model, BayesianModel) for model in models):
+        return settings.draws or DRAWS
+    if settings.draws is not None:
+        raise InputError(f"draws: {models[0].name} and {models[1].name} are deterministic and have no weight draws")
+    return 1
+
+
+def known_densities(run_a: str | Path, run_b: str | Path) -> tuple[Density, Density] | None:
+    """The densities that the two runs were trained on, where they are known and differ."""
+    folders = [zoo.path(str(run)) if str(run) in zoo.names() else Path(run) for run in (run_a, run_b)]
+    a, b = (read(RunFolder.existing(folder).config).data.density for folder in folders)
+    return None if a is None or b is None or a == b else (DENSITIES[a](), DENSITIES[b]())
+
+
+def samples(
+    data: str | Path | None,
+    densities: tuple[Density, Density] | None,
+    event: tuple[int, ...],
+    settings: DualSettings,
+) -> tuple[Labelled, Labelled, Labelled]:
+    """Disjoint samples that train the classifier, correct it, and test the models."""
+    if data is None:
+        assert densities is not None
+        training, holdout = cut(
+            draw_labelled(*densities, settings.events, settings.seed, "classifier"), TOY_PARTS, settings.seed
+        )
+        return training, holdout, draw_labelled(*densities, settings.events, settings.seed, "test")
+    sample = read_labelled(data, event)
+    fewest = int(min(sample.labels.sum(), (~sample.labels).sum()))
+    if fewest < FEWEST_EVENTS:
+        raise InputError(f"{data}: expected at least {FEWEST_EVENTS} events of each class, got {fewest} of one")
+    if not settings.classifier:
+        return sample, sample, sample
+    training, holdout, test = cut(sample, FILE_PARTS, settings.seed)
+    return training, holdout, test
+
+
+def evaluate_side(model: Model, sample: Labelled, draws: int, seed: int) -> Side:
+    """-E/T of every weight draw at the events, and their log Z where they can be had."""
+    if isinstance(model, BayesianModel):
+        rows = -model.score_draws(sample.x, draws, seed)
+        try:
+            return Side(model.name, rows, model.log_z_draws(draws, seed))
+        except LogZUnknown:
+            return Side(model.name, rows)
+    rows = -model.score(sample.x)[None]
+    try:
+        return Side(model.name, rows, np.array([model.log_z.value]), model.log_z.error)
+    except LogZUnknown:
+        return Side(model.name, rows)
+
+
+def dual(
+    run_a: str | Path,
+    run_b: str | Path,
+    data: str | Path | None = None,
+    out: str | Path | None = None,
+    settings: DualSettings | None = None,
+    device: str = "auto",
+) -> DualResult:
+    """The dual test of two runs, written into a folder: dual.json, figures/ and report.html.
+
+    Arguments as in `dual_test`.
+
+    Args:
+        out: the folder; `normae.workflow.dual_output.default_folder` if not given. One that holds something else is
+            refused.
+    """
+    from normae.workflow.dual_output import DualFolder, default_folder  # drawing needs matplotlib, the numbers do not
+
+    folder = DualFolder(default_folder(run_a, run_b, data) if out is None else Path(out), run_a, run_b, data)
+    folder.check()
+    result = dual_test(run_a, run_b, data, settings, device)
+    folder.write(result)
+    return result

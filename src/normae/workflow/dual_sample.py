@@ -1,0 +1,87 @@
+"""Labelled samples for the dual test: label 1 for B, 0 for A; read from a file, or drawn from two known densities."""
+
+import struct
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from normae.data import Density, read_events
+from normae.data.arrays import check_events
+from normae.errors import InputError
+from normae.random import stream
+from normae.statistics import LabelsMissing
+from normae.statistics.labels import as_labels
+
+WANTED = "give a .npz file with the events as x and their labels, 1 for B and 0 for A, as labels"
+
+
+class Labelled(NamedTuple):
+    """Events with shape (N, *event), float32, and for each whether it is one of B, with shape (N,)."""
+
+    x: NDArray[np.float32]
+    labels: NDArray[np.bool_]
+
+    def take(self, index: NDArray[Any]) -> "Labelled":
+        """The events that `index`, whole numbers or booleans, chooses."""
+        return Labelled(self.x[index], self.labels[index])
+
+
+def read_labelled(path: str | Path, event: tuple[int, ...]) -> Labelled:
+    """The events of shape `event` and the labels of a .npz file with the arrays `x` and `labels`."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; {WANTED}")
+    x = check_events(read_events(path), str(path), event).numpy()
+    labels = _read_labels(path)
+    if not (np.issubdtype(labels.dtype, np.number) or labels.dtype == np.bool_):
+        raise InputError(f"{path}: expected labels 0 and 1, got dtype {labels.dtype}")
+    try:
+        return Labelled(x, as_labels(labels, len(x)))
+    except InputError as error:
+        raise type(error)(f"{path}: {error}") from None
+
+
+def _read_labels(path: Path) -> NDArray[Any]:
+    with path.open("rb") as file:
+        try:
+            content = np.load(file, allow_pickle=False)
+            if not isinstance(content, np.lib.npyio.NpzFile):
+                raise LabelsMissing(f"{path}: a .npy file holds no labels; {WANTED}")
+            if "labels" not in content:
+                raise LabelsMissing(f"{path}: a sample without labels, it holds {', '.join(sorted(content))}; {WANTED}")
+            return np.asarray(content["labels"])
+        except InputError:
+            raise
+        except (ValueError, OSError, EOFError, KeyError, SyntaxError, struct.error, zipfile.BadZipFile) as error:
+            raise InputError(f"{path}: the labels cannot be read ({error}); {WANTED}") from None
+
+
+def draw_labelled(a: Density, b: Density, n: int, seed: int, name: str) -> Labelled:
+    """`n` events of each density; `name` tells independent samples of one seed apart."""
+    parts = [density.sample(n, stream(seed, f"dual/{name}/{side}")) for side, density in (("a", a), ("b", b))]
+    return Labelled(torch.cat(parts).numpy(), np.repeat([False, True], n))
+
+
+def cut(sample: Labelled, shares: Sequence[float], seed: int) -> list[Labelled]:
+    """Disjoint parts of the sample with these shares of each class, which sum to one, in random order."""
+    return [sample.take(index) for index in cut_indices(sample.labels, shares, seed)]
+
+
+def cut_indices(
+    labels: NDArray[np.bool_], shares: Sequence[float], seed: int, name: str = "cut"
+) -> list[NDArray[np.int64]]:
+    """Which events of `labels`, with shape (N,), belong to each part of `cut`; `name` tells cuts of one seed apart."""
+    pieces: list[list[NDArray[np.int64]]] = [[] for _ in shares]
+    generator = stream(seed, f"dual/{name}")
+    for label in (False, True):
+        members = np.flatnonzero(labels == label)
+        members = members[torch.randperm(members.size, generator=generator).numpy()]
+        ends = np.round(np.cumsum(shares)[:-1] * members.size).astype(np.int64)
+        for piece, part in zip(pieces, np.split(members, ends), strict=True):
+            piece.append(part)
+    return [np.concatenate(piece) for piece in pieces]
