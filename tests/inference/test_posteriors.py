@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from normae.energy import autograd_value_and_grad
 from normae.inference import Ensemble, Swag
 from normae.networks import NetworkConfig, build_mlp_autoencoder
 from normae.random import stream
@@ -19,15 +20,30 @@ def stacked(models):
     return {name: torch.stack([m.get_parameter(name).detach() for m in models]) for name in names}
 
 
-def test_an_ensemble_gives_each_member_before_any_twice():
+def test_an_ensemble_has_the_mean_and_the_covariance_of_its_members():
     models = networks(5)
-    temperatures = torch.arange(5) + 1.0
-    draws = Ensemble(models[0], stacked(models), temperatures).draws(10, stream(0, "draws"))
-    assert sorted(draws.temperature[:5].tolist()) == [1, 2, 3, 4, 5]
-    assert torch.equal(draws.temperature[:5], draws.temperature[5:])
-    for k, energy in enumerate(draws.energies(X)):
-        member = models[int(draws.temperature[k]) - 1]
-        assert torch.allclose(energy, (X - member(X)).square().mean(1), atol=1e-6)
+    temperatures = torch.arange(5) / 5 + 1.0
+    draws = Ensemble(models[0], stacked(models), temperatures).draws(20_000, stream(0, "draws"))
+    with torch.no_grad():
+        scores = torch.stack([(X - m(X)).square().mean(1) / t for m, t in zip(models, temperatures, strict=True)])
+    drawn = draws.energies(X) / draws.temperature[:, None]
+    assert torch.allclose(drawn.mean(0), scores.mean(0), atol=0.05)
+    assert torch.allclose(torch.cov(drawn.T), torch.cov(scores.T), rtol=0.05, atol=0.01)
+    assert torch.allclose(draws.mixture.sum(1), torch.ones(20_000), atol=1e-4)
+
+
+def test_draws_of_an_ensemble_agree_and_know_their_gradients():
+    models = networks(3)
+    draws = Ensemble(models[0], stacked(models), torch.tensor([0.2, 0.3, 0.4])).draws(4, stream(0, "draws"))
+    together = draws.energies(X)
+    energy = draws.stacked()
+    x = X.repeat(4, 1)
+    assert torch.allclose(energy(x).reshape(4, 6), together, atol=1e-6)
+    value, grad = energy.value_and_grad(x)
+    expected, expected_grad = autograd_value_and_grad(energy, x)
+    assert torch.allclose(value, expected, atol=1e-6)
+    assert torch.allclose(grad, expected_grad, atol=1e-5)
+    assert all(torch.allclose(draws.one(k)(X), together[k], atol=1e-6) for k in range(4))
 
 
 def test_swag_has_the_mean_and_the_variance_of_its_snapshots():

@@ -1,10 +1,10 @@
 """What a posterior gives: a set of weight draws, each an ordinary energy with its own temperature.
 
-A `Draws` knows its n energies at any x at once, and each of them as a callable. There are two kinds. `WeightDraws` are
-other weights of the same network: mean-field draws, members of an ensemble, draws of SWA-Gaussian. Where they differ in
-the decoder's last layer only, its input h(x) is the same for all draws and is computed once; a draw then costs one
-small product, E_k = mean_i (x_i - (W_k h + b_k)_i)^2. The other kind are the draws of the linearized network
-(`laplace`).
+A `Draws` knows its n energies at any x at once, and each as a callable. There are two kinds. `WeightDraws` are other
+weights of the same network: mean-field draws, draws of SWA-Gaussian. Where they differ in the decoder's last layer
+only, its input h(x) is the same for all draws and is computed once; a draw then costs one small product, E_k = mean_i
+(x_i - (W_k h + b_k)_i)^2. The other kind are changes of the score: mixtures of the members of an ensemble, and the
+linearized network (`laplace`).
 """
 
 from collections.abc import Mapping
@@ -156,8 +156,93 @@ class Swag:
         return WeightDraws(self.autoencoder, drawn, some.new_full((n,), self.temperature))
 
 
+class MixedEnergy(ReconstructionEnergy):
+    """T sum_j w_kj E_j(x)/T_j of n draws side by side: members' scores mixed with weights that add up to one.
+
+    Latent points and starting points are those of one member, another one for each draw.
+
+    Args:
+        members: weights by name, with shape (K, *parameter).
+        temperatures: with shape (K,).
+        mixture: w, with shape (n, K).
+        temperature: T.
+    """
+
+    def __init__(
+        self,
+        autoencoder: Autoencoder,
+        members: Mapping[str, Tensor],
+        temperatures: Tensor,
+        mixture: Tensor,
+        temperature: float,
+    ) -> None:
+        chosen = torch.arange(len(mixture), device=temperatures.device) % len(temperatures)
+        super().__init__(autoencoder, {name: value[chosen] for name, value in members.items()}, explicit=False)
+        self.each = [
+            ReconstructionEnergy(autoencoder, {name: value[j][None] for name, value in members.items()})
+            for j in range(len(temperatures))
+        ]
+        self.scale = temperature * mixture / temperatures
+
+    def __call__(self, x: Tensor) -> Tensor:
+        energies = torch.stack([energy(x) for energy in self.each]).unflatten(1, (self.members, -1))
+        return torch.einsum("knb,nk->nb", energies, self.scale).flatten()
+
+    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Energies (N,) and gradients (N, *event)."""
+        value, grad = torch.zeros_like(x[:, 0].flatten()), torch.zeros_like(x)
+        for energy, scale in zip(self.each, self.scale.T, strict=True):
+            weight = scale.repeat_interleave(len(x) // self.members)
+            own, slope = energy.value_and_grad(x)
+            value += weight * own
+            grad += weight.reshape(-1, *[1] * (x.ndim - 1)) * slope
+        return value, grad
+
+    def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Energies (N,) and the latent points (N, d_z) of each draw's member."""
+        return self(x), self.encode(x)
+
+
+class MixedDraws:
+    """Draws that mix the scores of an ensemble; arguments as in `MixedEnergy`."""
+
+    def __init__(
+        self,
+        autoencoder: Autoencoder,
+        members: Mapping[str, Tensor],
+        temperatures: Tensor,
+        mixture: Tensor,
+        temperature: float,
+    ) -> None:
+        self.own = WeightDraws(autoencoder, members, temperatures)
+        self.mixture, self.centre = mixture, temperature
+        self.temperature = mixture.new_full((len(mixture),), temperature)
+
+    def energies(self, x: Tensor) -> Tensor:
+        """E of every draw, with shape (n, N): the members once, whatever the number of draws."""
+        scores = self.own.energies(x) / self.own.temperature[:, None]
+        return self.centre * (self.mixture @ scores)
+
+    def stacked(self) -> MixedEnergy:
+        """The energies side by side."""
+        return self._energy(self.mixture)
+
+    def one(self, k: int) -> MixedEnergy:
+        """The energy of draw k alone."""
+        return self._energy(self.mixture[k : k + 1])
+
+    def _energy(self, mixture: Tensor) -> MixedEnergy:
+        own = self.own
+        return MixedEnergy(own.autoencoder, own.weights, own.temperature, mixture, self.centre)
+
+
 class Ensemble:
-    """Models trained apart: a draw is one of them, each in turn in an order that the generator gives.
+    """The Gaussian of models trained apart, around their mean score:
+
+        s_k = s + sum_j xi_kj (s_j - s) / sqrt(K - 1),    s = sum_j s_j / K,    xi ~ N(0, 1),
+
+    with the mean and the covariance that the K members have, in any number of draws. A draw is an energy: scores mixed
+    with weights that add up to one. It costs what K members cost, however many the draws.
 
     Args:
         members: weights by name, with shape (K, *parameter).
@@ -173,9 +258,10 @@ class Ensemble:
         self.temperatures = self.temperatures.to(device)
         return self
 
-    def draws(self, n: int, generator: torch.Generator) -> WeightDraws:
-        """The members in turn; beyond K they repeat."""
-        order = torch.randperm(len(self.temperatures), generator=generator, device=generator.device)
-        chosen = order.repeat(-(-n // len(order)))[:n].to(self.temperatures.device)
-        weights = {name: value[chosen] for name, value in self.members.items()}
-        return WeightDraws(self.autoencoder, weights, self.temperatures[chosen])
+    def draws(self, n: int, generator: torch.Generator) -> MixedDraws:
+        """Random mixtures of the members."""
+        count = len(self.temperatures)
+        noise = torch.randn(n, count, generator=generator, device=generator.device).to(self.temperatures)
+        mixture = 1 / count + (noise - noise.mean(1, keepdim=True)) / (count - 1) ** 0.5
+        centre = float(self.temperatures.mean())
+        return MixedDraws(self.autoencoder, self.members, self.temperatures, mixture, centre)

@@ -87,9 +87,9 @@ def _draw_coverage(run: RunFolder, test: PosteriorTest) -> None:
 
 
 def _draw_regions(run: RunFolder, test: PosteriorTest, levels: np.ndarray, curves: list[Curve]) -> None:
-    bands, size = regions(test.test_true), len(test.axis)
+    bands, size = regions(test.region_true), len(test.axis)
     found = [
-        [coverage_by_region(test.draws, test.test_true, bands, levels, kind, of_density)
+        [coverage_by_region(test.region_draws, test.region_true, bands, levels, kind, of_density)
          for kind in ("quantile", "gaussian")] for of_density in (False, True)
     ]  # fmt: skip
     figure, axes = new_figure(2, 2)

@@ -52,6 +52,7 @@ class PosteriorTest:
         marginals: for each coordinate the mean and standard deviation of the marginal density, shapes (G,).
         test, test_true, test_model: test events (N, 2), their true log p and log of the mean density, (N,).
         draws: log p of every draw at the test events, (n, N).
+        region_true, region_draws: true log p and log p of every draw on every fifth line of the grid, (M,) and (n, M).
         scores: E/T of every draw at the test events, (n, N).
     """
 
@@ -65,6 +66,8 @@ class PosteriorTest:
     test_true: np.ndarray
     test_model: np.ndarray
     draws: np.ndarray
+    region_true: np.ndarray
+    region_draws: np.ndarray
     scores: np.ndarray
 
 
@@ -77,9 +80,14 @@ def posterior_test(model: BayesianModel, config: Run, density: Density, events: 
     log_z = model.log_z_draws()[:, None].astype(np.float32)
     test = events[:EVENTS]
     draws = model.log_prob_draws(test.numpy())
+    grid_true = density.log_prob(grid.double()).numpy()
+    step = max(1, size // REGION_GRID)
+    thin = np.arange(size * size).reshape(size, size)[::step, ::step].ravel()
     return PosteriorTest(
         axis=axis.numpy(),
-        grid_true=density.log_prob(grid.double()).numpy(),
+        grid_true=grid_true,
+        region_true=grid_true[thin],
+        region_draws=on_grid[:, thin],
         grid_model=log_mean_density(on_grid),
         score=mean_and_std(-on_grid - log_z),
         density=density_mean_and_std(on_grid),

@@ -214,7 +214,7 @@ def _pictures(run: RunFolder, config: Run, metrics: Metrics) -> list[Picture]:
         ),
         "coverage-regions": (
             "Coverage by region",
-            "The regions on the grid, and the coverage of the test events in each.",
+            "The regions, the coverage on the test set, and that of the grid points of each region for log p and p.",
         ),
         "density": ("Density", "True density on the left, learned density on the right, in the same colours."),
         "marginal-x1": (
