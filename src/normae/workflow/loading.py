@@ -10,7 +10,7 @@ from normae import zoo
 from normae.config import Run, read
 from normae.errors import InputError
 from normae.inference import BayesianModel, LogZ, Model
-from normae.networks import build_mlp_autoencoder
+from normae.networks import build_autoencoder
 from normae.random import stream
 from normae.runs import RunFolder, read_tensors
 from normae.sampling import ChainConfig, SamplingConfig
@@ -42,7 +42,7 @@ def build_model(config: Run, tensors: dict[str, Tensor], header: dict[str, objec
         log_z = None if given is None else LogZ(float(given[0]), float(given[1]), (given[2][0], given[2][1]))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise InputError(f"{name}: the header of model.safetensors lacks or garbles {error}") from None
-    autoencoder = build_mlp_autoencoder(config.network, event, stream(config.seed, "init"))
+    autoencoder = build_autoencoder(config.network, event, stream(config.seed, "init"))
     weights = {key: t for key, t in tensors.items() if not key.startswith("rho.")}
     rho = {key.removeprefix("rho."): t for key, t in tensors.items() if key.startswith("rho.")}
     expected = {key: tuple(p.shape) for key, p in autoencoder.named_parameters()}

@@ -24,12 +24,12 @@ from normae.data import check_events
 from normae.errors import InputError
 from normae.files import write_json, write_text
 from normae.inference import grid_log_z
-from normae.networks import build_mlp_autoencoder
+from normae.networks import build_autoencoder
 from normae.random import stream
 from normae.runs import History, RunFolder, locked, read_tensors, write_tensors
 from normae.training import Happening, Record, Rollback, Schedules, Trainer
 from normae.workflow.loading import build_model
-from normae.workflow.sources import Events, choose_device, load_events, tensor_hash
+from normae.workflow.sources import Events, choose_device, events_hash, load_events, training_samples
 
 Watch = Callable[[Trainer, Happening], None]
 """Called with everything that happens, for a display."""
@@ -58,7 +58,8 @@ def train(
     device = choose_device(config.device)
     events = [load_events(c.data, c.seed) for c in configs]
     for e, c in zip(events, configs, strict=True):
-        check_events(e.train, c.data.file or "training sample")
+        if isinstance(e.train, Tensor):
+            check_events(e.train, c.data.file or "training sample")
     with locked(group.path):
         _check_folder(group, folders, configs, resume)
         session = _Session(group, folders, configs, events, device)
@@ -103,12 +104,12 @@ class _Session:
         self.seconds = 0.0
         self.started = time.monotonic()
         self.event = tuple(events[0].train.shape[1:])
-        self.hashes = [tensor_hash(e.train) for e in events]
+        self.hashes = [events_hash(e.train) for e in events]
         first = configs[0]
-        networks = [build_mlp_autoencoder(c.network, self.event, stream(c.seed, "init")) for c in configs]
+        networks = [build_autoencoder(c.network, self.event, stream(c.seed, "init")) for c in configs]
         schedules = Schedules(first.pretraining, first.training, first.temperature, first.guard, first.bayesian)
         self.trainer = Trainer(
-            networks, [e.train for e in events], schedules, first.sampling, [c.seed for c in configs], device
+            networks, training_samples(events), schedules, first.sampling, [c.seed for c in configs], device
         )
 
     def run(self, watch: Watch | None) -> bool:
