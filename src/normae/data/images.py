@@ -48,7 +48,8 @@ class SparseEvents:
         side = len(self.filter)
         flat = self.filter.new_zeros((*index.shape, side * side)).scatter_add_(-1, pixel, value)
         image = flat.unflatten(-1, (1, side, side))
-        return self.filter @ (image @ self.filter.T)
+        dense: Tensor = self.filter @ (image @ self.filter.T)
+        return dense
 
     def dense(self) -> Tensor:
         """All images, with shape (N, 1, side, side)."""

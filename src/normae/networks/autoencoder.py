@@ -55,11 +55,11 @@ class NetworkConfig:
     """Encoder and decoder: the paper's toy network by default.
 
     Args:
-        kind: "mlp" for vectors, with the decoder as mirror of the encoder; "conv" for images, the paper's network.
         latent: dimension d_z of the latent space.
         hidden: widths of the hidden layers; of a "conv", the width of its one dense layer.
         activation: of the hidden layers; a "conv" has "prelu", with one slope a layer.
         latent_space: "sphere" normalizes latent points.
+        kind: "mlp" for vectors, with the decoder as mirror of the encoder; "conv" for images, the paper's network.
         channels: of the hidden images of a "conv".
         output: "sigmoid" keeps the pixels of a "conv" between 0 and 1.
         output_start: what the output of a "conv" starts near, such as the mean pixel; None leaves its bias random.
@@ -67,11 +67,11 @@ class NetworkConfig:
             has the divided weights.
     """
 
-    kind: Literal["mlp", "conv"] = "mlp"
     latent: int = 3
     hidden: tuple[int, ...] = (128, 128, 128)
     activation: Literal["relu", "silu", "gelu", "tanh", "prelu"] = "relu"
     latent_space: Literal["euclidean", "sphere"] = "euclidean"
+    kind: Literal["mlp", "conv"] = "mlp"
     channels: int = 8
     output: Literal["linear", "sigmoid"] = "linear"
     output_start: float | None = None

@@ -1,15 +1,15 @@
 """Spectral normalization of rows of weights: every matrix divided by its largest singular value.
 
-A weight of two or more axes is a matrix W with shape (out, in), a convolution's with in = channels * taps. With unit vectors
-u, v from the power iteration v <- W^T u, u <- W v, each normalized, the singular value is s = u^T W v, and the network
-is computed with W/s. The gradient goes through s with u and v held fixed.
+A weight of two or more axes is a matrix W with shape (out, in), a convolution's with in = channels * taps. With unit
+vectors u, v from the power iteration v <- W^T u, u <- W v, each normalized, the singular value is s = u^T W v, and the
+network is computed with W/s. The gradient goes through s with u and v held fixed.
 
 One power iteration belongs to one update. Within an iteration of the training u, v and W stand still, so that a chain
 sees plain weights and an energy that does not change under it; u and v are state, and belong to a checkpoint.
 
-All weights of a model are one row (S, P). With uv the row of all products u_i v_j, and a matrix B with shape (P, L) that
-says which column belongs to which layer, s = (uv W) B and W/s is one product with (1/s) B^T: a few operations, whatever
-the number of layers, without an atomic sum.
+All weights of a model are one row (S, P). With uv the row of all products u_i v_j, and a matrix B with shape (P, L)
+that says which column belongs to which layer, s = (uv W) B and W/s is one product with (1/s) B^T: a few operations,
+whatever the number of layers, without an atomic sum.
 """
 
 import torch

@@ -290,7 +290,7 @@ class Trainer:
     def _energy(self, weights: Tensor) -> ReconstructionEnergy:
         if self.spectral is not None:
             weights = self.spectral.normalized(weights)
-        return ReconstructionEnergy(self.architecture, self.layout.views(weights), explicit=self.backend.explicit)
+        return self.backend.energy(self.architecture, self.layout, weights)
 
     def _turn_spectral(self) -> None:
         """The power iteration of an update, before anything sees the weights."""
@@ -305,9 +305,12 @@ class Trainer:
         local = self.noise.local("pretraining")
         energy = self._energy(self.noise.mean(leaf) if local else self.noise.weights(leaf, draw))
         x = self._events()
-        z = energy.encode(x)
-        out = self.noise.decode(leaf, z, self.generators) if local else energy.decode(z)
-        error = by_member(mean_square(x - out), self.members)
+        if local:
+            z = energy.encode(x)
+            each = mean_square(x - self.noise.decode(leaf, z, self.generators))
+        else:
+            each, z = energy.with_latent(x)
+        error = by_member(each, self.members)
         temperature = self.schedules.temperature.initial
         loss = error + temperature * self.noise.kl(leaf) / self.data.size
         if config.loss_scale == "temperature":
