@@ -15,6 +15,9 @@ decoder's convolutions begin with.
 
 from __future__ import annotations  # triton's types in signatures, where triton may be absent
 
+from collections.abc import Callable
+from typing import Any
+
 from normae.sampling.conv_layers import (
     back,
     back_pooled,
@@ -33,7 +36,7 @@ from normae.sampling.conv_layers import (
     widen,
     widen_back,
 )
-from normae.sampling.fused_kernels import _jit, _normal, _uniform
+from normae.sampling.fused_kernels import _jit, _normal, _uniform, triton
 
 try:
     import triton.language as tl
@@ -41,6 +44,14 @@ except ImportError:
     tl = None
 
 __all__ = ["chain_kernel", "energy_kernel", "gradient_kernel"]
+
+_VARYING = ["n", "programs", "seed_stride", "temperature_stride", "size_stride"]
+
+
+def _jit_kernel(function: Callable[..., Any]) -> Any:
+    """Compiled once for all numbers of images, programs and models."""
+    return function if triton is None else triton.jit(function, do_not_specialize=_VARYING)
+
 
 LARGE_MAPS, SMALL_MAPS, LARGE_PLANES, SMALL_PLANES = 9, 13, 7, 6
 
@@ -518,6 +529,7 @@ def _squares(planes: tl.tensor, rate: tl.tensor, SIDE: tl.constexpr, TILE: tl.co
         there = move + rate * tl.load(planes + _large(6, SIDE, 1) + place)
         back_again = rate * tl.load(planes + _large(4, SIDE, 1) + place) - move
         total += tl.where(inside, there * there - back_again * back_again, 0.0)
+    tl.debug_barrier()
     return tl.sum(total, 0)
 
 
@@ -588,7 +600,7 @@ def _tangent(z: tl.tensor, v: tl.tensor, ON: tl.constexpr) -> tl.tensor:
     return v
 
 
-@_jit
+@_jit_kernel
 def chain_kernel(
     start_ptr: tl.tensor,
     position_ptr: tl.tensor,
@@ -702,7 +714,7 @@ def chain_kernel(
         image += programs
 
 
-@_jit
+@_jit_kernel
 def energy_kernel(
     x_ptr: tl.tensor,
     energy_ptr: tl.tensor,
@@ -744,7 +756,7 @@ def energy_kernel(
         image += programs
 
 
-@_jit
+@_jit_kernel
 def gradient_kernel(
     x_ptr: tl.tensor,
     v_energy_ptr: tl.tensor,

@@ -415,6 +415,7 @@ def from_rows(w: tl.tensor, plane: tl.tensor, HALF: tl.constexpr, HP: tl.constex
         at = (start + tl.arange(0, ROWS))[:, None] * HP + tl.arange(0, HP)[None, :]
         value = tl.load(plane + place, mask=inside, other=0.0)
         acc += tl.load(w + at, mask=inside[:, None], other=0.0).to(tl.float32) * value[:, None]
+    tl.debug_barrier()
     return tl.sum(acc, 0)
 
 

@@ -5,8 +5,8 @@ would pack the weights themselves, done once on the numbers of the columns. Padd
 
     packed     5 convolutions C -> C, each forward and for the pullback, as (3, 4 C, C): stencil row, (pixel, channel
                in), channel out; 4 convolutions with one channel on one side, forward and for the pullback, as (16, C);
-               dense matrices (SMALL, HP) twice and (ZP, HP) twice; biases of convolutions (9, C); slopes (16,); biases (HP,)
-               of the encoder, (HP,) of the decoder, (ZP,), (SMALL,)
+               dense matrices (SMALL, HP) twice and (ZP, HP) twice; biases of convolutions (9, C); slopes (16,); biases
+               (HP,) of the encoder, (HP,) of the decoder, (ZP,), (SMALL,)
     gathered   gradients of 5 convolutions as (3, 4 C, C), of 4 as (16, C), of biases (9, C), of slopes (16,)
 """
 
