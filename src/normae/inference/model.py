@@ -10,6 +10,7 @@ from torch import Tensor
 from normae.energy import ReconstructionEnergy
 from normae.errors import InputError, LogZUnknown
 from normae.inference.log_z import LogZ
+from normae.inference.scoring import ScoringEnergy
 from normae.networks.autoencoder import Autoencoder
 from normae.random import stream
 from normae.sampling.chain import Chain, run_chain
@@ -53,7 +54,7 @@ class Model:
         self.sampling = sampling
         self.name = name
         self._log_z = log_z
-        self._energy = ReconstructionEnergy(autoencoder)
+        self._energy: ReconstructionEnergy = ScoringEnergy(autoencoder)
 
     @property
     def device(self) -> torch.device:
@@ -63,7 +64,7 @@ class Model:
     def to(self, device: torch.device | str) -> "Model":
         """The same model with its weights on `device`."""
         self.autoencoder.to(device)
-        self._energy = ReconstructionEnergy(self.autoencoder)
+        self._energy = ScoringEnergy(self.autoencoder)
         return self
 
     @property
