@@ -76,7 +76,7 @@ def test_models_side_by_side_do_not_mix():
 
 @pytest.mark.parametrize("scale", [1e-3, 10.0])
 def test_the_scale_of_the_weights_does_not_matter(scale):
-    layout, weights, spectral = setup(1)
+    _, weights, spectral = setup(1)
     mask = spectral.member.sum(1)
     scaled = torch.where(mask > 0, weights * scale, weights)
     spectral.iterate(weights)
