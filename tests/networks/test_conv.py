@@ -95,9 +95,12 @@ def test_forward_only_leaves_other_layers_alone():
         nn.Conv2d(1, 4, 3), nn.PReLU(4), nn.Conv2d(4, 4, 3, stride=2, padding=1), nn.MaxPool2d(3, 2),
         nn.Conv2d(4, 2, 3, padding=1, bias=False), nn.MaxPool2d(2), nn.Conv2d(2, 1, 3, padding=1, bias=False),
     )  # fmt: skip
-    x = images(3, 28)
+    x = images(3, 28) - 0.5
+    before = x.clone()
     with torch.no_grad():
         torch.testing.assert_close(forward_only(layers, x), layers(x), rtol=1e-5, atol=1e-6)
+        forward_only(nn.Sequential(nn.Identity(), nn.PReLU()), x)
+    assert torch.equal(x, before), "the input is not written to"
 
 
 @pytest.mark.parametrize(

@@ -2,32 +2,39 @@
 
 Libraries block the channels of a convolution by eight or sixteen, so that eight channels in work well with channels
 last, and one channel out costs as much as sixteen. There the nine taps are one product of the C channels of every
-pixel with a matrix (C, 9), and nine shifted images are added. Values are those of the layers, up to rounding.
+pixel with a matrix (C, 9), and nine shifted images are added. Where eight channels come out, four neighbours in a row
+are 32 channels of a convolution with stride 4, whose result has the same order in memory. Values are those of the
+layers, up to rounding.
 """
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, interpolate, leaky_relu
+from torch.nn.functional import conv2d, interpolate, leaky_relu, leaky_relu_, pad
 
 from normae.networks.conv import Upsample
 
-CHUNK = 32
+FOLD = 4
+"""Neighbours in a row of a large image that are computed as if they were channels of one pixel."""
+CHUNK = 64
 """Images at a time: their activations stay in the caches."""
 
 
 @torch.no_grad()
 def forward_only(network: nn.Sequential, x: Tensor) -> Tensor:
     """`network(x)` without its gradient."""
+    given = x
     for layer in network:
-        x = _forward(layer, x)
+        if isinstance(layer, nn.PReLU) and layer.num_parameters == 1:
+            mine = x.data_ptr() != given.data_ptr()
+            x = (leaky_relu_ if mine else leaky_relu)(x, float(layer.weight))
+        else:
+            x = _forward(layer, x)
     return x
 
 
 def _forward(layer: nn.Module, x: Tensor) -> Tensor:
     if isinstance(layer, nn.Conv2d) and _is_3x3(layer):
         return _narrow(layer, x) if layer.out_channels == 1 else _convolve(layer, x)
-    if isinstance(layer, nn.PReLU) and layer.num_parameters == 1:
-        return leaky_relu(x, float(layer.weight))
     if isinstance(layer, nn.MaxPool2d) and _is_2x2(layer) and not (x.shape[2] % 2 or x.shape[3] % 2):
         rows = torch.maximum(x[:, :, 0::2], x[:, :, 1::2])
         return torch.maximum(rows[..., 0::2], rows[..., 1::2])
@@ -48,7 +55,14 @@ def _is_2x2(layer: nn.MaxPool2d) -> bool:
 
 
 def _convolve(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    return conv2d(_channels_last(x), _channels_last(layer.weight), layer.bias, padding=1)
+    n, c, h, w = x.shape
+    weight, bias, out = layer.weight, layer.bias, layer.out_channels
+    if c == 1 or out > 8 or w < 32 or w % FOLD:
+        return conv2d(_channels_last(x), _channels_last(weight), bias, padding=1)
+    folded = torch.stack([pad(weight, (k, FOLD - 1 - k)) for k in range(FOLD)]).flatten(0, 1)
+    bias = None if bias is None else bias.repeat(FOLD)
+    y = conv2d(_channels_last(x), _channels_last(folded), bias, stride=(1, FOLD), padding=1)
+    return y.permute(0, 2, 3, 1).reshape(n, h, w, out).permute(0, 3, 1, 2)
 
 
 def _channels_last(x: Tensor) -> Tensor:
