@@ -62,7 +62,7 @@ def test_the_paper_preset_has_the_paper_s_numbers():
         ({"sampling__replay": 1.5}, "sampling.replay: expected a share between 0 and 1, got 1.5"),
         ({"sampling__feature__bounds": [1.0, 1.0]}, "bounds: expected a lower and a higher finite number"),
         ({"data__density": "three-gaussians"}, "data.density: expected one of"),
-        ({"data__file": "x.npy"}, "either density or file"),
+        ({"data__file": "x.npy"}, "one of density, file and jets"),
         ({"network": 3}, "network: expected a table"),
         ({"network__latent_space": "sphere"}, "sampling.latent.sphere: expected"),
         ({"sampling__latent__sphere": "geodesic"}, 'expected network.latent_space = "sphere"'),

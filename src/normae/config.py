@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import cattrs
 from cattrs.errors import BaseValidationError
@@ -39,23 +39,30 @@ MOST_EVENTS = 1_000_000_000
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where the training events come from: a toy density or a file, never both.
+    """Where the training events come from: a toy density, a file, or jets; one of the three.
 
     Args:
         density: a key of `normae.data.DENSITIES`.
         file: a .npy file, or a .npz file with an array `x`.
+        jets: the class of jets to train on; images of them are the events.
+        path: of the jets, a folder with the files train and test (.npz or .h5, jets or images), or one file that is
+            split; the environment variable NORMAE_JETS where it is None.
         train: number of training events; 0 takes all of a file that are not held out for the test.
         test: number of test events, drawn apart from the training events.
     """
 
     density: str | None = None
     file: str | None = None
+    jets: Literal["qcd", "top"] | None = None
+    path: str | None = None
     train: int = 500_000
     test: int = 250_000
 
     def __post_init__(self) -> None:
-        if (self.density is None) == (self.file is None):
-            raise InputError("data: expected either density or file, and not both")
+        if sum(source is not None for source in (self.density, self.file, self.jets)) != 1:
+            raise InputError("data: expected one of density, file and jets, and only one")
+        if self.path is not None and self.jets is None:
+            raise InputError("data.path: expected data.jets with it, which says what to take from there")
         if self.density is not None and self.density not in DENSITIES:
             raise InputError(f"data.density: expected one of {sorted(DENSITIES)}, got {self.density!r}")
         lowest = 1 if self.density else 0
@@ -125,6 +132,11 @@ class Run:
         self._check_spaces()
         if len(self.posteriors) > 1:
             raise InputError(f"expected at most one posterior, got [{'] and ['.join(self.posteriors)}]")
+        for table in ("bayesian", "swag"):
+            if self.network.spectral_norm and getattr(self, table) is not None:
+                raise InputError(f"network.spectral_norm: expected no [{table}] table with it, draws would be rescaled")
+        if self.laplace is not None and self.network.kind != "mlp":
+            raise InputError('laplace: expected network.kind = "mlp"; use [bayesian] for other networks')
         batch = min(self.training.batch, self.data.train or self.training.batch)
         if self.sampling.buffer_space == "feature" and self.sampling.buffer < batch:
             raise InputError(

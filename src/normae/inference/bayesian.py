@@ -27,7 +27,8 @@ DRAWS = 100
 """Number of draws behind `energy`, `score` and `log_prob`."""
 CELLS = 300
 """Cells along each axis for the log Z of a draw: the midpoint rule has converged on a density that chains can walk."""
-CHUNK = 1 << 13
+CHUNK = 1 << 20
+"""Numbers of events taken at once; at least 64 events, and at most 8192."""
 
 
 class BayesianModel(Model):
@@ -111,10 +112,11 @@ class BayesianModel(Model):
             return function(draws.energies(self._check(x)), temperature)
         events = self._check(torch.from_numpy(np.array(x, dtype=np.float32)))
         found = np.empty((n, len(events)), dtype=np.float32)
+        size = min(max(CHUNK // int(np.prod(self.event)), 64), 1 << 13)
         with torch.no_grad():
-            for start in range(0, len(events), CHUNK):
-                piece = events[start : start + CHUNK].to(self.device)
-                found[:, start : start + CHUNK] = function(draws.energies(piece), temperature).cpu().numpy()
+            for start in range(0, len(events), size):
+                piece = events[start : start + size].to(self.device)
+                found[:, start : start + size] = function(draws.energies(piece), temperature).cpu().numpy()
         return found
 
     # --- means over the fixed draws

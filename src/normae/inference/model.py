@@ -10,6 +10,7 @@ from torch import Tensor
 from normae.energy import ReconstructionEnergy
 from normae.errors import InputError, LogZUnknown
 from normae.inference.log_z import LogZ
+from normae.inference.scoring import ScoringEnergy
 from normae.networks.autoencoder import Autoencoder
 from normae.random import stream
 from normae.sampling.chain import Chain, run_chain
@@ -56,7 +57,7 @@ class Model:
         self.name = name
         self._log_z = log_z
         self._own = energy is None
-        self._energy = ReconstructionEnergy(autoencoder) if energy is None else energy
+        self._energy = ScoringEnergy(autoencoder) if energy is None else energy
 
     @property
     def device(self) -> torch.device:
@@ -68,7 +69,7 @@ class Model:
         if not self._own:
             raise InputError(f"{self.name} stays where it was drawn; move the model before it is drawn from")
         self.autoencoder.to(device)
-        self._energy = ReconstructionEnergy(self.autoencoder)
+        self._energy = ScoringEnergy(self.autoencoder)
         return self
 
     @property

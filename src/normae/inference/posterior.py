@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from normae.energy import ReconstructionEnergy
+from normae.energy import ReconstructionEnergy, mean_square
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.bayesian import split_decoder, width
 from normae.networks.mlp import MLP
@@ -84,14 +84,14 @@ class WeightDraws:
     def _last_layer_energies(self, x: Tensor) -> Tensor:
         body, layer, prefix = split_decoder(self.autoencoder.decoder)
         first = self.one(0)
-        own = {name: p for name, p in first.decoder_parameters.items() if not name.startswith(prefix)}
-        hidden = call(body, own, first.encode(x))
+        before = {name: p for name, p in first.decoder_parameters.items() if not name.startswith(prefix)}
+        hidden = call(body, before, first.encode(x))
         last = prefixed(self.weights, f"decoder.{prefix}")
         if isinstance(layer, torch.nn.Linear):
             out = torch.einsum("nh,koh->kno", hidden, last["weight"]) + last["bias"][:, None]
             return (x[None] - out).square().mean(-1)
-        out = call(layer, last, hidden.repeat(self.n, *[1] * (hidden.ndim - 1)))
-        return (x.repeat(self.n, *[1] * (x.ndim - 1)) - out).square().flatten(1).mean(1).reshape(self.n, len(x))
+        each = ({name: value[k : k + 1] for name, value in last.items()} for k in range(self.n))
+        return torch.stack([mean_square(x - call(layer, own, hidden)) for own in each])
 
 
 class MeanField:

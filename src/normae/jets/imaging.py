@@ -164,7 +164,7 @@ def dense(pixels: Pixels, out: Float32 | None = None) -> Float32:
 
 
 @lru_cache(maxsize=8)
-def _filter_matrix(sigma: float) -> Float32:
+def filter_matrix(sigma: float) -> Float32:
     """The Gaussian convolution along one axis as a banded matrix with shape (40, 40)."""
     if sigma == 0:
         return np.eye(SIDE, dtype=np.float32)
@@ -178,7 +178,7 @@ def _filter_matrix(sigma: float) -> Float32:
 def gaussian(images: NDArray[Any], sigma: float = SIGMA, out: Float32 | None = None) -> Float32:
     """Filter images with shape (..., 40, 40); float32. sigma = 0 leaves them as they are."""
     images = np.asarray(images, dtype=np.float32)
-    matrix = _filter_matrix(float(sigma))
+    matrix = filter_matrix(float(sigma))
     return np.asarray(np.matmul(matrix, images @ matrix, out=out))
 
 

@@ -1,6 +1,6 @@
 """Encoders and decoders, and the autoencoder that pairs them."""
 
-from normae.networks.autoencoder import Autoencoder, NetworkConfig, build_mlp_autoencoder
+from normae.networks.autoencoder import Autoencoder, NetworkConfig, build_autoencoder, build_mlp_autoencoder
 from normae.networks.bayesian import BayesianConfig
 from normae.networks.mlp import ACTIVATIONS, MLP
 from normae.networks.parameters import Layout, call
@@ -12,6 +12,7 @@ __all__ = [
     "BayesianConfig",
     "Layout",
     "NetworkConfig",
+    "build_autoencoder",
     "build_mlp_autoencoder",
     "call",
 ]

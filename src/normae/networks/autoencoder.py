@@ -1,4 +1,4 @@
-"""The autoencoder x -> z -> x', any encoder with any decoder, and the paper's choice for vectors."""
+"""The autoencoder x -> z -> x', any encoder with any decoder, and the paper's choices for vectors and for images."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from normae.errors import InputError
+from normae.networks.conv import conv_decoder, conv_encoder, start_output_at
 from normae.networks.mlp import MLP
 from normae.tensors import norm
 
@@ -24,14 +25,23 @@ class Autoencoder(nn.Module):
         decoder: maps latent points (N, d_z) to events (N, *event).
         latent_dimension: d_z.
         sphere: whether latent points are normalized to the unit sphere.
+        spectral_norm: whether a training divides every weight matrix by its largest singular value.
     """
 
-    def __init__(self, encoder: nn.Module, decoder: nn.Module, latent_dimension: int, sphere: bool = False) -> None:
+    def __init__(
+        self,
+        encoder: nn.Module,
+        decoder: nn.Module,
+        latent_dimension: int,
+        sphere: bool = False,
+        spectral_norm: bool = False,
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.decoder = decoder
         self.latent_dimension = latent_dimension
         self.sphere = sphere
+        self.spectral_norm = spectral_norm
 
     def forward(self, x: Tensor) -> Tensor:
         """Reconstructions with shape (N, *event)."""
@@ -42,12 +52,30 @@ class Autoencoder(nn.Module):
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """An MLP encoder and its mirror as decoder: the paper's toy network by default."""
+    """Encoder and decoder: the paper's toy network by default.
+
+    Args:
+        latent: dimension d_z of the latent space.
+        hidden: widths of the hidden layers; of a "conv", the width of its one dense layer.
+        activation: of the hidden layers; a "conv" has "prelu", with one slope a layer.
+        latent_space: "sphere" normalizes latent points.
+        kind: "mlp" for vectors, with the decoder as mirror of the encoder; "conv" for images, the paper's network.
+        channels: of the hidden images of a "conv".
+        output: "sigmoid" keeps the pixels of a "conv" between 0 and 1.
+        output_start: what the output of a "conv" starts near, such as the mean pixel; None leaves its bias random.
+        spectral_norm: divide every weight matrix by its largest singular value while training. The finished model
+            has the divided weights.
+    """
 
     latent: int = 3
     hidden: tuple[int, ...] = (128, 128, 128)
-    activation: Literal["relu", "silu", "gelu", "tanh"] = "relu"
+    activation: Literal["relu", "silu", "gelu", "tanh", "prelu"] = "relu"
     latent_space: Literal["euclidean", "sphere"] = "euclidean"
+    kind: Literal["mlp", "conv"] = "mlp"
+    channels: int = 8
+    output: Literal["linear", "sigmoid"] = "linear"
+    output_start: float | None = None
+    spectral_norm: bool = False
 
     def __post_init__(self) -> None:
         if self.latent < 1:
@@ -56,6 +84,31 @@ class NetworkConfig:
             raise InputError(f"network.hidden: expected one or more widths of at least 1, got {list(self.hidden)}")
         if self.latent_space == "sphere" and self.latent < 2:
             raise InputError("network.latent: expected at least 2 for a spherical latent space, got 1")
+        self._check_mlp() if self.kind == "mlp" else self._check_conv()
+
+    def _check_mlp(self) -> None:
+        if self.activation == "prelu":
+            raise InputError('network.activation: expected kind = "conv" with "prelu", got kind = "mlp"')
+        for name, default in (("channels", 8), ("output", "linear"), ("output_start", None)):
+            if getattr(self, name) != default:
+                raise InputError(f'network.{name}: expected kind = "conv" with it, got kind = "mlp"')
+
+    def _check_conv(self) -> None:
+        if self.activation != "prelu":
+            raise InputError(f'network.activation: expected "prelu" for kind = "conv", got "{self.activation}"')
+        if len(self.hidden) != 1:
+            raise InputError(f'network.hidden: expected one width for kind = "conv", got {list(self.hidden)}')
+        if self.channels < 1:
+            raise InputError(f"network.channels: expected at least 1, got {self.channels}")
+        highest = 1.0 if self.output == "sigmoid" else float("inf")
+        if self.output_start is not None and not 0 < self.output_start < highest:
+            raise InputError(f"network.output_start: expected a number between 0 and {highest:g}")
+
+
+def build_autoencoder(config: NetworkConfig, event: tuple[int, ...], generator: torch.Generator) -> Autoencoder:
+    """The autoencoder of `config` for events of shape `event`, with weights drawn from `generator`."""
+    build = build_mlp_autoencoder if config.kind == "mlp" else build_conv_autoencoder
+    return build(config, event, generator)
 
 
 def build_mlp_autoencoder(config: NetworkConfig, event: tuple[int, ...], generator: torch.Generator) -> Autoencoder:
@@ -64,4 +117,16 @@ def build_mlp_autoencoder(config: NetworkConfig, event: tuple[int, ...], generat
         raise InputError(f"an MLP autoencoder expects events that are vectors of shape (d,), got {event}")
     encoder = MLP([event[0], *config.hidden, config.latent], config.activation, generator)
     decoder = MLP([config.latent, *reversed(config.hidden), event[0]], config.activation, generator)
-    return Autoencoder(encoder, decoder, config.latent, config.latent_space == "sphere")
+    return Autoencoder(encoder, decoder, config.latent, config.latent_space == "sphere", config.spectral_norm)
+
+
+def build_conv_autoencoder(config: NetworkConfig, event: tuple[int, ...], generator: torch.Generator) -> Autoencoder:
+    """The convolutional autoencoder of `config` for images of shape `event` = (1, side, side), with an even side."""
+    if len(event) != 3 or event[0] != 1 or event[1] != event[2] or event[1] % 2:
+        raise InputError(f"a convolutional autoencoder expects images of shape (1, side, side), side even, got {event}")
+    sizes = (event[1], config.channels, config.hidden[0], config.latent)
+    encoder = conv_encoder(*sizes, generator)
+    decoder = conv_decoder(*sizes, config.output == "sigmoid", generator)
+    if config.output_start is not None:
+        start_output_at(decoder, config.output_start)
+    return Autoencoder(encoder, decoder, config.latent, config.latent_space == "sphere", config.spectral_norm)

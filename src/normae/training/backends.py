@@ -12,11 +12,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from normae.energy import ReconstructionEnergy
 from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.mlp import MLP
+from normae.networks.parameters import Layout
 from normae.sampling.chain import run_chain
 from normae.sampling.config import SamplingConfig
+from normae.sampling.conv_packing import conv_shape
 from normae.sampling.manifold import Runner
 
 log = logging.getLogger(__name__)
@@ -41,12 +44,20 @@ class Backend:
         explicit: gradients with respect to events by explicit pullbacks.
         graph: the whole iteration in a CUDA graph.
         runner: what runs a chain.
+        kernels: makes an energy from an architecture, its layout and weights (S, P), where it is not the plain one.
     """
 
     name: str
     explicit: bool
     graph: bool
     runner: Runner = run_chain
+    kernels: Callable[[Autoencoder, Layout, Tensor], ReconstructionEnergy] | None = None
+
+    def energy(self, architecture: Autoencoder, layout: Layout, weights: Tensor) -> ReconstructionEnergy:
+        """The energy of S models with weights (S, P)."""
+        if self.kernels is not None:
+            return self.kernels(architecture, layout, weights)
+        return ReconstructionEnergy(architecture, layout.views(weights), explicit=self.explicit)
 
     def capture(self, iterate: Callable[[], None], trainer: Stateful) -> Callable[[], None]:
         """`iterate` itself, or the replay of its CUDA graph."""
@@ -98,6 +109,8 @@ def choose_backend(name: str, architecture: Autoencoder, sampling: SamplingConfi
         raise InputError(f"sampling.backend: expected auto, reference, explicit, graph or fused, got {name!r}")
     from normae.sampling.fused import fused_runner, why_not
 
+    if conv_shape(architecture) is not None:
+        return _conv_backend(name, architecture, device) or graph
     reason = why_not(architecture, sampling)
     if reason is not None:
         log.warning("sampling.backend = %r cannot serve: %s; using 'graph'", name, reason)
@@ -105,3 +118,17 @@ def choose_backend(name: str, architecture: Autoencoder, sampling: SamplingConfi
     # fp16 factors have the mantissa of tf32 and half its traffic: 1.6 ms instead of 2.9 for the paper's toy iteration
     runner = partial(fused_runner, precision="fp16", block=16, num_warps=4)
     return Backend("fused", explicit=True, graph=True, runner=runner)
+
+
+def _conv_backend(name: str, architecture: Autoencoder, device: torch.device) -> Backend | None:
+    """The fused chain of a convolutional autoencoder, with its energies and gradients; None where it cannot serve."""
+    from normae.sampling import conv_fused
+
+    reason = conv_fused.why_not(architecture)
+    shape = conv_shape(architecture)
+    if reason is not None or shape is None:
+        log.warning("sampling.backend = %r cannot serve: %s; using 'graph'", name, reason)
+        return None
+    workspace = conv_fused.Workspace(Layout.of(architecture), shape, device)
+    kernels = partial(conv_fused.FusedConvEnergy, tuning=conv_fused.CHAIN, bulk=conv_fused.BULK, workspace=workspace)
+    return Backend("fused", explicit=False, graph=True, runner=conv_fused.fused_conv_runner, kernels=kernels)

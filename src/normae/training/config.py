@@ -32,6 +32,9 @@ class PhaseConfig:
         gradient_clip: largest norm of the weights' gradient; None for no limit.
         latent_penalty: times the mean of z^2 over batch and dimensions.
         l2_penalty: times the sum of all squared weights.
+        loss_scale: "temperature" divides the energies in the loss by T, "plain" does not; the penalties are not
+            rescaled. Adam is blind to the scale of a loss but for its epsilon of 1e-8, which gradients of energies of
+            1e-6 reach.
     """
 
     epochs: int = 100
@@ -42,6 +45,7 @@ class PhaseConfig:
     gradient_clip: float | None = None
     latent_penalty: float = 0.0
     l2_penalty: float = 0.0
+    loss_scale: Literal["temperature", "plain"] = "plain"
 
     def __post_init__(self) -> None:
         _at_least_zero("epochs", self.epochs)
@@ -60,7 +64,6 @@ class TrainingConfig(PhaseConfig):
 
     Args:
         negative_penalty: times the mean of E^2 over negative samples.
-        loss_scale: "temperature" trains the weights on (E+ - E-)/T, "plain" on E+ - E-; the penalties are not rescaled.
         average: decay of the running average of the weights that becomes the model; 0 keeps the last weights.
     """
 

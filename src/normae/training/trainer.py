@@ -12,10 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from normae.data import SparseEvents
 from normae.energy import ReconstructionEnergy, mean_square
 from normae.errors import InputError, TrainingDiverged
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.parameters import Layout
+from normae.networks.spectral import SpectralNorm
 from normae.random import stream
 from normae.sampling.buffer import ReplayBuffer
 from normae.sampling.config import SamplingConfig
@@ -25,6 +27,7 @@ from normae.training.backends import Backend, choose_backend
 from normae.training.config import PhaseConfig, Schedules
 from normae.training.losses import by_member, clip_rows, contrastive, regularizers, temperature_gradient
 from normae.training.noise import WeightNoise
+from normae.training.samples import Samples
 
 PHASES = ("pretraining", "training")
 
@@ -63,7 +66,7 @@ class Trainer:
 
     Args:
         autoencoders: S models of one architecture.
-        data: their training samples, S tensors of one shape (N, *event).
+        data: their training samples, S tensors of one shape (N, *event), or S sets of sparse images.
         schedules: how to train.
         sampling: how to make negative samples.
         seeds: one seed for each model.
@@ -73,7 +76,7 @@ class Trainer:
     def __init__(
         self,
         autoencoders: Sequence[Autoencoder],
-        data: Sequence[Tensor],
+        data: Sequence[Tensor] | Sequence[SparseEvents],
         schedules: Schedules,
         sampling: SamplingConfig,
         seeds: Sequence[int],
@@ -85,9 +88,13 @@ class Trainer:
         self.seeds, self.device = list(seeds), device
         self.members = len(autoencoders)
         self.noise = WeightNoise(self.layout, schedules.bayesian, self.architecture, device)
-        self.data = torch.stack(list(data)).to(device)
+        self.data = Samples(data, device)
         self.generators = [stream(seed, "chain", device) for seed in seeds]
-        self._allocate(self.noise.extended(self.layout.flatten(autoencoders).to(device)))
+        weights = self.layout.flatten(autoencoders).to(device)
+        self.spectral: SpectralNorm | None = None
+        if self.architecture.spectral_norm:
+            self.spectral = SpectralNorm(self.layout, weights, [stream(seed, "spectral", device) for seed in seeds])
+        self._allocate(self.noise.extended(weights))
         self.backend: Backend = choose_backend(sampling.backend, self.architecture, sampling, device)
         self.stop = False
         self._enter(0)
@@ -99,11 +106,7 @@ class Trainer:
         self.log_temperature = torch.full((members, 1), initial, device=device)
         self.average = weights.clone()
         self.average_log_temperature = self.log_temperature.clone()
-        point = (
-            (self.architecture.latent_dimension,)
-            if self.sampling.buffer_space == "latent"
-            else tuple(self.data.shape[2:])
-        )
+        point = (self.architecture.latent_dimension,) if self.sampling.buffer_space == "latent" else self.data.event
         self.buffer = ReplayBuffer.empty(members, self.sampling.buffer, point, device)
         sizes = (self.sampling.latent.step_size, self.sampling.feature.step_size)
         self.log_sizes = torch.tensor(sizes, device=device).log()[:, None].repeat(1, members)
@@ -136,12 +139,12 @@ class Trainer:
 
     @property
     def batch(self) -> int:
-        return min(self.config.batch, self.data.shape[1])
+        return min(self.config.batch, self.data.size)
 
     def iterations(self, phase: int) -> int:
         """Number of iterations of a phase; an incomplete last batch of an epoch is left out."""
         config = (self.schedules.pretraining, self.schedules.training)[phase]
-        n = self.data.shape[1]
+        n = self.data.size
         return config.epochs * (n // min(config.batch, n))
 
     @property
@@ -168,6 +171,7 @@ class Trainer:
         }
         parts |= {f"adam.{name}": value for name, value in self.optimizer.state().items()}
         parts |= {f"temperature_adam.{name}": value for name, value in self.temperature_optimizer.state().items()}
+        parts |= {"spectral": self.spectral.vectors} if self.spectral is not None else {}
         return parts | {f"generator.{k}": g.get_state() for k, g in enumerate(self.generators)}
 
     def load(self, state: dict[str, Tensor]) -> None:
@@ -251,7 +255,7 @@ class Trainer:
 
     def _advance(self) -> None:
         """One iteration."""
-        per_epoch = self.data.shape[1] // self.batch
+        per_epoch = self.data.size // self.batch
         epoch, place = divmod(self.iteration, per_epoch)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self._shuffle(epoch)
@@ -278,7 +282,7 @@ class Trainer:
     def _shuffle(self, epoch: int) -> Tensor:
         """The order of events in an epoch, with shape (S, N): from the seed alone, so nothing has to be stored."""
         name = f"{PHASES[self.phase]}/epoch/{epoch}"
-        n = self.data.shape[1]
+        n = self.data.size
         orders = [
             torch.randperm(n, generator=stream(seed, name, self.device), device=self.device) for seed in self.seeds
         ]
@@ -295,30 +299,44 @@ class Trainer:
     # --- one iteration, in place on the state's tensors
 
     def _events(self) -> Tensor:
-        rows = torch.arange(self.members, device=self.device)[:, None]
-        return self.data[rows, self._index].flatten(0, 1)
+        return self.data.take(self._index)
 
     def _energy(self, weights: Tensor) -> ReconstructionEnergy:
-        return ReconstructionEnergy(self.architecture, self.layout.views(weights), explicit=self.backend.explicit)
+        if self.spectral is not None:
+            weights = self.spectral.normalized(weights)
+        return self.backend.energy(self.architecture, self.layout, weights)
+
+    def _turn_spectral(self) -> None:
+        """The power iteration of an update, before anything sees the weights."""
+        if self.spectral is not None:
+            self.spectral.iterate(self.weights)
 
     def _pretrain(self) -> None:
         config = self.schedules.pretraining
+        self._turn_spectral()
         leaf = self.weights.detach().requires_grad_(True)
         draw = self.noise.draw(self.weights, self.generators)
         local = self.noise.local("pretraining")
         energy = self._energy(self.noise.mean(leaf) if local else self.noise.weights(leaf, draw))
         x = self._events()
-        z = energy.encode(x)
-        out = self.noise.decode(leaf, z, self.generators) if local else energy.decode(z)
-        error = by_member(mean_square(x - out), self.members)
-        loss = error + regularizers(self.noise.mean(leaf), [z], config)
-        loss = loss + self.schedules.temperature.initial * self.noise.kl(leaf) / self.data.shape[1]
+        if local:
+            z = energy.encode(x)
+            each = mean_square(x - self.noise.decode(leaf, z, self.generators))
+        else:
+            each, z = energy.with_latent(x)
+        error = by_member(each, self.members)
+        temperature = self.schedules.temperature.initial
+        loss = error + temperature * self.noise.kl(leaf) / self.data.size
+        if config.loss_scale == "temperature":
+            loss = loss / temperature
+        loss = loss + regularizers(self.noise.mean(leaf), [z], config)
         (grad,) = torch.autograd.grad(loss.sum(), leaf)
         self.optimizer.update(clip_rows(grad, config.gradient_clip), self.rate)
         self.sums[0] += error.detach()
 
     def _train(self) -> None:
         config = self.schedules.training
+        self._turn_spectral()
         temperature = self.log_temperature.exp().flatten()
         sizes = StepSizes(*self.log_sizes.exp())
         draw = self.noise.draw(self.weights, self.generators)
@@ -334,7 +352,7 @@ class Trainer:
         loss = contrastive(e_plus, e_minus, temperature, config)
         loss = loss + regularizers(self.noise.mean(leaf), [z_plus, z_minus], config)
         scale = 1.0 if config.loss_scale == "temperature" else temperature
-        loss = loss + scale * self.noise.kl(leaf) / self.data.shape[1]
+        loss = loss + scale * self.noise.kl(leaf) / self.data.size
         (grad,) = torch.autograd.grad(loss.sum(), leaf)
         self.optimizer.update(clip_rows(grad, config.gradient_clip), self.rate)
         if self.schedules.temperature.trained:
@@ -374,7 +392,7 @@ class Trainer:
         else:
             values["temperature"] = self.log_temperature.exp().flatten().tolist()
             values["latent_step_size"], values["feature_step_size"] = self.log_sizes.exp().tolist()
-        epoch = self.iteration / (self.data.shape[1] // self.batch)
+        epoch = self.iteration / (self.data.size // self.batch)
         return Record(PHASES[self.phase], self.iteration, epoch, values)
 
     def _trouble(self, record: Record) -> dict[int, str]:
@@ -425,6 +443,9 @@ class Trainer:
         """Rows of weights and rho (S, P + B), temperatures (S,) and step sizes (2, S), averaged where asked for."""
         if self.schedules.swag is not None:
             return self.snapshots.mean(1), self.average_log_temperature.exp().flatten(), self.log_sizes.exp()
-        if self.schedules.training.average > 0:
-            return self.average, self.average_log_temperature.exp().flatten(), self.log_sizes.exp()
-        return self.weights, self.log_temperature.exp().flatten(), self.log_sizes.exp()
+        averaged = self.schedules.training.average > 0
+        weights = self.average if averaged else self.weights
+        log_temperature = self.average_log_temperature if averaged else self.log_temperature
+        if self.spectral is not None:
+            weights = self.spectral.normalized(weights)
+        return weights, log_temperature.exp().flatten(), self.log_sizes.exp()

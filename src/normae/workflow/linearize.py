@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast, get_args
 
+from torch import Tensor
+
 from normae.config import read, to_toml
 from normae.errors import InputError
 from normae.files import write_json, write_text
@@ -12,7 +14,7 @@ from normae.networks.bayesian import Which
 from normae.random import stream
 from normae.runs import RunFolder, locked, read_tensors, write_tensors
 from normae.workflow.loading import load
-from normae.workflow.sources import load_events, tensor_hash
+from normae.workflow.sources import events_hash, load_events
 
 
 def linearize(
@@ -31,8 +33,10 @@ def linearize(
     model = load(run.path, device)
     events = load_events(config.data, config.seed)
     provenance = run.read_provenance()
-    if tensor_hash(events.train) != provenance["data_sha256"]:
+    if events_hash(events.train) != provenance["data_sha256"]:
         raise InputError(f"{path}: the training data have changed since the run was made")
+    if not isinstance(events.train, Tensor):
+        raise InputError(f"{path}: expected events that are vectors; use [bayesian] for images")
     tensors, header = read_tensors(run.model)
     kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("laplace.")}
     generator = stream(config.seed, "laplace")

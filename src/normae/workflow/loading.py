@@ -21,7 +21,7 @@ from normae.inference import (
     Posterior,
     Swag,
 )
-from normae.networks import Autoencoder, build_mlp_autoencoder
+from normae.networks import Autoencoder, build_autoencoder
 from normae.random import stream
 from normae.runs import RunFolder, read_tensors
 from normae.sampling import ChainConfig, SamplingConfig
@@ -56,7 +56,7 @@ def build_model(config: Run, tensors: dict[str, Tensor], header: dict[str, objec
         log_z = None if given is None else LogZ(float(given[0]), float(given[1]), (given[2][0], given[2][1]))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise InputError(f"{name}: the header of model.safetensors lacks or garbles {error}") from None
-    autoencoder = build_mlp_autoencoder(config.network, event, stream(config.seed, "init"))
+    autoencoder = build_autoencoder(config.network, event, stream(config.seed, "init"))
     parts: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in ("", *PREFIX.values())}
     for key, tensor in tensors.items():
         prefix = next((p for p in PREFIX.values() if key.startswith(p)), "")

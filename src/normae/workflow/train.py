@@ -24,12 +24,12 @@ from normae.data import check_events
 from normae.errors import InputError
 from normae.files import write_json, write_text
 from normae.inference import fit_laplace, grid_log_z
-from normae.networks import build_mlp_autoencoder
+from normae.networks import build_autoencoder
 from normae.random import stream
 from normae.runs import History, RunFolder, locked, read_tensors, write_tensors
 from normae.training import Happening, Record, Rollback, Schedules, Trainer
 from normae.workflow.loading import build_model
-from normae.workflow.sources import Events, choose_device, load_events, tensor_hash
+from normae.workflow.sources import Events, choose_device, events_hash, load_events, training_samples
 
 MEMBER = 1_000_000
 """Between the seeds of two members of an ensemble; the first has the run's own."""
@@ -60,7 +60,8 @@ def train(
     device = choose_device(config.device)
     events = [load_events(c.data, c.seed) for c in configs]
     for e, c in zip(events, configs, strict=True):
-        check_events(e.train, c.data.file or "training sample")
+        if isinstance(e.train, Tensor):
+            check_events(e.train, c.data.file or "training sample")
     with locked(group.path):
         _check_folder(group, folders, configs, resume)
         session = _Session(group, folders, configs, events, device)
@@ -105,15 +106,15 @@ class _Session:
         self.seconds = 0.0
         self.started = time.monotonic()
         self.event = tuple(events[0].train.shape[1:])
-        self.hashes = [tensor_hash(e.train) for e in events]
+        self.hashes = [events_hash(e.train) for e in events]
         first = configs[0]
         self.replicas = 1 if first.ensemble is None else first.ensemble.members
         seeds = [c.seed + MEMBER * k for c in configs for k in range(self.replicas)]
-        networks = [build_mlp_autoencoder(first.network, self.event, stream(seed, "init")) for seed in seeds]
+        networks = [build_autoencoder(first.network, self.event, stream(seed, "init")) for seed in seeds]
         schedules = Schedules(
             first.pretraining, first.training, first.temperature, first.guard, first.bayesian, first.swag
         )
-        samples = [e.train for e in events for _ in range(self.replicas)]
+        samples = training_samples([e for e in events for _ in range(self.replicas)])
         self.trainer = Trainer(networks, samples, schedules, first.sampling, seeds, device)
 
     def _of(self, k: int) -> slice:
@@ -217,11 +218,12 @@ class _Session:
             return {f"snapshot.{name}": view for name, view in layout.views(self.trainer.snapshots[k]).items()}
         if config.laplace is None:
             return {}
-        network = build_mlp_autoencoder(config.network, self.event, stream(config.seed, "init"))
+        network = build_autoencoder(config.network, self.event, stream(config.seed, "init"))
         network.load_state_dict(tensors)
         generator = stream(config.seed, "laplace")
-        network = network.to(self.trainer.device)
-        return fit_laplace(network, header["temperature"], self.events[k].train, config.laplace, generator).tensors()
+        network, events = network.to(self.trainer.device), self.events[k].train
+        assert isinstance(events, Tensor)
+        return fit_laplace(network, header["temperature"], events, config.laplace, generator).tensors()
 
     def _log_z(self, k: int, tensors: dict[str, Tensor], header: dict[str, Any]) -> list[Any] | None:
         """log Z on a grid over the chain's bounds, where the events are vectors that a grid serves."""

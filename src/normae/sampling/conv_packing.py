@@ -1,0 +1,174 @@
+"""Weights of the convolutional autoencoder in the order that its kernels read, and gradients back in that of a row.
+
+Both are one gather: `packed = cat(row, 0)[index]`. The index comes from the operations (flip, transpose, pad) that
+would pack the weights themselves, done once on the numbers of the columns. Padding points to the zero behind the row.
+
+    packed     5 convolutions C -> C, each forward and for the pullback, as (3, 4 C, C): stencil row, (pixel, channel
+               in), channel out; 4 convolutions with one channel on one side, forward and for the pullback, as (16, C);
+               dense matrices (SMALL, HP) twice and (ZP, HP) twice; biases of convolutions (9, C); slopes (16,); biases
+               (HP,) of the encoder, (HP,) of the decoder, (ZP,), (SMALL,)
+    gathered   gradients of 5 convolutions as (3, 4 C, C), of 4 as (16, C), of biases (9, C), of slopes (16,)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from normae.networks.autoencoder import Autoencoder
+from normae.networks.conv import Upsample, conv_decoder, conv_encoder
+from normae.networks.parameters import Layout
+
+MIXING = ("encoder.2", "encoder.5", "encoder.7", "decoder.7", "decoder.10")
+SINGLE = ("encoder.0", "encoder.9", "decoder.5", "decoder.12")
+CONVOLUTIONS = (
+    "encoder.0", "encoder.2", "encoder.5", "encoder.7", "encoder.9", "decoder.5", "decoder.7", "decoder.10",
+    "decoder.12",
+)  # fmt: skip
+SLOPES = (
+    "encoder.1", "encoder.3", "encoder.6", "encoder.8", "encoder.10", "encoder.13", "decoder.1", "decoder.3",
+    "decoder.6", "decoder.8", "decoder.11",
+)  # fmt: skip
+DENSE = ("encoder.12", "encoder.14", "decoder.0", "decoder.2")
+
+
+@dataclass(frozen=True)
+class ConvShape:
+    """What the kernels must know of a convolutional autoencoder."""
+
+    side: int
+    channels: int
+    hidden: int
+    latent: int
+    sphere: bool
+    sigmoid: bool
+
+    @property
+    def small(self) -> int:
+        """Pixels of the small image."""
+        return (self.side // 2) ** 2
+
+    @property
+    def hp(self) -> int:
+        """The hidden vector's padded length."""
+        return max(16, 1 << (self.hidden - 1).bit_length())
+
+    @property
+    def zp(self) -> int:
+        """The latent point's padded length."""
+        return max(8, 1 << (self.latent - 1).bit_length())
+
+    @property
+    def gathered(self) -> int:
+        """Length of what a program gathers."""
+        c = self.channels
+        return 60 * c * c + 64 * c + 9 * c + 16
+
+
+def conv_shape(architecture: Autoencoder) -> ConvShape | None:
+    """The shape, if the autoencoder is `build_conv_autoencoder`'s; otherwise None."""
+    encoder, decoder = architecture.encoder, architecture.decoder
+    if not isinstance(encoder, nn.Sequential) or not isinstance(decoder, nn.Sequential):
+        return None
+    upsample = next((layer for layer in decoder if isinstance(layer, Upsample)), None)
+    if upsample is None or not isinstance(encoder[0], nn.Conv2d) or not isinstance(decoder[0], nn.Linear):
+        return None
+    side, channels, hidden = upsample.matrix.shape[0], encoder[0].out_channels, decoder[0].out_features
+    sigmoid = isinstance(decoder[-1], nn.Sigmoid)
+    generator, sizes = torch.Generator(), (side, channels, hidden, architecture.latent_dimension)
+    expected = (conv_encoder(*sizes, generator), conv_decoder(*sizes, sigmoid, generator))
+    for mine, theirs in zip(expected, (encoder, decoder), strict=True):
+        if [type(layer) for layer in mine] != [type(layer) for layer in theirs] or Layout.of(mine) != Layout.of(theirs):
+            return None
+    return ConvShape(side, channels, hidden, architecture.latent_dimension, architecture.sphere, sigmoid)
+
+
+def _stencil(weight: Tensor, nothing: int) -> Tensor:
+    """(out, in, 3, 3) as (3, 4 in, out), with `nothing` in the fourth pixel."""
+    out, inside = weight.shape[:2]
+    return pad(weight.permute(2, 3, 1, 0), (0, 0, 0, 0, 0, 1), value=nothing).reshape(3, 4 * inside, out)
+
+
+def _taps(weight: Tensor, nothing: int) -> Tensor:
+    """(C, 1, 3, 3) or (1, C, 3, 3) as (16, C)."""
+    return pad(weight.reshape(-1, 9).T, (0, 0, 0, 7), value=nothing)
+
+
+def _padded(weight: Tensor, rows: int, columns: int, nothing: int) -> Tensor:
+    return pad(weight, (0, columns - weight.shape[1], 0, rows - weight.shape[0]), value=nothing)
+
+
+@lru_cache(maxsize=16)
+def packing(layout: Layout, shape: ConvShape) -> Tensor:
+    """Columns of cat(row, 0) in packed order, int64 with shape (Q,)."""
+    nothing = sum(layout.sizes)
+    named = {name: view[0] for name, view in layout.views(torch.arange(nothing)[None]).items()}
+    w = {name.removesuffix(".weight"): view for name, view in named.items() if name.endswith(".weight")}
+    b = {name.removesuffix(".bias"): view for name, view in named.items() if name.endswith(".bias")}
+    pieces: list[Tensor] = []
+    for name in MIXING:
+        pieces += [_stencil(w[name], nothing), _stencil(w[name].transpose(0, 1).flip(2, 3), nothing)]
+    for name in SINGLE:
+        pieces += [_taps(w[name], nothing), _taps(w[name].flip(2, 3), nothing)]
+    hp, zp, c = shape.hp, shape.zp, shape.channels
+    pieces += [_padded(w["encoder.12"].T, shape.small, hp, nothing), _padded(w["decoder.2"], shape.small, hp, nothing)]
+    pieces += [_padded(w["encoder.14"], zp, hp, nothing), _padded(w["decoder.0"].T, zp, hp, nothing)]
+    pieces += [_padded(b[name][None], 1, c, nothing) for name in CONVOLUTIONS]
+    pieces.append(_padded(torch.cat([w[name] for name in SLOPES])[None], 1, 16, nothing))
+    lengths = (("encoder.12", hp), ("decoder.0", hp), ("encoder.14", zp), ("decoder.2", shape.small))
+    pieces += [_padded(b[name][None], 1, length, nothing) for name, length in lengths]
+    index = torch.cat([piece.reshape(-1) for piece in pieces])
+    return pad(index, (0, -len(index) % 16), value=nothing)
+
+
+@lru_cache(maxsize=16)
+def unpacking(layout: Layout, shape: ConvShape) -> Tensor:
+    """Where each column of a row finds its gradient in cat(gathered, dense gradients), int64 with shape (P,).
+
+    Dense gradients stand as weight, bias of each layer in `DENSE`.
+    """
+    c = shape.channels
+    start = 0
+
+    def take(*sizes: int) -> Tensor:
+        nonlocal start
+        count = int(torch.Size(sizes).numel())
+        start += count
+        return torch.arange(start - count, start).reshape(sizes)
+
+    found: dict[str, Tensor] = {}
+    for name in MIXING:
+        found[f"{name}.weight"] = take(3, 4, c, c)[:, :3].permute(3, 2, 0, 1)
+    for name in SINGLE:
+        found[f"{name}.weight"] = take(16, c)[:9].T
+    for name in CONVOLUTIONS:
+        found[f"{name}.bias"] = take(c)[: 1 if name in ("encoder.9", "decoder.12") else c]
+    for name, place in zip(SLOPES, take(16), strict=False):
+        found[f"{name}.weight"] = place[None]
+    shapes = dict(zip(layout.names, layout.shapes, strict=True))
+    for name in DENSE:
+        for kind in ("weight", "bias"):
+            found[f"{name}.{kind}"] = take(*shapes[f"{name}.{kind}"])
+    return torch.cat([found[name].reshape(-1) for name in layout.names])
+
+
+def pack(weights: Tensor, index: Tensor) -> Tensor:
+    """Weights (S, P) in packed order, float32 with shape (S, Q)."""
+    return torch.cat([weights, weights.new_zeros(len(weights), 1)], 1).index_select(1, index)
+
+
+def dense_gradients(vectors: Tensor, shape: ConvShape) -> Sequence[Tensor]:
+    """Gradients of the dense layers, weight and bias of each flattened to (S, n), from `vectors` (S, N, LENGTH)."""
+    hp, zp, h, z = shape.hp, shape.zp, shape.hidden, shape.latent
+    sizes = [shape.small, hp, hp, zp, zp, hp, hp, shape.small]
+    a5, v_e, a_e, v_z, z_in, v_d, a_d, v_9 = torch.split(vectors, sizes, dim=2)
+    pairs = [
+        (v_e[..., :h], a5),
+        (v_z[..., :z], a_e[..., :h]),
+        (v_d[..., :h], z_in[..., :z]),
+        (v_9, a_d[..., :h]),
+    ]
+    return [piece for v, a in pairs for piece in ((v.transpose(1, 2) @ a).flatten(1), v.sum(1))]
