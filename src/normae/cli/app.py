@@ -13,6 +13,7 @@ from rich.table import Table
 
 from normae import __version__
 from normae.cli import jets
+from normae.cli.bench import bench
 from normae.cli.progress import TrainingDisplay
 from normae.cli.show import describe_run
 from normae.config import Run, read
@@ -24,6 +25,7 @@ from normae.workflow.train import train as train_run
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(jets.app, name="jets")
+app.command()(bench)
 console = Console()
 
 

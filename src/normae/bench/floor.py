@@ -1,0 +1,91 @@
+"""The least time that an iteration of an MLP autoencoder can take: its matrix products, or the memory that they move.
+
+A gradient with respect to the event is a forward pass and a pullback, so one product with each weight matrix W there
+and one back. A latent gradient goes through decoder, encoder and decoder. An update takes a forward pass, a pullback
+(but for the first layer) and one product for the gradient of each W, for positive and for negative events.
+
+`products` runs these products and nothing else, with the weights as a layer stores them (out, in), and inputs and
+outputs allocated beforehand, one for each width, so that they are in the cache where they fit. `copies` writes each
+result of the chains once by copying an array of its size: what would be left if arithmetic cost nothing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What an iteration works on: widths of encoder and decoder, events of a batch, steps of the chains."""
+
+    encoder: tuple[int, ...]
+    decoder: tuple[int, ...]
+    batch: int
+    latent_steps: int
+    feature_steps: int
+
+
+class Floor:
+    """The products and the copies of one iteration."""
+
+    def __init__(self, sizes: Sizes, device: torch.device, generator: torch.Generator) -> None:
+        self.sizes = sizes
+        self.layers = {pair for widths in (sizes.encoder, sizes.decoder) for pair in pairwise(widths)}
+        widths = {*sizes.encoder, *sizes.decoder}
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator).to(device)
+
+        self.weights = {(a, b): draw(b, a) / a**0.5 for a, b in self.layers}
+        self.gradients = {(a, b): torch.empty(b, a, device=device) for a, b in self.layers}
+        self.inputs = {width: draw(sizes.batch, width) for width in widths}
+        self.outputs = {width: torch.empty(sizes.batch, width, device=device) for width in widths}
+
+    def _gradients(self) -> Iterable[tuple[int, ...]]:
+        """The networks that a chain runs through, there and back, in the order of an iteration."""
+        encoder, decoder = self.sizes.encoder, self.sizes.decoder
+        for _ in range(self.sizes.latent_steps + 1):
+            yield from (decoder, encoder, decoder)
+        for _ in range(self.sizes.feature_steps + 1):
+            yield from (encoder, decoder)
+
+    @torch.no_grad()
+    def products(self) -> None:
+        """Run them."""
+        for widths in self._gradients():
+            self._forward(widths)
+            self._back(widths)
+        self._forward(self.sizes.decoder)
+        for _ in range(2):
+            for widths in (self.sizes.encoder, self.sizes.decoder):
+                self._forward(widths)
+                self._back(widths[1:] if widths is self.sizes.encoder else widths)
+                for a, b in pairwise(widths):
+                    torch.mm(self.inputs[b].t(), self.inputs[a], out=self.gradients[a, b])
+
+    def _forward(self, widths: tuple[int, ...]) -> None:
+        for a, b in pairwise(widths):
+            torch.mm(self.inputs[a], self.weights[a, b].t(), out=self.outputs[b])
+
+    def _back(self, widths: tuple[int, ...]) -> None:
+        for a, b in pairwise(widths):
+            torch.mm(self.inputs[b], self.weights[a, b], out=self.outputs[a])
+
+    @torch.no_grad()
+    def copies(self) -> None:
+        """Write as much as the products of the chains do."""
+        for widths in self._gradients():
+            for a, b in pairwise(widths):
+                self.outputs[b].copy_(self.inputs[b])
+                self.outputs[a].copy_(self.inputs[a])
+
+    def flop(self) -> float:
+        """Floating-point operations of `products`."""
+        per = {w: sum(2.0 * a * b for a, b in pairwise(w)) for w in (self.sizes.encoder, self.sizes.decoder)}
+        chain = sum(2 * per[w] for w in self._gradients())
+        encoder, decoder = self.sizes.encoder, self.sizes.decoder
+        update = 2 * 3 * (per[encoder] + per[decoder]) - 2 * 2.0 * encoder[0] * encoder[1]
+        return self.sizes.batch * (chain + update + per[decoder])

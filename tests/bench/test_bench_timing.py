@@ -1,0 +1,36 @@
+"""Medians, ratios and turns, on numbers that are known."""
+
+import numpy as np
+import pytest
+
+from normae.bench import interleaved, median, ratio
+from normae.errors import InputError
+
+
+def test_works_run_in_turns_after_a_warm_up():
+    calls = []
+    times = interleaved({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, rounds=3)
+    assert "".join(calls) == "abababab"
+    assert all(len(t) == 3 and (t > 0).all() for t in times.values())
+
+
+def test_error_of_a_median_covers():
+    """Of 400 medians of 25 Gaussian numbers some 68 % are within one error; and a wild round does not count."""
+    rng = np.random.default_rng(0)
+    estimates = [median(rng.normal(3, 0.5, 25)) for _ in range(400)]
+    inside = np.mean([abs(e.value - 3) < e.error for e in estimates])
+    assert 0.55 < inside < 0.78
+    calm, wild = np.linspace(1, 2, 9), np.linspace(1, 2, 9)
+    wild[-1] = 1e6
+    assert median(wild) == median(calm)
+
+
+def test_a_ratio_is_taken_within_rounds():
+    """A load that doubles every second round falls on both and cancels."""
+    load = np.array([1, 2, 1, 2, 1, 2.0])
+    assert ratio(3 * load, load) == (3.0, 0.0)
+
+
+def test_nothing_to_take_a_median_of():
+    with pytest.raises(InputError, match="one or more values"):
+        median([])
