@@ -20,13 +20,14 @@ from normae.config import Run, read
 from normae.errors import InputError, Interrupted
 from normae.files import atomic_path
 from normae.runs import RunFolder
+from normae.training.parallel import launched_rank
 from normae.workflow.loading import load
 from normae.workflow.train import train as train_run
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(jets.app, name="jets")
 app.command()(bench)
-console = Console()
+console = Console(quiet=launched_rank() > 0)
 
 
 def _version(asked: bool) -> None:

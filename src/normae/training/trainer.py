@@ -7,6 +7,7 @@ that a run which is stopped and loaded again continues with the same numbers, bi
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -25,6 +26,7 @@ from normae.training.backends import Backend, choose_backend
 from normae.training.config import PhaseConfig, Schedules
 from normae.training.losses import by_member, clip_rows, contrastive, regularizers, temperature_gradient
 from normae.training.noise import WeightNoise
+from normae.training.parallel import Group
 
 PHASES = ("pretraining", "training")
 
@@ -68,6 +70,7 @@ class Trainer:
         sampling: how to make negative samples.
         seeds: one seed for each model.
         device: where to train.
+        group: the processes that train together; each takes its part of the events, of the batch and of the buffer.
     """
 
     def __init__(
@@ -78,19 +81,38 @@ class Trainer:
         sampling: SamplingConfig,
         seeds: Sequence[int],
         device: torch.device,
+        group: Group | None = None,
     ) -> None:
+        self.group = group = group or Group()
         self.architecture = autoencoders[0]
         self.layout = Layout.of(self.architecture)
         self.schedules, self.sampling = schedules, sampling
         self.seeds, self.device = list(seeds), device
         self.members = len(autoencoders)
         self.noise = WeightNoise(self.layout, schedules.bayesian, self.architecture, device)
-        self.data = torch.stack(list(data)).to(device)
-        self.generators = [stream(seed, "chain", device) for seed in seeds]
+        self.data = self._part(data).to(device)
+        self.generators = [stream(seed, self._named("chain"), device) for seed in seeds]
         self._allocate(self.noise.extended(self.layout.flatten(autoencoders).to(device)))
         self.backend: Backend = choose_backend(sampling.backend, self.architecture, sampling, device)
+        if group.size > 1:
+            self.backend = replace(self.backend, graph=False)
         self.stop = False
         self._enter(0)
+
+    def _part(self, data: Sequence[Tensor]) -> Tensor:
+        """This process's events, with shape (S, N, *event)."""
+        size = self.group.size
+        for name, config in zip(PHASES, (self.schedules.pretraining, self.schedules.training), strict=True):
+            if config.batch % size:
+                raise InputError(f"{name}.batch: expected a multiple of the {size} processes, got {config.batch}")
+        n = len(data[0]) // size
+        if n == 0:
+            raise InputError(f"expected at least one event for each of {size} processes, got {len(data[0])} events")
+        return torch.stack([d[self.group.rank :: size][:n] for d in data])
+
+    def _named(self, name: str) -> str:
+        """The random stream `name` of this process; the first one has the streams of a training by itself."""
+        return name if self.group.rank == 0 else f"{name}/process/{self.group.rank}"
 
     def _allocate(self, weights: Tensor) -> None:
         members, device = self.members, self.device
@@ -104,7 +126,7 @@ class Trainer:
             if self.sampling.buffer_space == "latent"
             else tuple(self.data.shape[2:])
         )
-        self.buffer = ReplayBuffer.empty(members, self.sampling.buffer, point, device)
+        self.buffer = ReplayBuffer.empty(members, -(-self.sampling.buffer // self.group.size), point, device)
         sizes = (self.sampling.latent.step_size, self.sampling.feature.step_size)
         self.log_sizes = torch.tensor(sizes, device=device).log()[:, None].repeat(1, members)
         self.rate_scale = torch.ones(members, device=device)
@@ -134,13 +156,19 @@ class Trainer:
 
     @property
     def batch(self) -> int:
-        return min(self.config.batch, self.data.shape[1])
+        """Events of an update on this process."""
+        return min(self.config.batch // self.group.size, self.data.shape[1])
+
+    @property
+    def events(self) -> int:
+        """Training events of all processes."""
+        return int(self.data.shape[1]) * self.group.size
 
     def iterations(self, phase: int) -> int:
         """Number of iterations of a phase; an incomplete last batch of an epoch is left out."""
         config = (self.schedules.pretraining, self.schedules.training)[phase]
         n = self.data.shape[1]
-        return config.epochs * (n // min(config.batch, n))
+        return config.epochs * (n // min(config.batch // self.group.size, n))
 
     @property
     def finished(self) -> bool:
@@ -166,6 +194,22 @@ class Trainer:
         parts |= {f"adam.{name}": value for name, value in self.optimizer.state().items()}
         parts |= {f"temperature_adam.{name}": value for name, value in self.temperature_optimizer.state().items()}
         return parts | {f"generator.{k}": g.get_state() for k, g in enumerate(self.generators)}
+
+    def whole_state(self) -> dict[str, Tensor]:
+        """`state()` with the buffers and generators of all processes, which must all ask for it."""
+        state = self.state()
+        own = [name for name in state if name == "buffer" or name.startswith("generator.")]
+        for name in own if self.group.size > 1 else []:
+            first, *others = self.group.gather(state[name])
+            state[name] = first
+            state |= {f"process.{k}.{name}": tensor for k, tensor in enumerate(others, start=1)}
+        return state
+
+    def load_whole(self, state: dict[str, Tensor]) -> None:
+        """Continue from `state`, as `whole_state()` gave it."""
+        prefix = f"process.{self.group.rank}."
+        own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+        self.load({name: tensor for name, tensor in state.items() if not name.startswith("process.")} | own)
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Continue from `state`, as `state()` gave it."""
@@ -211,7 +255,7 @@ class Trainer:
             if self.iteration % guard.checkpoint_every == 0 and not last:
                 good = self.snapshot()
                 yield Checkpoint(self._phase_name(), self.iteration)
-            if self.stop:
+            if self.group.any(self.stop):
                 if looked or not self._trouble(self._means()):
                     yield Checkpoint(self._phase_name(), self.iteration)
                 return
@@ -263,7 +307,7 @@ class Trainer:
 
     def _shuffle(self, epoch: int) -> Tensor:
         """The order of events in an epoch, with shape (S, N): from the seed alone, so nothing has to be stored."""
-        name = f"{PHASES[self.phase]}/epoch/{epoch}"
+        name = self._named(f"{PHASES[self.phase]}/epoch/{epoch}")
         n = self.data.shape[1]
         orders = [
             torch.randperm(n, generator=stream(seed, name, self.device), device=self.device) for seed in self.seeds
@@ -298,10 +342,10 @@ class Trainer:
         out = self.noise.decode(leaf, z, self.generators) if local else energy.decode(z)
         error = by_member(mean_square(x - out), self.members)
         loss = error + regularizers(self.noise.mean(leaf), [z], config)
-        loss = loss + self.schedules.temperature.initial * self.noise.kl(leaf) / self.data.shape[1]
-        (grad,) = torch.autograd.grad(loss.sum(), leaf)
+        loss = loss + self.schedules.temperature.initial * self.noise.kl(leaf) / self.events
+        grad = self.group.mean(torch.autograd.grad(loss.sum(), leaf)[0])
         self.optimizer.update(clip_rows(grad, config.gradient_clip), self.rate)
-        self.sums[0] += error.detach()
+        self.sums[0] += self.group.mean(error.detach())
 
     def _train(self) -> None:
         config = self.schedules.training
@@ -319,20 +363,21 @@ class Trainer:
         loss = contrastive(e_plus, e_minus, temperature, config)
         loss = loss + regularizers(self.noise.mean(leaf), [z_plus, z_minus], config)
         scale = 1.0 if config.loss_scale == "temperature" else temperature
-        loss = loss + scale * self.noise.kl(leaf) / self.data.shape[1]
-        (grad,) = torch.autograd.grad(loss.sum(), leaf)
+        loss = loss + scale * self.noise.kl(leaf) / self.events
+        grad = self.group.mean(torch.autograd.grad(loss.sum(), leaf)[0])
         self.optimizer.update(clip_rows(grad, config.gradient_clip), self.rate)
+        energies = [by_member(e.detach(), self.members) for e in (e_plus, e_minus)]
+        means = [*energies, negative.latent_acceptance, negative.feature_acceptance]
+        numbers = self.group.mean(torch.stack([mean.double() for mean in means]))
         if self.schedules.temperature.trained:
-            slope = temperature_gradient(e_plus, e_minus, temperature)
-            self.temperature_optimizer.update(slope, self.temperature_rate)
+            gradient = temperature_gradient(numbers[0], numbers[1], temperature).to(temperature.dtype)
+            self.temperature_optimizer.update(gradient, self.temperature_rate)
         self.average.lerp_(self.weights, 1 - self.keep)
         self.average_log_temperature.lerp_(self.log_temperature, 1 - self.keep)
-        acceptances = (negative.latent_acceptance, negative.feature_acceptance)
         chains = (self.sampling.latent, self.sampling.feature)
-        for size, acceptance, chain in zip(self.log_sizes, acceptances, chains, strict=True):
+        for size, acceptance, chain in zip(self.log_sizes, numbers[2:], chains, strict=True):
             size.copy_(adapted(size, acceptance, chain.adapt))
-        means = [by_member(e_plus.detach(), self.members), by_member(e_minus.detach(), self.members), *acceptances]
-        self.sums += torch.stack([mean.double() for mean in means])
+        self.sums += numbers
 
     def _noisy_energy(self, leaf: Tensor, draw: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Energies (S * B,) and latent points of events, with the iteration's draw, or with local noise if so set."""
