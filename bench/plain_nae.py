@@ -3,7 +3,7 @@
 In our own words, and plainly: layers are `nn.Linear`, every gradient is autograd's, the weights go on asking for
 gradients while a chain runs, the replay buffer is a Python list, and nothing of a step is kept for the next one. So a
 step without a Metropolis test takes one gradient, and a step with one takes two: at the point and at the proposal. The
-test itself is right here (each sample on its own, with its temperature), as it is not in those codes; its cost is.
+test itself is right here (each sample on its own, with its temperature), where theirs is not, at the same cost.
 """
 
 import math

@@ -51,9 +51,9 @@ class LangevinInfo(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """The numbers of a step: lambda/T and sigma, which multiply events; T and 2 sigma^2, in float64, of samples."""
+    """The numbers of a step: -lambda/T and sigma, which multiply events; T and 2 sigma^2, in float64, of samples."""
 
-    rate: Scalar
+    drift: Scalar
     noise: Scalar
     temperature: Scalar
     variance: Scalar
@@ -61,8 +61,8 @@ class Scale(NamedTuple):
     @classmethod
     def of(cls, temperature: Scalar, step_size: Scalar, noise: Scalar, like: Tensor) -> "Scale":
         """For temperature T, step size lambda and noise sigma, and events like `like`, with shape (N, *event)."""
-        rate, kick = _per_sample(step_size / temperature, like), _per_sample(noise, like)
-        return cls(rate, kick, _double(temperature), 2 * _double(noise) ** 2)
+        drift, kick = _per_sample(-step_size / temperature, like), _per_sample(noise, like)
+        return cls(drift, kick, _double(temperature), 2 * _double(noise) ** 2)
 
 
 class Move(NamedTuple):
@@ -166,13 +166,13 @@ def step(
     """One step from `state`, of one gradient; see the module's docstring."""
     space = geometry(config)
     x = state.position
-    drift = space.project(x, -scale.rate * state.grad)
+    drift = space.project(x, scale.drift * state.grad)
     kick = space.project(x, scale.noise * normal(x.shape, generators, x))
     move = space.move(x, drift + kick)
     proposal = init(move.position, energy, config)
     if config.metropolis == "off":
         return _take_all(state, proposal, move.valid)
-    drift_back = space.project(move.position, -scale.rate * proposal.grad)
+    drift_back = space.project(move.position, scale.drift * proposal.grad)
     log_ratio = _log_ratio(state, proposal, move.there - drift, move.back - drift_back, scale)
     accepted = uniform(log_ratio.shape, generators, log_ratio).log() < log_ratio
     if move.valid is not None:
@@ -197,6 +197,8 @@ def _log_ratio(old: LangevinState, new: LangevinState, there: Tensor, back: Tens
 def select(accepted: Tensor, new: LangevinState, old: LangevinState) -> LangevinState:
     """`new` where accepted, shape (N,), and `old` elsewhere."""
     mask = accepted.reshape(-1, *[1] * (old.position.ndim - 1))
+    if not mask.is_cuda:  # where torch is slow to broadcast over short events
+        mask = mask.expand_as(old.position).contiguous()
     return LangevinState(
         torch.where(mask, new.position, old.position),
         torch.where(accepted, new.energy, old.energy),
