@@ -179,5 +179,5 @@ class ExplicitEnergy:
         back = self.encoder.pullback(self.decoder.pullback(residual))
         grad = torch.sub(residual, back).mul_(2 / events.shape[-1])
         if self.entry is not None:
-            grad = self.entry.pullback(grad).clone()
+            grad = self.entry.pullback(grad).clone(memory_format=torch.contiguous_format)
         return sum_features(residual.square()) / events.shape[-1], grad

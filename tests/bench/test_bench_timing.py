@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from normae.bench import interleaved, median, ratio
+from normae.bench import timing as timing_module
+from normae.bench.timing import TRIES, busy_elsewhere, undisturbed
 from normae.errors import InputError
 
 
@@ -34,3 +36,17 @@ def test_a_ratio_is_taken_within_rounds():
 def test_nothing_to_take_a_median_of():
     with pytest.raises(InputError, match="one or more values"):
         median([])
+
+
+def test_a_disturbed_time_is_taken_again(monkeypatch):
+    """The least disturbed of a few long times counts; a quiet one, or a short one, counts at once."""
+    calls = iter([(2.0, 0.5), (1.0, 0.3), (3.0, 0.9), *[(4.0, 0.8)] * (TRIES - 3), (9.0, 0.01), (0.001, 1.0)])
+    monkeypatch.setattr(timing_module, "timed", lambda work, device=None: next(calls))
+    assert [undisturbed(lambda: None) for _ in range(3)] == [1.0, 9.0, 0.001]
+
+
+def test_own_work_is_not_elsewhere():
+    """The clock of other processes goes on, but not by what this one uses."""
+    before = busy_elsewhere()
+    assert before >= 0
+    assert busy_elsewhere() - before < 1.0

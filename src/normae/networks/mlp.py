@@ -89,7 +89,8 @@ class Pass:
         self.weights = [weight for weight, _ in layers]
         # x W^T from a transposed copy is up to a fifth faster on a CPU than from W as it lies in memory
         self.transposed = [w.mT if w.is_cuda else w.mT.contiguous() for w in self.weights]
-        self.biases = [bias for _, bias in layers]
+        self._rows = [bias if bias.ndim == 1 else bias[:, None] for _, bias in layers]
+        self._columns = [bias[..., None] for _, bias in layers]
         stacked = self.weights[0].ndim == 3
         self._add_product = torch.baddbmm if stacked else torch.addmm
         self._multiply = torch.bmm if stacked else torch.mm
@@ -117,12 +118,12 @@ class Pass:
 
     def _affine(self, k: int, x: Tensor) -> Tensor:
         """x W^T + b of layer k."""
-        weight, transposed, bias = self.weights[k], self.transposed[k], self.biases[k]
+        weight, transposed = self.weights[k], self.transposed[k]
         if self._narrow(transposed, x):
             out = self._buffer("hidden", k, (*weight.shape[:-1], x.shape[-2]), x)
-            return self._add_product(bias[..., None], weight, x.mT, out=out).mT
+            return self._add_product(self._columns[k], weight, x.mT, out=out).mT
         out = self._buffer("hidden", k, (*x.shape[:-1], weight.shape[-2]), x)
-        return self._add_product(bias if bias.ndim == 1 else bias[:, None], x, transposed, out=out)
+        return self._add_product(self._rows[k], x, transposed, out=out)
 
     def _product(self, k: int, v: Tensor) -> Tensor:
         """v W of layer k."""
