@@ -19,11 +19,19 @@ from cattrs.v import transform_error
 
 from normae.data.toys import DENSITIES
 from normae.errors import InputError
+from normae.inference.laplace import LaplaceConfig
 from normae.networks.autoencoder import NetworkConfig
 from normae.networks.bayesian import BayesianConfig
 from normae.sampling.config import SamplingConfig
 from normae.statistics import ClassifierSettings
-from normae.training.config import GuardConfig, PhaseConfig, TemperatureConfig, TrainingConfig
+from normae.training.config import (
+    EnsembleConfig,
+    GuardConfig,
+    PhaseConfig,
+    SwagConfig,
+    TemperatureConfig,
+    TrainingConfig,
+)
 
 MOST_EVENTS = 1_000_000_000
 """A larger number is a slip of the hand."""
@@ -86,6 +94,8 @@ class Run:
     """Everything that decides the result of a run.
 
     Args:
+        bayesian, laplace, ensemble, swag: the posterior over weights, at most one of them: mean-field, trained with the
+            network; of the linearized network, after the training; an ensemble; SWA-Gaussian.
         threads: CPU threads of the commands on this run; 0 leaves it to torch. Small networks are about as fast with
             one thread, and much faster where the cores are shared.
     """
@@ -101,6 +111,9 @@ class Run:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     bayesian: BayesianConfig | None = None
+    laplace: LaplaceConfig | None = None
+    ensemble: EnsembleConfig | None = None
+    swag: SwagConfig | None = None
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
@@ -110,11 +123,18 @@ class Run:
         if self.threads < 0:
             raise InputError(f"threads: expected a whole number of at least 0, got {self.threads}")
         self._check_spaces()
+        if len(self.posteriors) > 1:
+            raise InputError(f"expected at most one posterior, got [{'] and ['.join(self.posteriors)}]")
         batch = min(self.training.batch, self.data.train or self.training.batch)
         if self.sampling.buffer_space == "feature" and self.sampling.buffer < batch:
             raise InputError(
                 f"sampling.buffer: expected at least the batch of {batch} persistent chains, got {self.sampling.buffer}"
             )
+
+    @property
+    def posteriors(self) -> list[str]:
+        """The tables that say how the weights are uncertain: one name, or none for a deterministic run."""
+        return [name for name in ("bayesian", "laplace", "ensemble", "swag") if getattr(self, name) is not None]
 
     def _check_spaces(self) -> None:
         """A spherical latent space and its chain belong together."""

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from normae.errors import InputError, LogZUnknown
-from normae.inference import BayesianModel, Model
+from normae.inference import BayesianModel, MeanField, Model, cell_centres, grid_points
 from normae.networks import Autoencoder, NetworkConfig, build_mlp_autoencoder
 from normae.networks.bayesian import rho_of
 from normae.random import stream
@@ -24,7 +24,7 @@ def make(layers: str = "last", width: float = 0.1, hidden=(8, 8), cells: int = 6
     network = build_mlp_autoencoder(NetworkConfig(hidden=hidden, activation="silu"), (2,), stream(0, "init"))
     prefix = {"last": f"decoder.layers.{len(hidden)}.", "all": ""}[layers]
     rho = {n: torch.full_like(p, rho_of(width)) for n, p in network.named_parameters() if n.startswith(prefix)}
-    return BayesianModel(network, rho, 0.2, (2,), SAMPLING, None, "bayes", cells)
+    return BayesianModel(network, MeanField(network, rho, 0.2), 0.2, (2,), SAMPLING, None, "bayes", cells)
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])
@@ -41,24 +41,15 @@ def test_shapes_and_means(layers):
 def test_the_last_layer_path_equals_whole_models():
     """Computing the body once gives the same energies as evaluating each drawn model."""
     model = make("last")
-    weights = model._drawn(5, stream(3, "draws"))
-    fast = model._last_layer_energies(weights, torch.from_numpy(X))
-    for k in range(5):
-        drawn = model._deterministic({name: value[k] for name, value in weights.items()})
-        assert np.allclose(fast[k].numpy(), drawn.energy(X), atol=1e-6)
-        assert drawn.log_z.value == pytest.approx(float(model_log_z(model, fast_weights(weights, k))), abs=1e-5)
-
-
-def fast_weights(weights, k):
-    return {name: value[k : k + 1] for name, value in weights.items()}
-
-
-def model_log_z(model, weights):
-    from normae.inference import cell_centres, grid_points
-
+    draws = model.posterior.draws(5, stream(3, "draws"))
+    assert draws._only_last_layer()
+    fast = draws.energies(torch.from_numpy(X))
     points = grid_points(cell_centres((-4.5, 4.5), model.cells), 2)
-    energy = model._energies(weights, points)[0].double()
-    return torch.logsumexp(-energy / 0.2, dim=0) + 2 * np.log(9 / model.cells)
+    log_z = torch.logsumexp(-draws.energies(points).double() / 0.2, dim=1) + 2 * np.log(9 / model.cells)
+    for k in range(5):
+        drawn = model._deterministic(draws.one(k), 0.2)
+        assert np.allclose(fast[k].numpy(), drawn.energy(X), atol=1e-6)
+        assert drawn.log_z.value == pytest.approx(float(log_z[k]), abs=1e-5)
 
 
 def test_each_draw_is_normalized_by_itself():
@@ -111,13 +102,12 @@ def test_convolutional_last_layer():
     decoder = nn.Sequential(nn.Linear(3, 16), nn.Unflatten(1, (1, 4, 4)), nn.ConvTranspose2d(1, 1, 3, padding=1))
     network = Autoencoder(encoder, decoder, 3)
     rho = {f"decoder.2.{n}": torch.full_like(p, rho_of(0.1)) for n, p in decoder[2].named_parameters()}
-    model = BayesianModel(network, rho, 0.2, (1, 4, 4), SAMPLING)
+    model = BayesianModel(network, MeanField(network, rho, 0.2), 0.2, (1, 4, 4), SAMPLING)
     x = torch.randn(5, 1, 4, 4, generator=stream(0, "x"))
-    weights = model._drawn(3, stream(0, "draws"))
-    fast = model._energies(weights, x)
+    draws = model.posterior.draws(3, stream(0, "draws"))
+    fast = draws.energies(x)
     for k in range(3):
-        drawn = model._deterministic({name: value[k] for name, value in weights.items()})
-        assert torch.allclose(fast[k], drawn.energy(x), atol=1e-6)
+        assert torch.allclose(fast[k], model._deterministic(draws.one(k), 0.2).energy(x), atol=1e-6)
     with pytest.raises(LogZUnknown):
         model.log_prob(x)
 

@@ -205,6 +205,13 @@ def test_missing_columns(tmp_path: Path, data: Path) -> None:
             jets.read(path)
 
 
+def test_nameless_columns_that_are_not_whole_constituents(
+    table: Callable[..., Path], momenta: Callable[..., np.ndarray], sample: jets.Jets
+) -> None:
+    with pytest.raises(InputError, match="names no columns and has 799 of them"):
+        jets.read(table(momenta(sample[:3])[:, :799], [0, 1, 0]))
+
+
 def test_fixed_layout_without_names(tmp_path: Path, data: Path) -> None:
     path = tmp_path / "nameless.h5"
     path.write_bytes((data / "pandas_fixed.h5").read_bytes())

@@ -49,6 +49,16 @@ def test_explicit_gradient_equals_autograd(activation, members):
         assert not grad.requires_grad
 
 
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_pullback_of_an_activation(activation):
+    h = torch.randn(50, generator=stream(0, "h"), dtype=torch.float64).requires_grad_(True)
+    v = torch.randn(50, generator=stream(0, "v"), dtype=torch.float64)
+    (expected,) = torch.autograd.grad(ACTIVATIONS[activation].forward(h), h, v)
+    before = v.clone()
+    assert torch.allclose(ACTIVATIONS[activation].pullback(v, h.detach()), expected)
+    assert torch.equal(v, before)
+
+
 @pytest.mark.parametrize("members", [1, 3])
 def test_gradients_of_one_held_energy_do_not_share_memory(members):
     """A chain keeps the old state beside the proposal; both come from the same buffers."""

@@ -36,6 +36,7 @@ class Model:
         sampling: the chains that it was trained with.
         log_z: log Z, where known.
         name: how the model is called in messages.
+        energy: E, where it is not that of the autoencoder's own weights.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Model:
         sampling: SamplingConfig,
         log_z: LogZ | None = None,
         name: str = "model",
+        energy: ReconstructionEnergy | None = None,
     ) -> None:
         self.autoencoder = autoencoder.eval().requires_grad_(False)
         self.temperature = temperature
@@ -53,7 +55,8 @@ class Model:
         self.sampling = sampling
         self.name = name
         self._log_z = log_z
-        self._energy = ReconstructionEnergy(autoencoder)
+        self._own = energy is None
+        self._energy = ReconstructionEnergy(autoencoder) if energy is None else energy
 
     @property
     def device(self) -> torch.device:
@@ -62,6 +65,8 @@ class Model:
 
     def to(self, device: torch.device | str) -> "Model":
         """The same model with its weights on `device`."""
+        if not self._own:
+            raise InputError(f"{self.name} stays where it was drawn; move the model before it is drawn from")
         self.autoencoder.to(device)
         self._energy = ReconstructionEnergy(self.autoencoder)
         return self
@@ -173,16 +178,18 @@ class Model:
         latent_steps: int | None,
         feature_steps: int | None,
         trace: int | None,
+        temperature: float | Tensor | None = None,
     ) -> Chain:
         """Latent chain from noise, decoded and clipped into the bounds, then the feature chain, on `energy`."""
+        temperature = self.temperature if temperature is None else temperature
         latent = _lengthened(self.sampling.latent, latent_steps, GENERATION_FACTOR * self.sampling.latent.steps)
         feature = _lengthened(self.sampling.feature, feature_steps, self.sampling.generation_steps)
         like = next(self.autoencoder.parameters())
         z = latent_noise(energy, n, generator, like)
-        end = run_chain(energy.latent(), z, latent, self.temperature, generator)
+        end = run_chain(energy.latent(), z, latent, temperature, generator)
         with torch.no_grad():
             start = into_bounds(energy.decode(end.position), feature)
-        return run_chain(energy, start, feature, self.temperature, generator, trace=trace, members=energy.members)
+        return run_chain(energy, start, feature, temperature, generator, trace=trace, members=energy.members)
 
     def continue_chain(self, position: Tensor, generator: torch.Generator, steps: int) -> Chain:
         """A feature chain of `steps` steps from `position`, with shape (N, *event), on the model's device."""

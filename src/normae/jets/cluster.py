@@ -9,7 +9,9 @@ nearest neighbours j in dR (Cacciari and Salam, hep-ph/0512210), so each step lo
 O(n^2) per jet in all. A particle that loses its neighbour is not served at once: its old distance is a lower bound, and
 only when it has the smallest key does it look for a new one.
 
-Momenta are kept as p_x, p_y, E + p_z and E - p_z. They add, and y = log((E + p_z) / (E - p_z)) / 2 does not cancel.
+Momenta (p_x, p_y, p_z, E) add. With m^2 = max((E + p_z)(E - p_z) - pt^2, 0) their directions are
+
+    y = -sign(p_z) log((pt^2 + m^2) / (E + abs(p_z))^2) / 2,    phi = atan2(p_y, p_x) in [0, 2 pi).
 
 The axes of tau_N are the N jets of exclusive kT, and those of tau_{N-1} follow by one more merge: one clustering
 gives tau_3, tau_2 and tau_1,
@@ -20,8 +22,11 @@ The work table `t` is one flat array with the columns below at fixed places: the
 overlap and makes vector code of the loops, which run to the end of the last vector (places without a particle hide)
 and have no branches. Particles are moved, never searched: one that is merged or done is replaced by the last.
 
-Constituents on a grid, as pixels are, have many equal distances. A shift of at most 1e-13 that hangs on pt alone breaks
-these ties, so that the result does not hang on the order of the constituents.
+Constituents on a grid, as pixels are, have many distances that only rounding tells apart, and which pair merges first
+then hangs on the last bit. So all that decides is computed from the momenta by the formulas above with the same
+operations in double precision as in fastjet, and the same pair wins. Where even the last bits are equal, the place in
+the table decides. Constituents enter it by falling pt, then eta, then phi, so the order in which they come is of no
+account.
 """
 
 import math
@@ -31,31 +36,47 @@ import numpy as np
 from normae.jets.compiled import compiled
 from normae.jets.container import Float64, Int64
 
+Momenta = tuple[Float64, Float64, Float64, Float64]
 TWO_PI = 2 * math.pi
 KT, ANTI_KT = 1, -1
 NOBODY, UNKNOWN = -1.0, -2.0
-TIE = 1e-13
+FARTHEST, TINY = 1e5, 1e-300
 VECTOR = 8
 CAPACITY = 8192
 # momentum; direction; pt^{2p}; the nearest neighbour, dR^2 and d_ij to it; dR^2 to one particle, and to another;
 # pt and direction of the constituents. Columns do not start at multiples of 4096 bytes, which caches dislike.
 SIZE = CAPACITY + 3 * VECTOR
-PX, PY, PLUS, MINUS, Y, PHI, WEIGHT, NEAR, GAP, KEY, WORK, SPARE, PT, Y_0, PHI_0, END = range(0, 16 * SIZE, SIZE)
+PX, PY, PZ, E, Y, PHI, WEIGHT, NEAR, GAP, KEY, WORK, SPARE, PT, Y_0, PHI_0, END = range(0, 16 * SIZE, SIZE)
 
 
 @compiled
-def _fill(t: Float64, pt: Float64, eta: Float64, phi: Float64, centre: tuple[float, float], power: int) -> None:
-    """n massless particles into the table, eta and phi counted from `centre`."""
-    if len(pt) > CAPACITY:
+def _direction(px: float, py: float, pz: float, energy: float) -> tuple[float, float]:
+    """Rapidity and phi in [0, 2 pi); a particle without pt and mass is far away along the beam."""
+    pt2 = px * px + py * py
+    phi = math.atan2(py, px)
+    phi = phi + TWO_PI if phi < 0 else phi
+    phi = phi - TWO_PI if phi >= TWO_PI else phi
+    total = energy + abs(pz)
+    ratio = (pt2 + max(0.0, (energy + pz) * (energy - pz) - pt2)) / (total * total)
+    y = 0.5 * math.log(ratio) if ratio > 0 else -FARTHEST - abs(pz)
+    return (-y if pz > 0 else y), phi
+
+
+@compiled
+def _check(n: int) -> None:
+    """Refuse more particles than the table has places."""
+    if n > CAPACITY:
         raise ValueError("more than 8192 particles in one jet or event")
-    for i in range(len(pt)):
-        y, angle = eta[i] - centre[0], phi[i] - centre[1]
-        angle -= TWO_PI * math.floor(angle / TWO_PI + 0.5)
-        growth = math.exp(y)
-        t[PX + i], t[PY + i] = pt[i] * math.cos(angle), pt[i] * math.sin(angle)
-        t[PLUS + i], t[MINUS + i] = pt[i] * growth, pt[i] / growth
-        t[Y + i], t[PHI + i] = y, angle
-        t[WEIGHT + i] = pt[i] * pt[i] if power == KT else 1 / (pt[i] * pt[i])
+
+
+@compiled
+def _place(t: Float64, i: int, momentum: tuple[float, float, float, float], power: int) -> None:
+    """A particle with momentum (px, py, pz, E) at place i; it has no neighbour yet."""
+    px, py, pz, energy = momentum
+    t[PX + i], t[PY + i], t[PZ + i], t[E + i] = px, py, pz, energy
+    t[Y + i], t[PHI + i] = _direction(px, py, pz, energy)
+    pt2 = px * px + py * py
+    t[WEIGHT + i] = pt2 if power == KT else 1 / max(pt2, TINY)
 
 
 @compiled
@@ -159,32 +180,31 @@ def _offer(t: Float64, n: int, kept: int, y: float, phi: float) -> None:
 
 @compiled
 def _merge(t: Float64, n: int, kept: int, gone: int, power: int) -> None:
-    """Add particle `gone` to `kept`, of n. A particle without momentum keeps its direction."""
-    y, phi = t[Y + kept], t[PHI + kept]
+    """Add particle `gone` to `kept`, of n."""
+    px, py = t[PX + kept] + t[PX + gone], t[PY + kept] + t[PY + gone]
+    pz, energy = t[PZ + kept] + t[PZ + gone], t[E + kept] + t[E + gone]
     _hide(t, kept)
-    for column in range(PX, Y, SIZE):
-        t[column + kept] += t[column + gone]
-    px, py, plus, minus = t[PX + kept], t[PY + kept], t[PLUS + kept], t[MINUS + kept]
     _drop(t, n, gone)
     _rename(t, n - 1, gone, kept)
-    if plus > 0 and minus > 0:
-        y, phi = 0.5 * math.log(plus / minus), math.atan2(py, px)
-    _offer(t, n - 1, kept, y, phi)
+    _place(t, kept, (px, py, pz, energy), power)
+    y, t[Y + kept] = t[Y + kept], math.inf
+    _offer(t, n - 1, kept, y, t[PHI + kept])
     where = _lowest(t[WORK:], _padded(n - 1))
-    gap, pt2 = t[WORK + where], px * px + py * py
-    t[Y + kept], t[PHI + kept], t[GAP + kept] = y, phi, gap
-    t[WEIGHT + kept] = pt2 if power == KT else 1 / pt2
-    t[KEY + kept] = gap * t[WEIGHT + kept]
-    t[NEAR + kept] = where
+    gap = t[WORK + where]
+    t[Y + kept], t[NEAR + kept], t[GAP + kept], t[KEY + kept] = y, where, gap, gap * t[WEIGHT + kept]
 
 
 @compiled
 def _start(t: Float64, n: int) -> None:
-    """The nearest neighbours of all n particles; the rest of the last vector is hidden."""
+    """The nearest neighbours of all n particles: each is offered to all. The rest of the last vector is hidden."""
+    for i in range(n):
+        t[GAP + i], t[NEAR + i] = math.inf, NOBODY
     for i in range(n, _padded(n)):
         _hide(t, i)
     for i in range(n):
-        _find(t, n, i)
+        y, t[Y + i] = t[Y + i], math.inf
+        _offer(t, n, i, y, t[PHI + i])
+        t[Y + i] = y
 
 
 @compiled
@@ -203,18 +223,51 @@ def _tau(t: Float64, axes: int, n: int, radius: float) -> float:
 
 
 @compiled
-def _mass(t: Float64, n: int) -> float:
-    """Invariant mass of the first n particles, massless, with the x axis along the jet.
+def _mass(pt: Float64, momenta: Momenta, centre: tuple[float, float]) -> float:
+    """Invariant mass of massless particles, after a boost and a turn that bring the jet's `centre` to the x axis.
 
-    E - p_x = (p_y^2 + p_z^2) / (E + p_x) of each does not cancel, so neither does m^2 of a narrow jet.
+    The smaller of E + p_z and E - p_z is pt^2 over the larger, and E - p_x = (p_y^2 + p_z^2) / (E + p_x): nothing
+    cancels, so neither does m^2 of a narrow jet, at any eta.
     """
+    px, py, pz, energy = momenta
+    growth, cosine, sine = math.exp(centre[0]), math.cos(centre[1]), math.sin(centre[1])
     minus = along = across = beam = 0.0
-    for i in range(n):
-        px, py, plus_z, minus_z = t[PX + i], t[PY + i], t[PLUS + i], t[MINUS + i]
-        pz, energy = 0.5 * (plus_z - minus_z), 0.5 * (plus_z + minus_z)
-        minus += energy - px if px <= 0 else (py * py + pz * pz) / (energy + px)
-        along, across, beam = along + px, across + py, beam + pz
+    for i in range(len(pt)):
+        large = energy[i] + abs(pz[i])
+        small = pt[i] * (pt[i] / large) if large > 0 else 0.0
+        forward, backward = (large, small) if pz[i] > 0 else (small, large)
+        forward, backward = forward / growth, backward * growth
+        x, y, z = px[i] * cosine + py[i] * sine, py[i] * cosine - px[i] * sine, 0.5 * (forward - backward)
+        e = 0.5 * (forward + backward)
+        minus += e - x if x <= 0 else (y * y + z * z) / (e + x)
+        along, across, beam = along + x, across + y, beam + z
     return math.sqrt(max(minus * (minus + 2 * along) - across * across - beam * beam, 0.0))
+
+
+@compiled
+def _before(a: int, b: int, pt: Float64, eta: Float64, phi: Float64) -> bool:
+    """Whether constituent a comes before b: by falling pt, then by eta and phi."""
+    first, second = (pt[b], eta[a], phi[a]), (pt[a], eta[b], phi[b])
+    return first < second
+
+
+@compiled
+def _sort(order: Int64, pt: Float64, eta: Float64, phi: Float64) -> None:
+    """The order of the constituents into `order`, by Shell's method; jets from a file are in order but for equal pt."""
+    n, ahead = len(pt), 1
+    for i in range(n):
+        order[i] = i
+    while ahead < n and not _before(ahead, ahead - 1, pt, eta, phi):
+        ahead += 1
+    if ahead >= n:
+        return
+    for gap in (1750, 701, 301, 132, 57, 23, 10, 4, 1):
+        for i in range(gap, n):
+            item, j = order[i], i
+            while j >= gap and _before(item, order[j - gap], pt, eta, phi):
+                order[j] = order[j - gap]
+                j -= gap
+            order[j] = item
 
 
 @compiled
@@ -235,6 +288,7 @@ def _subjettiness(t: Float64, count: int, radius: float, tau: Float64) -> None:
 @compiled
 def subjettiness(
     points: tuple[Int64, Float64, Float64, Float64],
+    momenta: Momenta,
     centroid: tuple[Float64, Float64],
     radius: float,
     tau: Float64,
@@ -244,19 +298,22 @@ def subjettiness(
 
     Args:
         points: offsets, pt, eta and phi; each jet needs a constituent with pt > 0.
+        momenta: px, py, pz and E of the constituents.
         centroid: eta and phi of each jet; its x axis.
     """
-    offsets, pts, etas, phis = points
-    t = np.empty(END)
+    offsets, pt, eta, phi = points
+    px, py, pz, energy = momenta
+    t, order = np.empty(END), np.empty(CAPACITY, np.int64)
     for jet in range(len(offsets) - 1):
         a, b = offsets[jet], offsets[jet + 1]
-        _fill(t, pts[a:b], etas[a:b], phis[a:b], (centroid[0][jet], centroid[1][jet]), KT)
-        mass[jet] = _mass(t, b - a)
+        _check(b - a)
+        part = (px[a:b], py[a:b], pz[a:b], energy[a:b])
+        mass[jet] = _mass(pt[a:b], part, (centroid[0][jet], centroid[1][jet]))
+        _sort(order, pt[a:b], eta[a:b], phi[a:b])
         for i in range(b - a):
-            shift = TIE * math.frexp(pts[a + i])[0]
-            t[Y + i] += shift
-            t[PHI + i] += shift
-            t[PT + i], t[Y_0 + i], t[PHI_0 + i] = pts[a + i], t[Y + i], t[PHI + i]
+            k = a + order[i]
+            _place(t, i, (px[k], py[k], pz[k], energy[k]), KT)
+            t[PT + i], t[Y_0 + i], t[PHI_0 + i] = pt[k], t[Y + i], t[PHI + i]
         _subjettiness(t, b - a, radius, tau[jet])
 
 
@@ -267,8 +324,11 @@ def leading_jet(pt: Float64, eta: Float64, phi: Float64, radius: float, member: 
     `member` with shape (n,) becomes 1 for the constituents of that jet and 0 for the others.
     """
     total = n = len(pt)
+    _check(n)
     t = np.empty(END)
-    _fill(t, pt, eta, phi, (0.0, 0.0), ANTI_KT)
+    for i in range(n):
+        px, py, pz = pt[i] * math.cos(phi[i]), pt[i] * math.sin(phi[i]), pt[i] * math.sinh(eta[i])
+        _place(t, i, (px, py, pz, pt[i] * math.cosh(eta[i])), ANTI_KT)
     _start(t, n)
     owner, slot = np.arange(total), np.arange(total)  # the number of the jet that a particle is in, and of a place
     best_pt, best_eta, best_phi, chosen = 0.0, 0.0, 0.0, -1
@@ -278,7 +338,7 @@ def leading_jet(pt: Float64, eta: Float64, phi: Float64, radius: float, member: 
             transverse = math.hypot(t[PX + beam], t[PY + beam])
             if transverse > best_pt:
                 best_pt, best_phi, chosen = transverse, t[PHI + beam], slot[beam]
-                best_eta = math.asinh(0.5 * (t[PLUS + beam] - t[MINUS + beam]) / transverse)
+                best_eta = math.asinh(t[PZ + beam] / transverse)
             slot[beam] = slot[n - 1]
             _drop(t, n, beam)
             _rename(t, n - 1, beam, beam)

@@ -3,8 +3,8 @@
 With p_i = pT_i and the constituents massless,
 
     eta, phi    sum(p_i eta_i) / sum(p_i), the same for phi, on the circle
-    mass        m^2 = (sum E - sum p_x)(sum E + sum p_x) - (sum p_y)^2 - (sum p_z)^2, with the x axis along the jet:
-                sum E - sum p_x = 2 sum p_i (sinh^2(eta_i / 2) + sin^2(phi_i / 2)) does not cancel
+    mass        m^2 = (sum E - sum p_x)(sum E + sum p_x) - (sum p_y)^2 - (sum p_z)^2, with the x axis along the jet,
+                where sum E - sum p_x is a sum of positive terms
     tau_N       N-subjettiness with beta = 1, R_0 = 0.8 and the axes of exclusive kT (see `cluster`)
 
 For an image the pixels above `THRESHOLD` are the constituents: the intensity is pT, the pixel's centre is (eta, phi);
@@ -65,6 +65,15 @@ def jets_of_images(images: NDArray[Any], threshold: float = THRESHOLD) -> Jets:
     return from_counts(np.zeros(len(images)), counts, flat[jet, pixel], *pixel_to_plane(pixel))
 
 
+def momenta(jets: Jets) -> tuple[Float64, Float64, Float64, Float64]:
+    """px, py, pz and E of the constituents in double precision, each with shape (C,)."""
+    pt, eta, phi = (a.astype(np.float64) for a in (jets.pt, jets.eta, jets.phi))
+    px, py, pz, energy = np.cos(phi), np.sin(phi), np.sinh(eta), np.cosh(eta)
+    for component in (px, py, pz, energy):
+        component *= pt
+    return px, py, pz, energy
+
+
 def observables(jets_or_images: Jets | NDArray[Any], threshold: float = THRESHOLD) -> dict[str, Float64]:
     """eta, phi, mass, tau1, tau2, tau3 of each jet, float64 with shape (N,).
 
@@ -84,7 +93,8 @@ def observables(jets_or_images: Jets | NDArray[Any], threshold: float = THRESHOL
             raise BadJet(int(large[0]), f"has more than {CAPACITY} constituents")
         eta, phi = centroid(points)
         out["eta"][rows], out["phi"][rows] = eta, wrap(phi)
-        subjettiness((points.offsets, points.pt, points.x, points.y), (eta, phi), RADIUS, tau[rows], out["mass"][rows])
+        flat = (points.offsets, points.pt, points.x, block.phi.astype(np.float64))
+        subjettiness(flat, momenta(block), (eta, phi), RADIUS, tau[rows], out["mass"][rows])
 
     map_blocks(work, jets, BLOCK)
     out["tau1"], out["tau2"], out["tau3"] = tau.T

@@ -62,6 +62,8 @@ def _default_names(width: int, kind: str) -> list[str]:
     """The order of the public files, for tables that lost their attributes."""
     if kind in "iu":
         return {1: [LABEL], 2: ["ttv", LABEL]}.get(width, [f"unknown_{i}" for i in range(width)])
+    if width > 4 and width % 4:
+        raise InputError(f"the table names no columns and has {width} of them, which is not four for each constituent")
     names = [f"{c}_{i}" for i in range(width // 4) for c in MOMENTA]
     if width % 800 == 4:
         names[-4:] = ["truthE", "truthPX", "truthPY", "truthPZ"]

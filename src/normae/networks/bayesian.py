@@ -27,6 +27,9 @@ from normae.networks.mlp import MLP
 from normae.networks.parameters import Layout, call, prefixed
 from normae.random import Generators, normal
 
+Which = Literal["last", "decoder", "all"]
+"""Which weights are Bayesian: the last layer of the decoder, the whole decoder, or all."""
+
 
 @dataclass(frozen=True)
 class BayesianConfig:
@@ -37,11 +40,12 @@ class BayesianConfig:
         prior_width: s_0 of the prior.
         initial_width: s at the start of the pretraining.
         pretraining: noise of the autoencoder phase; "local" reparameterization (last layer only) or a "shared" draw.
-        training: noise of the NAE phase; "shared" uses one draw for chain, E+ and E-. "local" is what the paper writes:
-            a shared draw for the chain and fresh local noise in E+ and E-, which destroys the posterior.
+        training: noise of the NAE phase; "shared" uses one draw for chain, E+ and E-. "local" is what the paper writes,
+            fresh local noise in E+ and E-, which destroys the posterior. Noise drawn anew at every step of a chain
+            averages out, so that the chain walks on the mean weights.
     """
 
-    layers: Literal["last", "decoder", "all"] = "last"
+    layers: Which = "last"
     prior_width: float = 1.0
     initial_width: float = 0.01
     pretraining: Literal["local", "shared"] = "local"
@@ -71,9 +75,14 @@ def last_layer(layout: Layout) -> str:
     return names[-1].rpartition(".")[0] + "."
 
 
-def bayesian_columns(layout: Layout, layers: Literal["last", "decoder", "all"]) -> Tensor:
+def parameter_prefix(layout: Layout, layers: Which) -> str:
+    """What the names of the Bayesian parameters begin with."""
+    return {"last": last_layer(layout), "decoder": "decoder.", "all": ""}[layers]
+
+
+def bayesian_columns(layout: Layout, layers: Which) -> Tensor:
     """Columns of the flat weights that are Bayesian, shape (B,)."""
-    prefix = {"last": last_layer(layout), "decoder": "decoder.", "all": ""}[layers]
+    prefix = parameter_prefix(layout, layers)
     start, found = 0, []
     for name, size in zip(layout.names, layout.sizes, strict=True):
         if name.startswith(prefix):

@@ -22,18 +22,20 @@ from normae.errors import InputError
 
 
 class Activation(NamedTuple):
-    """A nonlinearity a(h) and its pullback.
+    """A nonlinearity a(h) and its pullback, both as functions that can be differentiated and as writes into buffers.
 
     Args:
-        forward: h -> a(h), differentiable.
+        forward: h -> a(h).
+        pullback: (v, h) -> a'(h) * v.
         write: (h, out) writes a(h) to `out`, which may be h where `keeps_output`.
-        pullback: (v, kept) turns v into a'(h) * v, in place.
-        keeps_output: whether the pullback's `kept` is a(h); otherwise it is h.
+        pull: (v, kept) turns v into a'(h) * v, in place.
+        keeps_output: whether what `pull` calls kept is a(h); otherwise it is h.
     """
 
     forward: Callable[[Tensor], Tensor]
+    pullback: Callable[[Tensor, Tensor], Tensor]
     write: Callable[[Tensor, Tensor], object]
-    pullback: Callable[[Tensor, Tensor], object]
+    pull: Callable[[Tensor, Tensor], object]
     keeps_output: bool
 
 
@@ -41,24 +43,28 @@ _aten = torch.ops.aten
 ACTIVATIONS: Mapping[str, Activation] = {
     "relu": Activation(
         torch.relu,
+        lambda v, h: _aten.threshold_backward(v, h, 0),
         lambda h, out: torch.clamp_min(h, 0, out=out),
         lambda v, y: _aten.threshold_backward.grad_input(v, y, 0, grad_input=v),
         keeps_output=True,
     ),
     "silu": Activation(
         nn.functional.silu,
+        lambda v, h: _aten.silu_backward(v, h),
         lambda h, out: _aten.silu.out(h, out=out),
         lambda v, h: _aten.silu_backward.grad_input(v, h, grad_input=v),
         keeps_output=False,
     ),
     "gelu": Activation(
         nn.functional.gelu,
+        lambda v, h: _aten.gelu_backward(v, h),
         lambda h, out: _aten.gelu.out(h, out=out),
         lambda v, h: _aten.gelu_backward.grad_input(v, h, grad_input=v),
         keeps_output=False,
     ),
     "tanh": Activation(
         torch.tanh,
+        lambda v, h: _aten.tanh_backward(v, torch.tanh(h)),
         lambda h, out: torch.tanh(h, out=out),
         lambda v, y: _aten.tanh_backward.grad_input(v, y, grad_input=v),
         keeps_output=True,
@@ -113,7 +119,7 @@ class Pass:
         for k in range(len(self.weights) - 1, -1, -1):
             v = self._product(k, v)
             if k > 0:
-                self.activation.pullback(v, self._kept[k - 1])
+                self.activation.pull(v, self._kept[k - 1])
         return v
 
     def _affine(self, k: int, x: Tensor) -> Tensor:

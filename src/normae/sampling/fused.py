@@ -55,8 +55,8 @@ class Shape(NamedTuple):
     encoder: int
     decoder: int
     width: int
-    encoder_silu: bool
-    decoder_silu: bool
+    encoder_activation: str
+    decoder_activation: str
 
     @property
     def io(self) -> int:
@@ -105,8 +105,8 @@ def _why_not_network(architecture: Autoencoder) -> str | None:
     if architecture.sphere:
         return "the latent space is a sphere"
     for network in (encoder, decoder):
-        if network.activation not in ("relu", "silu"):
-            return f"the activation is {network.activation}, not relu or silu"
+        if network.activation not in ("relu", "silu", "gelu"):
+            return f"the activation is {network.activation}, not relu, silu or gelu"
         if len(network.sizes) < 3:
             return "a network has no hidden layer"
     widths = sorted({*encoder.sizes[1:-1], *decoder.sizes[1:-1]})
@@ -128,8 +128,8 @@ def _shape(architecture: Autoencoder) -> Shape:
     e, d = architecture.encoder, architecture.decoder
     assert isinstance(e, MLP)
     assert isinstance(d, MLP)
-    silu = (e.activation == "silu", d.activation == "silu")
-    return Shape(e.sizes[0], e.sizes[-1], len(e.sizes) - 2, len(d.sizes) - 2, e.sizes[1], *silu)
+    hidden = (len(e.sizes) - 2, len(d.sizes) - 2)
+    return Shape(e.sizes[0], e.sizes[-1], *hidden, e.sizes[1], e.activation, d.activation)
 
 
 def _flat(energy: ReconstructionEnergy, shape: Shape) -> Tensor:
@@ -286,8 +286,8 @@ def _launch(
         int(of.members > 1), noise_ratio, float(low), float(high), float(config.clip or 0.0),
         STEPS=config.steps, LATENT=latent, METROPOLIS=config.metropolis == "exact",
         BOUNDS="none" if config.bounds is None else config.bounds_rule, CLIP=clip_rule, ANNEAL=config.anneal,
-        D=shape.features, DIMENSION=dimension, NE=shape.encoder, ND=shape.decoder, E_SILU=shape.encoder_silu,
-        D_SILU=shape.decoder_silu, H=shape.width, IO=shape.io, PRECISION=tuning.precision, RESIDENT=resident,
+        D=shape.features, DIMENSION=dimension, NE=shape.encoder, ND=shape.decoder, E_ACT=shape.encoder_activation,
+        D_ACT=shape.decoder_activation, H=shape.width, IO=shape.io, PRECISION=tuning.precision, RESIDENT=resident,
         BLOCK=tuning.block, num_warps=tuning.num_warps, num_stages=1,
     )  # fmt: skip
     return position, value, grad, accepted

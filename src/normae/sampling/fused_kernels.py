@@ -56,8 +56,10 @@ def _narrow(w: tl.tensor, x: tl.tensor) -> tl.tensor:
 
 
 @_jit
-def _activate(h: tl.tensor, SILU: tl.constexpr) -> tl.tensor:
-    if SILU:
+def _activate(h: tl.tensor, ACT: tl.constexpr) -> tl.tensor:
+    if ACT == "gelu":
+        a = 0.5 * h * (1.0 + tl.erf(h * 0.7071067811865476))
+    elif ACT == "silu":
         a = h * tl.sigmoid(h)
     else:
         a = tl.where(h <= 0.0, 0.0, h)
@@ -65,9 +67,11 @@ def _activate(h: tl.tensor, SILU: tl.constexpr) -> tl.tensor:
 
 
 @_jit
-def _slope(h: tl.tensor, SILU: tl.constexpr) -> tl.tensor:
+def _slope(h: tl.tensor, ACT: tl.constexpr) -> tl.tensor:
     """The derivative of the nonlinearity at h, as `_activate_back` wants it."""
-    if SILU:
+    if ACT == "gelu":
+        slope = 0.5 * (1.0 + tl.erf(h * 0.7071067811865476)) + h * tl.exp(-0.5 * h * h) * 0.3989422804014327
+    elif ACT == "silu":
         s = tl.sigmoid(h)
         slope = s * (1.0 + h * (1.0 - s))
     else:
@@ -76,11 +80,11 @@ def _slope(h: tl.tensor, SILU: tl.constexpr) -> tl.tensor:
 
 
 @_jit
-def _activate_back(v: tl.tensor, slope: tl.tensor, SILU: tl.constexpr) -> tl.tensor:
-    if SILU:
-        back = v * slope
-    else:
+def _activate_back(v: tl.tensor, slope: tl.tensor, ACT: tl.constexpr) -> tl.tensor:
+    if ACT == "relu":
         back = tl.where(slope, v, 0.0)
+    else:
+        back = v * slope
     return back
 
 
@@ -128,7 +132,7 @@ def _forward(
     net: tl.tuple,
     x: tl.tensor,
     N: tl.constexpr,
-    SILU: tl.constexpr,
+    ACT: tl.constexpr,
     H: tl.constexpr,
     IO: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -139,16 +143,16 @@ def _forward(
     tiles, hidden, _, thin, bias = net
     rows = tl.arange(0, H)
     h = _widen(_tile(thin, 0, IO, H, H, PASS), x) + tl.load(bias + rows)[:, None]
-    saved: tl.tuple = (_slope(h, SILU),)
+    saved: tl.tuple = (_slope(h, ACT),)
     for k in tl.static_range(1, N):
-        a = _round(_activate(h, SILU), PRECISION)
+        a = _round(_activate(h, ACT), PRECISION)
         if RESIDENT:
             h = _product(tiles[k - 1], a, PRECISION)
         else:
             h = _streamed(hidden, k - 1, a, H, PRECISION, PASS)
         h += tl.load(bias + k * H + rows)[:, None]
-        saved = saved + (_slope(h, SILU),)  # noqa: RUF005
-    out = _narrow(_tile(thin, 1, IO, H, H, PASS), _activate(h, SILU))
+        saved = saved + (_slope(h, ACT),)  # noqa: RUF005
+    out = _narrow(_tile(thin, 1, IO, H, H, PASS), _activate(h, ACT))
     return out + tl.load(bias + N * H + tl.arange(0, IO))[:, None], saved
 
 
@@ -158,7 +162,7 @@ def _pullback(
     saved: tl.tuple,
     v: tl.tensor,
     N: tl.constexpr,
-    SILU: tl.constexpr,
+    ACT: tl.constexpr,
     H: tl.constexpr,
     IO: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -170,14 +174,14 @@ def _pullback(
     if PRECISION == "fp16":
         scale = tl.max(tl.abs(v), 0) + 1e-30
         v = v / scale[None, :]
-    v = _activate_back(_widen(_tile(thin, 1, IO, H, H, PASS), v), saved[N - 1], SILU)
+    v = _activate_back(_widen(_tile(thin, 1, IO, H, H, PASS), v), saved[N - 1], ACT)
     for j in tl.static_range(1, N):
         v = _round(v, PRECISION)
         if RESIDENT:
             v = _product(tl.trans(tiles[N - 1 - j]), v, PRECISION)
         else:
             v = _streamed(transposed, N - 1 - j, v, H, PRECISION, PASS)
-        v = _activate_back(v, saved[N - 1 - j], SILU)
+        v = _activate_back(v, saved[N - 1 - j], ACT)
     v = _narrow(_tile(thin, 0, IO, H, H, PASS), v)
     if PRECISION == "fp16":
         v = v * scale[None, :]
@@ -195,8 +199,8 @@ def _value_and_grad(
     D: tl.constexpr,
     NE: tl.constexpr,
     ND: tl.constexpr,
-    E_SILU: tl.constexpr,
-    D_SILU: tl.constexpr,
+    E_ACT: tl.constexpr,
+    D_ACT: tl.constexpr,
     H: tl.constexpr,
     IO: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -204,16 +208,16 @@ def _value_and_grad(
 ) -> tl.tuple:
     """Energies (samples,) and clipped gradients (IO, samples) at x, a point of feature or of latent space."""
     if LATENT:
-        x, start = _forward(decoder, x, ND, D_SILU, H, IO, PRECISION, RESIDENT, 2)
-    z, e_saved = _forward(encoder, x, NE, E_SILU, H, IO, PRECISION, RESIDENT, 0)
-    out, d_saved = _forward(decoder, z, ND, D_SILU, H, IO, PRECISION, RESIDENT, 0)
+        x, start = _forward(decoder, x, ND, D_ACT, H, IO, PRECISION, RESIDENT, 2)
+    z, e_saved = _forward(encoder, x, NE, E_ACT, H, IO, PRECISION, RESIDENT, 0)
+    out, d_saved = _forward(decoder, z, ND, D_ACT, H, IO, PRECISION, RESIDENT, 0)
     residual = x - out
     energy = tl.sum(residual * residual, 0) / D
-    back = _pullback(decoder, d_saved, residual, ND, D_SILU, H, IO, PRECISION, RESIDENT, 1)
-    back = _pullback(encoder, e_saved, back, NE, E_SILU, H, IO, PRECISION, RESIDENT, 1)
+    back = _pullback(decoder, d_saved, residual, ND, D_ACT, H, IO, PRECISION, RESIDENT, 1)
+    back = _pullback(encoder, e_saved, back, NE, E_ACT, H, IO, PRECISION, RESIDENT, 1)
     grad = (residual - back) * (2.0 / D)
     if LATENT:
-        grad = _pullback(decoder, start, grad, ND, D_SILU, H, IO, PRECISION, RESIDENT, 3)
+        grad = _pullback(decoder, start, grad, ND, D_ACT, H, IO, PRECISION, RESIDENT, 3)
     if CLIP == "value":
         grad = tl.minimum(tl.maximum(grad, -clip), clip)
     elif CLIP == "norm":
@@ -268,8 +272,8 @@ def chain_kernel(
     DIMENSION: tl.constexpr,
     NE: tl.constexpr,
     ND: tl.constexpr,
-    E_SILU: tl.constexpr,
-    D_SILU: tl.constexpr,
+    E_ACT: tl.constexpr,
+    D_ACT: tl.constexpr,
     H: tl.constexpr,
     IO: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -328,7 +332,7 @@ def chain_kernel(
             outside = real & ((y < low) | (y > high))
             allowed = inside & (tl.sum(outside.to(tl.int32), 0) == 0)
         y_energy, y_grad = _value_and_grad(
-            encoder, decoder, y, clip, LATENT, CLIP, D, NE, ND, E_SILU, D_SILU, H, IO, PRECISION, RESIDENT
+            encoder, decoder, y, clip, LATENT, CLIP, D, NE, ND, E_ACT, D_ACT, H, IO, PRECISION, RESIDENT
         )
         if METROPOLIS:
             back = rate[None, :] * y_grad - move

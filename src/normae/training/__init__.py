@@ -1,17 +1,27 @@
 """One loop for autoencoder pretraining and NAE training; it yields what happened, and the caller writes."""
 
-from normae.training.config import GuardConfig, PhaseConfig, Schedules, TemperatureConfig, TrainingConfig
+from normae.training.config import (
+    EnsembleConfig,
+    GuardConfig,
+    PhaseConfig,
+    Schedules,
+    SwagConfig,
+    TemperatureConfig,
+    TrainingConfig,
+)
 from normae.training.trainer import PHASES, Checkpoint, Happening, Record, Rollback, Trainer
 
 __all__ = [
     "PHASES",
     "Checkpoint",
+    "EnsembleConfig",
     "GuardConfig",
     "Happening",
     "PhaseConfig",
     "Record",
     "Rollback",
     "Schedules",
+    "SwagConfig",
     "TemperatureConfig",
     "Trainer",
     "TrainingConfig",

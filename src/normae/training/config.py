@@ -124,6 +124,40 @@ class GuardConfig:
 
 
 @dataclass(frozen=True)
+class EnsembleConfig:
+    """Models that differ in their initial weights, order of events and chains, trained side by side on the same events.
+
+    Args:
+        members: how many.
+    """
+
+    members: int = 8
+
+    def __post_init__(self) -> None:
+        if self.members < 2:
+            raise InputError(f"ensemble.members: expected at least 2, got {self.members}")
+
+
+@dataclass(frozen=True)
+class SwagConfig:
+    """SWA-Gaussian: a Gaussian from the weights that the last part of the training went through.
+
+    Args:
+        snapshots: how many of them, at equal distances.
+        share: of the training's iterations that they cover; its learning rate should be constant there.
+    """
+
+    snapshots: int = 30
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.snapshots < 2 or not 0 < self.share <= 1:
+            raise InputError(
+                f"swag: expected at least 2 snapshots over a share in (0, 1], got {self.snapshots} and {self.share}"
+            )
+
+
+@dataclass(frozen=True)
 class Schedules:
     """Everything that a trainer needs to know about how to train."""
 
@@ -132,3 +166,4 @@ class Schedules:
     temperature: TemperatureConfig = field(default_factory=TemperatureConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     bayesian: BayesianConfig | None = None
+    swag: SwagConfig | None = None

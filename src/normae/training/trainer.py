@@ -90,7 +90,7 @@ class Trainer:
         self.seeds, self.device = list(seeds), device
         self.members = len(autoencoders)
         self.noise = WeightNoise(self.layout, schedules.bayesian, self.architecture, device)
-        self.data = self._part(data).to(device)
+        self.data = torch.stack(self._part(data)).to(device)
         self.generators = [stream(seed, self._named("chain"), device) for seed in seeds]
         self._allocate(self.noise.extended(self.layout.flatten(autoencoders).to(device)))
         self.backend: Backend = choose_backend(sampling.backend, self.architecture, sampling, device)
@@ -99,16 +99,18 @@ class Trainer:
         self.stop = False
         self._enter(0)
 
-    def _part(self, data: Sequence[Tensor]) -> Tensor:
-        """This process's events, with shape (S, N, *event)."""
+    def _part(self, data: Sequence[Tensor]) -> list[Tensor]:
+        """This process's events of each model, with shape (N, *event)."""
         size = self.group.size
+        if size == 1:
+            return list(data)
         for name, config in zip(PHASES, (self.schedules.pretraining, self.schedules.training), strict=True):
             if config.batch % size:
                 raise InputError(f"{name}.batch: expected a multiple of the {size} processes, got {config.batch}")
         n = len(data[0]) // size
         if n == 0:
             raise InputError(f"expected at least one event for each of {size} processes, got {len(data[0])} events")
-        return torch.stack([d[self.group.rank :: size][:n] for d in data])
+        return [d[self.group.rank :: size][:n] for d in data]
 
     def _named(self, name: str) -> str:
         """The random stream `name` of this process; the first one has the streams of a training by itself."""
@@ -136,6 +138,8 @@ class Trainer:
         self.rate = torch.zeros(members, device=device)
         self.temperature_rate = torch.zeros(members, device=device)
         self.keep = torch.zeros((), device=device)
+        kept = 0 if self.schedules.swag is None else self.schedules.swag.snapshots
+        self.snapshots = weights.new_zeros(members, kept, weights.shape[1])
         self.optimizer = Adam(self.weights)
         self.temperature_optimizer = Adam(self.log_temperature)
 
@@ -190,6 +194,7 @@ class Trainer:
             "rollbacks": self.rollbacks,
             "position": self.position,
             "sums": self.sums,
+            "snapshots": self.snapshots,
         }
         parts |= {f"adam.{name}": value for name, value in self.optimizer.state().items()}
         parts |= {f"temperature_adam.{name}": value for name, value in self.temperature_optimizer.state().items()}
@@ -304,6 +309,17 @@ class Trainer:
         self.keep.fill_(min(decay, (self.iteration + 1) / (self.iteration + 10)))
         self._iterate()
         self.position[1] += 1
+        self._keep_snapshot()
+
+    def _keep_snapshot(self) -> None:
+        """The weights of this iteration, where it is one of those that SWA-Gaussian asks for."""
+        if self.schedules.swag is None or self.phase != 1:
+            return
+        kept, total = self.schedules.swag.snapshots, self.iterations(1)
+        first = total - max(kept, round(self.schedules.swag.share * total))
+        done = self.iteration - first
+        if done > 0 and done * kept // (total - first) > (done - 1) * kept // (total - first):
+            self.snapshots[:, done * kept // (total - first) - 1] = self.weights
 
     def _shuffle(self, epoch: int) -> Tensor:
         """The order of events in an epoch, with shape (S, N): from the seed alone, so nothing has to be stored."""
@@ -352,7 +368,8 @@ class Trainer:
         temperature = self.log_temperature.exp().flatten()
         sizes = StepSizes(*self.log_sizes.exp())
         draw = self.noise.draw(self.weights, self.generators)
-        chain_energy = self._energy(self.noise.weights(self.weights, draw))
+        local = self.noise.local("training")
+        chain_energy = self._energy(self.noise.mean(self.weights) if local else self.noise.weights(self.weights, draw))
         negative = negatives(
             chain_energy, self.sampling, self.buffer, temperature, sizes, self.batch, self.generators,
             self.backend.runner,
@@ -453,6 +470,8 @@ class Trainer:
 
     def result(self) -> tuple[Tensor, Tensor, Tensor]:
         """Rows of weights and rho (S, P + B), temperatures (S,) and step sizes (2, S), averaged where asked for."""
+        if self.schedules.swag is not None:
+            return self.snapshots.mean(1), self.average_log_temperature.exp().flatten(), self.log_sizes.exp()
         if self.schedules.training.average > 0:
             return self.average, self.average_log_temperature.exp().flatten(), self.log_sizes.exp()
         return self.weights, self.log_temperature.exp().flatten(), self.log_sizes.exp()

@@ -4,17 +4,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from normae import zoo
 from normae.config import Run, read
 from normae.errors import InputError
-from normae.inference import BayesianModel, LogZ, Model
-from normae.networks import build_mlp_autoencoder
+from normae.inference import (
+    BayesianModel,
+    Ensemble,
+    Laplace,
+    LaplacePosterior,
+    LogZ,
+    MeanField,
+    Model,
+    Posterior,
+    Swag,
+)
+from normae.networks import Autoencoder, build_mlp_autoencoder
 from normae.random import stream
 from normae.runs import RunFolder, read_tensors
 from normae.sampling import ChainConfig, SamplingConfig
 from normae.workflow.sources import choose_device
+
+PREFIX = {"bayesian": "rho.", "laplace": "laplace.", "ensemble": "member.", "swag": "snapshot."}
+"""Of the tensors of each posterior in model.safetensors."""
 
 
 def load(name: str | Path, device: str = "cpu") -> Model:
@@ -43,21 +57,48 @@ def build_model(config: Run, tensors: dict[str, Tensor], header: dict[str, objec
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise InputError(f"{name}: the header of model.safetensors lacks or garbles {error}") from None
     autoencoder = build_mlp_autoencoder(config.network, event, stream(config.seed, "init"))
-    weights = {key: t for key, t in tensors.items() if not key.startswith("rho.")}
-    rho = {key.removeprefix("rho."): t for key, t in tensors.items() if key.startswith("rho.")}
-    expected = {key: tuple(p.shape) for key, p in autoencoder.named_parameters()}
-    got = {key: tuple(t.shape) for key, t in weights.items()}
-    if (
-        expected != got
-        or (config.bayesian is not None) != bool(rho)
-        or any(expected.get(key) != tuple(t.shape) for key, t in rho.items())
-    ):
-        raise InputError(f"{name}: the weights do not belong to config.toml (other names or shapes)")
-    autoencoder.load_state_dict(weights)
+    parts: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in ("", *PREFIX.values())}
+    for key, tensor in tensors.items():
+        prefix = next((p for p in PREFIX.values() if key.startswith(p)), "")
+        parts[prefix][key.removeprefix(prefix)] = tensor
+    _check_shapes(config, parts, autoencoder, name)
+    autoencoder.load_state_dict(parts[""])
     sampling = adapted_sampling(config.sampling, latent_size, feature_size)
-    if rho:
-        return BayesianModel(autoencoder, rho, temperature, event, sampling, log_z, name)
-    return Model(autoencoder, temperature, event, sampling, log_z, name)
+    if not config.posteriors:
+        return Model(autoencoder, temperature, event, sampling, log_z, name)
+    posterior = _posterior(config, autoencoder, parts, temperature, header)
+    return BayesianModel(autoencoder, posterior, temperature, event, sampling, log_z, name)
+
+
+def _check_shapes(config: Run, parts: dict[str, dict[str, Tensor]], autoencoder: Autoencoder, name: str) -> None:
+    """The weights, and those of the posterior that the configuration names, and no others."""
+    expected = {key: tuple(p.shape) for key, p in autoencoder.named_parameters()}
+    right = expected == {key: tuple(t.shape) for key, t in parts[""].items()}
+    for table, prefix in PREFIX.items():
+        right &= (table in config.posteriors) == bool(parts[prefix])
+        lead = 0 if table == "bayesian" else 1
+        if table != "laplace":
+            right &= all(expected.get(key) == tuple(t.shape[lead:]) for key, t in parts[prefix].items())
+    if config.laplace is not None:
+        right &= set(parts["laplace."]) == set(Laplace._fields)
+    if not right:
+        raise InputError(f"{name}: the weights do not belong to config.toml (other names or shapes)")
+
+
+def _posterior(
+    config: Run,
+    autoencoder: Autoencoder,
+    parts: dict[str, dict[str, Tensor]],
+    temperature: float,
+    header: dict[str, object],
+) -> Posterior:
+    if config.laplace is not None:
+        return LaplacePosterior(autoencoder, temperature, Laplace(**parts["laplace."]), config.laplace.layers)
+    if config.ensemble is not None:
+        return Ensemble(autoencoder, parts["member."], torch.tensor(header["temperatures"]))
+    if config.swag is not None:
+        return Swag(autoencoder, parts["snapshot."], temperature)
+    return MeanField(autoencoder, parts["rho."], temperature)
 
 
 def adapted_sampling(sampling: SamplingConfig, latent_size: float, feature_size: float) -> SamplingConfig:

@@ -24,7 +24,7 @@ from normae.config import Run, read, to_toml
 from normae.data import check_events
 from normae.errors import InputError
 from normae.files import write_json, write_text
-from normae.inference import grid_log_z
+from normae.inference import fit_laplace, grid_log_z
 from normae.networks import build_mlp_autoencoder
 from normae.random import stream
 from normae.runs import History, RunFolder, locked, read_tensors, write_tensors
@@ -33,6 +33,8 @@ from normae.training.parallel import Group, processes
 from normae.workflow.loading import build_model
 from normae.workflow.sources import Events, choose_device, load_events, tensor_hash
 
+MEMBER = 1_000_000
+"""Between the seeds of two members of an ensemble; the first has the run's own."""
 Watch = Callable[[Trainer, Happening], None]
 """Called with everything that happens, for a display."""
 
@@ -117,11 +119,18 @@ class _Session:
         self.event = tuple(events[0].train.shape[1:])
         self.hashes = [tensor_hash(e.train) for e in events]
         first = configs[0]
-        networks = [build_mlp_autoencoder(c.network, self.event, stream(c.seed, "init")) for c in configs]
-        schedules = Schedules(first.pretraining, first.training, first.temperature, first.guard, first.bayesian)
-        self.trainer = Trainer(
-            networks, [e.train for e in events], schedules, first.sampling, [c.seed for c in configs], device, team
+        self.replicas = 1 if first.ensemble is None else first.ensemble.members
+        seeds = [c.seed + MEMBER * k for c in configs for k in range(self.replicas)]
+        networks = [build_mlp_autoencoder(first.network, self.event, stream(seed, "init")) for seed in seeds]
+        schedules = Schedules(
+            first.pretraining, first.training, first.temperature, first.guard, first.bayesian, first.swag
         )
+        samples = [e.train for e in events for _ in range(self.replicas)]
+        self.trainer = Trainer(networks, samples, schedules, first.sampling, seeds, device, team)
+
+    def _of(self, k: int) -> slice:
+        """The trainer's models that belong to run k: one, or the members of its ensemble."""
+        return slice(k * self.replicas, (k + 1) * self.replicas)
 
     def run(self, watch: Watch | None) -> bool:
         if all(folder.model.exists() for folder in self.folders):
@@ -183,7 +192,7 @@ class _Session:
             return
         if isinstance(happening, Record):
             for k, history in enumerate(self.histories):
-                values = {name: column[k] for name, column in happening.values.items()}
+                values = {name: float(np.mean(column[self._of(k)])) for name, column in happening.values.items()}
                 place = {"phase": happening.phase, "iteration": happening.iteration, "epoch": happening.epoch}
                 history.append(place | values | {"seconds": round(self._seconds(), 3)})
             return
@@ -209,15 +218,37 @@ class _Session:
     def _finish(self) -> None:
         weights, temperatures, sizes = self.trainer.result()
         for k, folder in enumerate(self.folders):
-            tensors = {name: tensor.detach().cpu() for name, tensor in self.trainer.noise.tensors(weights[k]).items()}
-            header = {
+            members = self._of(k)
+            tensors = self.trainer.noise.tensors(weights[members.start])
+            header: dict[str, Any] = {
                 "event": list(self.event),
-                "temperature": float(temperatures[k]),
-                "step_sizes": [float(size) for size in sizes[:, k]],
+                "temperature": float(temperatures[members.start]),
+                "step_sizes": [float(size) for size in sizes[:, members].mean(1)],
             }
+            tensors |= self._posterior(k, weights[members], tensors, header)
+            if self.replicas > 1:
+                header["temperatures"] = temperatures[members].tolist()
+            tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
             header["log_z"] = self._log_z(k, tensors, header)
             write_json(folder.provenance, self._provenance(k))
             write_tensors(folder.model, tensors, header)
+
+    def _posterior(
+        self, k: int, weights: Tensor, tensors: dict[str, Tensor], header: dict[str, Any]
+    ) -> dict[str, Tensor]:
+        """What the posterior of run k adds to its weights, which are mean-field or deterministic."""
+        config, layout = self.configs[k], self.trainer.layout
+        if config.ensemble is not None:
+            return {f"member.{name}": view for name, view in layout.views(weights).items()}
+        if config.swag is not None:
+            return {f"snapshot.{name}": view for name, view in layout.views(self.trainer.snapshots[k]).items()}
+        if config.laplace is None:
+            return {}
+        network = build_mlp_autoencoder(config.network, self.event, stream(config.seed, "init"))
+        network.load_state_dict(tensors)
+        generator = stream(config.seed, "laplace")
+        network = network.to(self.trainer.device)
+        return fit_laplace(network, header["temperature"], self.events[k].train, config.laplace, generator).tensors()
 
     def _log_z(self, k: int, tensors: dict[str, Tensor], header: dict[str, Any]) -> list[Any] | None:
         """log Z on a grid over the chain's bounds, where the events are vectors that a grid serves."""
@@ -246,7 +277,7 @@ class _Session:
             "backend": self.trainer.backend.name,
             "side_by_side": len(self.folders),
             "processes": self.team.size,
-            "rollbacks": int(self.trainer.rollbacks[k]),
+            "rollbacks": int(self.trainer.rollbacks[self._of(k)].sum()),
             "wall_seconds": round(self._seconds(), 2),
         }
 

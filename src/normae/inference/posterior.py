@@ -1,0 +1,181 @@
+"""What a posterior gives: a set of weight draws, each an ordinary energy with its own temperature.
+
+A `Draws` knows its n energies at any x at once, and each of them as a callable. There are two kinds. `WeightDraws` are
+other weights of the same network: mean-field draws, members of an ensemble, draws of SWA-Gaussian. Where they differ in
+the decoder's last layer only, its input h(x) is the same for all draws and is computed once; a draw then costs one
+small product, E_k = mean_i (x_i - (W_k h + b_k)_i)^2. The other kind are the draws of the linearized network
+(`laplace`).
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from normae.energy import ReconstructionEnergy
+from normae.networks.autoencoder import Autoencoder
+from normae.networks.bayesian import split_decoder, width
+from normae.networks.mlp import MLP
+from normae.networks.parameters import call, prefixed
+
+
+class Draws(Protocol):
+    """n weight draws; `temperature` has shape (n,)."""
+
+    temperature: Tensor
+
+    def energies(self, x: Tensor) -> Tensor:
+        """E of every draw, with shape (n, N), for x with shape (N, *event)."""
+
+    def stacked(self) -> ReconstructionEnergy:
+        """The energies side by side: n blocks of events, draw after draw."""
+
+    def one(self, k: int) -> ReconstructionEnergy:
+        """The energy of draw k alone."""
+
+
+class Posterior(Protocol):
+    """A distribution over weights, around those of an autoencoder."""
+
+    def draws(self, n: int, generator: torch.Generator) -> Draws:
+        """`n` draws, all from the generator."""
+
+    def to(self, device: torch.device | str) -> "Posterior":
+        """The same posterior on `device`."""
+
+
+class WeightDraws:
+    """Draws that are weights of the network.
+
+    Args:
+        weights: by name, with shape (n, *parameter); those that are the same for all draws may have shape
+            (1, *parameter).
+        temperature: with shape (n,).
+    """
+
+    def __init__(self, autoencoder: Autoencoder, weights: Mapping[str, Tensor], temperature: Tensor) -> None:
+        self.autoencoder, self.weights, self.temperature = autoencoder, dict(weights), temperature
+        self.n = len(temperature)
+
+    def stacked(self) -> ReconstructionEnergy:
+        """The energies side by side."""
+        weights = {name: value.expand(self.n, *value.shape[1:]) for name, value in self.weights.items()}
+        return ReconstructionEnergy(self.autoencoder, weights)
+
+    def one(self, k: int) -> ReconstructionEnergy:
+        """The energy of draw k alone."""
+        weights = {name: value[k % len(value)][None] for name, value in self.weights.items()}
+        return ReconstructionEnergy(self.autoencoder, weights)
+
+    def energies(self, x: Tensor) -> Tensor:
+        """E of every draw, with shape (n, N)."""
+        if self._only_last_layer():
+            return self._last_layer_energies(x)
+        return torch.stack([self.one(k)(x) for k in range(self.n)])
+
+    def _only_last_layer(self) -> bool:
+        decoder = self.autoencoder.decoder
+        if not isinstance(decoder, MLP | torch.nn.Sequential):
+            return False
+        prefix = "decoder." + split_decoder(decoder)[2]
+        return all(name.startswith(prefix) or len(value) == 1 for name, value in self.weights.items())
+
+    def _last_layer_energies(self, x: Tensor) -> Tensor:
+        body, layer, prefix = split_decoder(self.autoencoder.decoder)
+        first = self.one(0)
+        own = {name: p for name, p in first.decoder_parameters.items() if not name.startswith(prefix)}
+        hidden = call(body, own, first.encode(x))
+        last = prefixed(self.weights, f"decoder.{prefix}")
+        if isinstance(layer, torch.nn.Linear):
+            out = torch.einsum("nh,koh->kno", hidden, last["weight"]) + last["bias"][:, None]
+            return (x[None] - out).square().mean(-1)
+        out = call(layer, last, hidden.repeat(self.n, *[1] * (hidden.ndim - 1)))
+        return (x.repeat(self.n, *[1] * (x.ndim - 1)) - out).square().flatten(1).mean(1).reshape(self.n, len(x))
+
+
+class MeanField:
+    """Independent Gaussians around the autoencoder's weights.
+
+    Args:
+        rho: of the Bayesian weights by parameter name; their width is softplus(rho).
+    """
+
+    def __init__(self, autoencoder: Autoencoder, rho: Mapping[str, Tensor], temperature: float) -> None:
+        self.autoencoder, self.temperature = autoencoder, temperature
+        self.widths = {name: width(value) for name, value in rho.items()}
+
+    def to(self, device: torch.device | str) -> "MeanField":
+        """The same posterior on `device`."""
+        self.widths = {name: value.to(device) for name, value in self.widths.items()}
+        return self
+
+    def draws(self, n: int, generator: torch.Generator) -> WeightDraws:
+        """Means plus widths times standard normal noise."""
+        drawn: dict[str, Tensor] = {}
+        for name, mean in self.autoencoder.named_parameters():
+            drawn[name] = mean[None]
+            if name in self.widths:
+                noise = torch.randn(n, *mean.shape, generator=generator, device=generator.device).to(mean.device)
+                drawn[name] = mean + self.widths[name] * noise
+        some = next(iter(drawn.values()))
+        return WeightDraws(self.autoencoder, drawn, some.new_full((n,), self.temperature))
+
+
+class Swag:
+    """SWA-Gaussian (Maddox et al. 2019): half the variance of snapshots of a training on the diagonal, half in them.
+
+        w = mean + diagonal/sqrt(2) xi + sum_k xi_k (w_k - mean) / sqrt(2 (K - 1)).
+
+    Args:
+        snapshots: weights by name, with shape (K, *parameter).
+    """
+
+    def __init__(self, autoencoder: Autoencoder, snapshots: Mapping[str, Tensor], temperature: float) -> None:
+        self.autoencoder, self.temperature, self.snapshots = autoencoder, temperature, dict(snapshots)
+
+    def to(self, device: torch.device | str) -> "Swag":
+        """The same posterior on `device`."""
+        self.snapshots = {name: value.to(device) for name, value in self.snapshots.items()}
+        return self
+
+    def draws(self, n: int, generator: torch.Generator) -> WeightDraws:
+        """Weights from the Gaussian."""
+
+        def noise(*shape: int) -> Tensor:
+            return torch.randn(n, *shape, generator=generator, device=generator.device)
+
+        kept = len(next(iter(self.snapshots.values())))
+        mixture = noise(kept) / (2 * (kept - 1)) ** 0.5
+        drawn = {}
+        for name, values in self.snapshots.items():
+            mean = values.mean(0)
+            low_rank = torch.tensordot(mixture.to(values), values - mean, dims=1)
+            drawn[name] = mean + values.std(0) / 2**0.5 * noise(*mean.shape).to(values) + low_rank
+        some = next(iter(drawn.values()))
+        return WeightDraws(self.autoencoder, drawn, some.new_full((n,), self.temperature))
+
+
+class Ensemble:
+    """Models trained apart: a draw is one of them, each in turn in an order that the generator gives.
+
+    Args:
+        members: weights by name, with shape (K, *parameter).
+        temperatures: with shape (K,).
+    """
+
+    def __init__(self, autoencoder: Autoencoder, members: Mapping[str, Tensor], temperatures: Tensor) -> None:
+        self.autoencoder, self.members, self.temperatures = autoencoder, dict(members), temperatures
+
+    def to(self, device: torch.device | str) -> "Ensemble":
+        """The same ensemble on `device`."""
+        self.members = {name: value.to(device) for name, value in self.members.items()}
+        self.temperatures = self.temperatures.to(device)
+        return self
+
+    def draws(self, n: int, generator: torch.Generator) -> WeightDraws:
+        """The members in turn; beyond K they repeat."""
+        order = torch.randperm(len(self.temperatures), generator=generator, device=generator.device)
+        chosen = order.repeat(-(-n // len(order)))[:n].to(self.temperatures.device)
+        weights = {name: value[chosen] for name, value in self.members.items()}
+        return WeightDraws(self.autoencoder, weights, self.temperatures[chosen])
