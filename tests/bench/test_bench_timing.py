@@ -1,7 +1,10 @@
 """Medians, ratios and turns, on numbers that are known."""
 
+import time
+
 import numpy as np
 import pytest
+import torch
 
 from normae.bench import interleaved, median, ratio
 from normae.bench import timing as timing_module
@@ -50,3 +53,12 @@ def test_own_work_is_not_elsewhere():
     before = busy_elsewhere()
     assert before >= 0
     assert busy_elsewhere() - before < 1.0
+
+
+def test_one_thread_on_a_cpu_counts_cpu_seconds():
+    """Sleeping costs wall time and no CPU time."""
+    seconds = interleaved({"sleep": lambda: time.sleep(0.05)}, 2, torch.device("cpu"))["sleep"]
+    wall = interleaved({"sleep": lambda: time.sleep(0.05)}, 2)["sleep"]
+    assert torch.get_num_threads() == 1
+    assert seconds.max() < 0.04
+    assert wall.min() > 0.049

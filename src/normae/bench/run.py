@@ -13,6 +13,7 @@ from normae.bench.images import images
 from normae.bench.rows import Report, Row
 from normae.bench.sampling import sampling
 from normae.bench.scoring import scoring
+from normae.bench.timing import on_cpu_clock
 from normae.bench.toy import toy
 from normae.errors import InputError
 from normae.figures import figure_style, new_figure, speed_bars
@@ -113,6 +114,7 @@ def _machine(device: torch.device, quick: bool, rounds: int, load: float) -> dic
         "device": torch.cuda.get_device_name(device) if cuda else _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "clock": "CPU seconds" if on_cpu_clock(device) else "wall seconds",
         "load before": round(load, 2),
         "load after": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),

@@ -5,8 +5,9 @@ works run A B C A B C ..., and a ratio is the median of the ratios within the ro
 of standard deviation s is sqrt(pi/2) s/sqrt(n); s is taken from the median absolute deviation, which is s/1.4826 for a
 Gaussian, so that one round that was disturbed does not count.
 
-Where the system says how busy it is, a time during which other processes used more than a tenth of the machine is taken
-again, a few times at most, and the least disturbed one counts.
+With one thread on a CPU what counts is the CPU time of this process, which others disturb little. With several, threads
+wait for each other, and wall time counts: where the system says how busy it is, a time during which other processes
+used more than a tenth of the machine is taken again, a few times at most, and the least disturbed one counts.
 """
 
 import math
@@ -46,13 +47,22 @@ def interleaved(works: Mapping[str, Work], rounds: int, device: torch.device | N
 
 
 def timed(work: Work, device: torch.device | None = None) -> tuple[float, float]:
-    """Seconds of one call, and the share of the machine that other processes used meanwhile."""
+    """Seconds of one call, and the share of the machine that other processes used meanwhile; 0 for CPU seconds."""
+    if on_cpu_clock(device):
+        start = time.process_time()
+        work()
+        return time.process_time() - start, 0.0
     _wait(device)
     busy, start = busy_elsewhere(), time.perf_counter()
     work()
     _wait(device)
     seconds = time.perf_counter() - start
     return seconds, (busy_elsewhere() - busy) / (seconds * (os.cpu_count() or 1))
+
+
+def on_cpu_clock(device: torch.device | None) -> bool:
+    """Whether CPU seconds count: on a CPU with one thread."""
+    return device is not None and device.type == "cpu" and torch.get_num_threads() == 1
 
 
 def undisturbed(work: Work, device: torch.device | None = None) -> float:
