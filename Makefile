@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 DEMO := runs/demo
 
-.PHONY: demo test test-slow lint docs clean
+.PHONY: demo test test-slow bench lint docs clean
 
 # torch is installed by its pinned version first: with it in place nothing later asks for another build.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -37,6 +37,9 @@ test: $(VENV)/.test
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
+
+bench: $(VENV)/.test
+	$(BIN)/normae bench -o runs/bench
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .

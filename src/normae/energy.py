@@ -3,7 +3,8 @@
     E(x) = 1/d sum_i (x_i - x'_i)^2,   E~(z) = E(f_d(z)),   p(x) = exp(-E(x)/T) / Z.
 
 Everything downstream of the network sees a callable (N, *event) -> (N,), never a model class. A callable may
-offer `value_and_grad(x)`; for MLPs it is written with explicit pullbacks: with the residual r = x - f(x),
+offer `value_and_grad(x)`, and `held()` for a chain: itself with its weights held fixed, ready for many gradients. For
+MLPs both are written with explicit pullbacks: with the residual r = x - f(x),
 
     grad E = 2/d (r - J_f^T r),   grad E~(z) = J_d^T grad E(f_d(z)).
 
@@ -17,8 +18,9 @@ import torch
 from torch import Tensor
 
 from normae.networks.autoencoder import Autoencoder, to_sphere
-from normae.networks.mlp import ACTIVATIONS, MLP, Layer, forward_saving, pullback
+from normae.networks.mlp import ACTIVATIONS, MLP, Pass
 from normae.networks.parameters import call, prefixed
+from normae.tensors import sum_features
 
 Energy = Callable[[Tensor], Tensor]
 """Events with shape (N, *event) to energies with shape (N,)."""
@@ -46,6 +48,12 @@ def value_and_grad(energy: Energy, x: Tensor) -> tuple[Tensor, Tensor]:
     if isinstance(energy, Differentiable):
         return energy.value_and_grad(x)
     return autograd_value_and_grad(energy, x)
+
+
+def held(energy: Energy) -> Energy:
+    """The energy with its weights held fixed for many gradients, where it offers that, else the energy itself."""
+    hold = getattr(energy, "held", None)
+    return energy if hold is None else hold()
 
 
 def mean_square(residual: Tensor) -> Tensor:
@@ -95,34 +103,23 @@ class ReconstructionEnergy:
         """Energies (N,) and gradients (N, *event)."""
         if not self.explicit:
             return autograd_value_and_grad(self, x)
-        with torch.no_grad():
-            energy, grad = self._explicit(self._blocks(x))
-        return energy.reshape(-1), grad.reshape(x.shape)
+        return self.held().value_and_grad(x)
+
+    def held(self) -> "ReconstructionEnergy | ExplicitEnergy":
+        """For a chain, during which the weights stay: with buffers that are kept from gradient to gradient."""
+        return ExplicitEnergy(self, latent=False) if self.explicit else self
 
     def latent(self) -> "LatentEnergy":
         """The energy over latent space, E~(z) = E(f_d(z))."""
         return LatentEnergy(self)
 
-    def _blocks(self, x: Tensor) -> Tensor:
-        return x if self.members == 1 else x.unflatten(0, (self.members, -1))
-
-    def _layers(self, network: torch.nn.Module, parameters: Mapping[str, Tensor]) -> list[Layer]:
-        assert isinstance(network, MLP)
-        pairs = [(parameters[weight], parameters[bias]) for weight, bias in network.layer_names()]
-        return [(weight[0], bias[0]) for weight, bias in pairs] if self.members == 1 else pairs
-
-    def _explicit(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        encoder, decoder = self.autoencoder.encoder, self.autoencoder.decoder
-        assert isinstance(encoder, MLP)
-        assert isinstance(decoder, MLP)
-        e_layers = self._layers(encoder, self.encoder_parameters)
-        d_layers = self._layers(decoder, self.decoder_parameters)
-        e_act, d_act = ACTIVATIONS[encoder.activation], ACTIVATIONS[decoder.activation]
-        z, e_saved = forward_saving(e_layers, x, e_act)
-        out, d_saved = forward_saving(d_layers, z, d_act)
-        residual = x - out
-        back = pullback(e_layers, e_saved, pullback(d_layers, d_saved, residual, d_act), e_act)
-        return residual.square().mean(-1), (2 / x.shape[-1]) * (residual - back)
+    def passes(self, name: str) -> Pass:
+        """An explicit pass of the "encoder" or the "decoder", which must be MLPs."""
+        network = getattr(self.autoencoder, name)
+        parameters = self.encoder_parameters if name == "encoder" else self.decoder_parameters
+        pairs = [(parameters[weight].detach(), parameters[bias].detach()) for weight, bias in network.layer_names()]
+        layers = [(weight[0], bias[0]) for weight, bias in pairs] if self.members == 1 else pairs
+        return Pass(layers, ACTIVATIONS[network.activation])
 
 
 class LatentEnergy:
@@ -138,12 +135,49 @@ class LatentEnergy:
         """Energies (N,) and gradients (N, d_z)."""
         if not self.energy.explicit:
             return autograd_value_and_grad(self, z)
-        e = self.energy
-        decoder = e.autoencoder.decoder
-        assert isinstance(decoder, MLP)
-        layers, activation = e._layers(decoder, e.decoder_parameters), ACTIVATIONS[decoder.activation]
-        with torch.no_grad():
-            x, saved = forward_saving(layers, e._blocks(z), activation)
-            energy, grad = e._explicit(x)
-            back = pullback(layers, saved, grad, activation)
-        return energy.reshape(-1), back.reshape(z.shape)
+        return self.held().value_and_grad(z)
+
+    def held(self) -> "LatentEnergy | ExplicitEnergy":
+        """For a chain: see `ReconstructionEnergy.held`."""
+        return ExplicitEnergy(self.energy, latent=True) if self.energy.explicit else self
+
+
+class ExplicitEnergy:
+    """E(x), or E~(z), of MLP autoencoders by explicit pullbacks, for as long as the weights stay as they are.
+
+    Args:
+        energy: whose weights.
+        latent: E~ over latent space instead of E.
+    """
+
+    ROWS = 4096
+    """On a CPU, events that are worked on at a time, so that their activations stay in the cache."""
+
+    def __init__(self, energy: ReconstructionEnergy, latent: bool) -> None:
+        self.energy, self.members = energy, energy.members
+        self.encoder, self.decoder = energy.passes("encoder"), energy.passes("decoder")
+        self.entry = energy.passes("decoder") if latent else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.energy(x) if self.entry is None else self.energy(self.energy.decode(x))
+
+    @torch.no_grad()
+    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Energies (N,) and gradients (N, d)."""
+        blocks = x if self.members == 1 else x.unflatten(0, (self.members, -1))
+        rows = x.shape[0] if x.is_cuda else self.ROWS // self.members + 1
+        if blocks.shape[-2] <= rows:
+            energy, grad = self._at(blocks)
+        else:
+            parts = [self._at(part) for part in blocks.split(rows, dim=-2)]
+            energy, grad = torch.cat([e for e, _ in parts], dim=-1), torch.cat([g for _, g in parts], dim=-2)
+        return energy.reshape(-1), grad.reshape(x.shape)
+
+    def _at(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        events = x if self.entry is None else self.entry.forward(x)
+        residual = events - self.decoder.forward(self.encoder.forward(events))
+        back = self.encoder.pullback(self.decoder.pullback(residual))
+        grad = torch.sub(residual, back).mul_(2 / events.shape[-1])
+        if self.entry is not None:
+            grad = self.entry.pullback(grad).clone(memory_format=torch.contiguous_format)
+        return sum_features(residual.square()) / events.shape[-1], grad

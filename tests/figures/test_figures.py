@@ -18,6 +18,7 @@ from normae.figures import (
     marginal,
     new_figure,
     region_map,
+    speed_bars,
     training_curves,
 )
 from normae.figures.likelihood import region_labels
@@ -155,3 +156,14 @@ def test_bad_arrays() -> None:
         deviation_map(axes[0], np.zeros((4, 2)), np.zeros(3))
     with pytest.raises(InputError, match="no line of the metrics"):
         training_curves(axes, [{"iteration": 1}])
+
+
+def test_speed_bars():
+    _, axes = new_figure()
+    ax = speed_bars(axes[0, 0], ["a", "b"], [3.0, 0.5], [0.1, 0.1])
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["a", "b"]
+    widths = [patch.get_width() for patch in ax.patches]
+    assert widths == [2.0, -0.5]
+    assert ax.patches[0].get_y() > ax.patches[1].get_y(), "the first on top"
+    with pytest.raises(InputError, match="positive ratio"):
+        speed_bars(axes[0, 0], ["a"], [0.0], [0.1])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from normae.energy import ReconstructionEnergy, autograd_value_and_grad
+from normae.energy import ExplicitEnergy, ReconstructionEnergy, autograd_value_and_grad
 from normae.errors import InputError
 from normae.networks import ACTIVATIONS, MLP, Autoencoder, Layout, NetworkConfig, build_mlp_autoencoder, call
 from normae.random import stream
@@ -47,6 +47,45 @@ def test_explicit_gradient_equals_autograd(activation, members):
         assert torch.allclose(value, expected[0], rtol=1e-10)
         assert torch.allclose(grad, expected[1], rtol=1e-8, atol=1e-12)
         assert not grad.requires_grad
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_pullback_of_an_activation(activation):
+    h = torch.randn(50, generator=stream(0, "h"), dtype=torch.float64).requires_grad_(True)
+    v = torch.randn(50, generator=stream(0, "v"), dtype=torch.float64)
+    (expected,) = torch.autograd.grad(ACTIVATIONS[activation].forward(h), h, v)
+    before = v.clone()
+    assert torch.allclose(ACTIVATIONS[activation].pullback(v, h.detach()), expected)
+    assert torch.equal(v, before)
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_gradients_of_one_held_energy_do_not_share_memory(members):
+    """A chain keeps the old state beside the proposal; both come from the same buffers."""
+    models = networks(members)
+    layout = Layout.of(models[0])
+    energy = ReconstructionEnergy(models[0], layout.views(layout.flatten(models)))
+    g = stream(3, "x")
+    for of, d in ((energy, 2), (energy.latent(), 3)):
+        held, points = of.held(), [torch.randn(members * n, d, generator=g) for n in (5, 7, 5)]
+        results = [held.value_and_grad(x) for x in points]
+        for x, (value, grad) in zip(points, results, strict=True):
+            expected = of.value_and_grad(x)
+            assert torch.equal(value, expected[0])
+            assert torch.equal(grad, expected[1])
+
+
+@pytest.mark.parametrize("members", [1, 3])
+def test_large_batches_are_worked_on_in_pieces(members, monkeypatch):
+    models = networks(members)
+    layout = Layout.of(models[0])
+    energy = ReconstructionEnergy(models[0], layout.views(layout.flatten(models)))
+    x = torch.randn(members * 50, 2, generator=stream(3, "x"))
+    whole = energy.value_and_grad(x)
+    monkeypatch.setattr(ExplicitEnergy, "ROWS", 20 * members)
+    pieces = energy.value_and_grad(x)
+    assert torch.allclose(whole[0], pieces[0], atol=1e-6)
+    assert torch.allclose(whole[1], pieces[1], atol=1e-6)
 
 
 def test_stack_equals_single_models():

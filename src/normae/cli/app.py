@@ -13,19 +13,22 @@ from rich.table import Table
 
 from normae import __version__
 from normae.cli import dual, jets
+from normae.cli.bench import bench
 from normae.cli.progress import TrainingDisplay
 from normae.cli.show import describe_run
 from normae.config import Run, read
 from normae.errors import InputError, Interrupted
 from normae.files import atomic_path
 from normae.runs import RunFolder
+from normae.training.parallel import launched_rank
 from normae.workflow.loading import load
 from normae.workflow.train import train as train_run
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(jets.app, name="jets")
 app.command()(dual.dual)
-console = Console()
+app.command()(bench)
+console = Console(quiet=launched_rank() > 0)
 
 
 def _version(asked: bool) -> None:

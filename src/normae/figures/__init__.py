@@ -1,5 +1,6 @@
 """Figures: arrays and axes in, the axes out. Nothing here saves, and nothing uses pyplot's current figure."""
 
+from normae.figures.bars import speed_bars
 from normae.figures.coverage import Curve, coverage_by_region_maps, coverage_curves, pull_histogram, region_coverage
 from normae.figures.curves import training_curves
 from normae.figures.likelihood import likelihood_correlation
@@ -33,6 +34,7 @@ __all__ = [
     "region_coverage",
     "region_map",
     "reliability_diagram",
+    "speed_bars",
     "training_curves",
     "uncertainty_maps",
 ]

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normae.energy import Energy
+from normae.energy import Energy, held
 from normae.errors import InputError
 from normae.random import Generators
 from normae.sampling.config import BoundsRule, ChainConfig, ClipRule, Metropolis, Sphere
@@ -58,18 +58,22 @@ def run_chain(
     """
     step_size = config.step_size if step_size is None else step_size
     sigma = default_noise(step_size, config)
+    energy = held(energy)
     state = init(start, energy, config)
     if state.energy.shape != (len(start),):
         raise InputError(f"expected energies of shape {(len(start),)}, got {tuple(state.energy.shape)}")
-    shares: list[Tensor] = []
+    scale = Scale.of(temperature, step_size, sigma, start)
+    counts: list[Tensor] = []
     records: list[Tensor] = []
     for t in range(config.steps):
-        noise = sigma / (1 + t) if config.anneal else sigma
-        state, info = step(state, energy, config, Scale(temperature, step_size, noise), generators)
-        shares.append(info.accepted.reshape(members, -1).double().mean(1))
+        if config.anneal:
+            scale = Scale.of(temperature, step_size, sigma / (1 + t), start)
+        state, info = step(state, energy, config, scale, generators)
+        counts.append(info.accepted.reshape(members, -1).sum(1))
         if trace is not None and (t + 1) % trace == 0:
             records.append(state.position)
-    acceptance = torch.stack(shares) if shares else torch.ones(0, members, dtype=torch.float64, device=start.device)
+    none = torch.zeros(0, members, dtype=torch.float64, device=start.device)
+    acceptance = torch.stack(counts).double() * (members / len(start)) if counts else none
     return Chain(state.position, state.energy, acceptance, torch.stack(records) if records else None)
 
 

@@ -29,10 +29,10 @@ from torch import Tensor
 from normae.energy import Energy, value_and_grad
 from normae.random import Generators, normal, uniform
 from normae.sampling.config import ChainConfig
-from normae.tensors import norm
+from normae.tensors import norm, sum_features
 
 Scalar = float | Tensor
-"""One number for all samples, or a tensor with shape (N,)."""
+"""One number for all samples, or a tensor with shape (N,) or (1,)."""
 
 
 class LangevinState(NamedTuple):
@@ -51,11 +51,18 @@ class LangevinInfo(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """Temperature T, step size lambda and noise sigma of a step."""
+    """The numbers of a step: -lambda/T and sigma, which multiply events; T and 2 sigma^2, in float64, of samples."""
 
-    temperature: Scalar
-    step_size: Scalar
+    drift: Scalar
     noise: Scalar
+    temperature: Scalar
+    variance: Scalar
+
+    @classmethod
+    def of(cls, temperature: Scalar, step_size: Scalar, noise: Scalar, like: Tensor) -> "Scale":
+        """For temperature T, step size lambda and noise sigma, and events like `like`, with shape (N, *event)."""
+        drift, kick = _per_sample(-step_size / temperature, like), _per_sample(noise, like)
+        return cls(drift, kick, _double(temperature), 2 * _double(noise) ** 2)
 
 
 class Move(NamedTuple):
@@ -95,8 +102,14 @@ def _per_sample(value: Scalar, like: Tensor) -> Any:
     return value
 
 
-def _square_norm(v: Tensor) -> Tensor:
-    return v.square().flatten(1).sum(1, dtype=torch.float64)
+def _double(value: Scalar) -> Scalar:
+    return value.double() if isinstance(value, Tensor) else value
+
+
+def _square_difference(a: Tensor, b: Tensor) -> Tensor:
+    """|a|^2 - |b|^2 = (a - b) (a + b) of each sample, with shape (N,), in float64."""
+    a, b = a.double().flatten(1), b.double().flatten(1)
+    return sum_features((a - b).mul_(a + b))
 
 
 def _flat_move(config: ChainConfig) -> Callable[[Tensor, Tensor], Move]:
@@ -108,7 +121,7 @@ def _flat_move(config: ChainConfig) -> Callable[[Tensor, Tensor], Move]:
         if config.bounds_rule == "clamp":
             y = y.clamp(low, high)
             return Move(y, y - x, x - y, None)
-        return Move(y, v, -v, ((y >= low) & (y <= high)).flatten(1).all(dim=1))
+        return Move(y, v, -v, (y == y.clamp(low, high)).flatten(1).all(dim=1))
 
     return move
 
@@ -153,14 +166,13 @@ def step(
     """One step from `state`, of one gradient; see the module's docstring."""
     space = geometry(config)
     x = state.position
-    rate = _per_sample(scale.step_size / scale.temperature, x)
-    drift = space.project(x, -rate * state.grad)
-    kick = space.project(x, _per_sample(scale.noise, x) * normal(x.shape, generators, x))
+    drift = space.project(x, scale.drift * state.grad)
+    kick = space.project(x, scale.noise * normal(x.shape, generators, x))
     move = space.move(x, drift + kick)
     proposal = init(move.position, energy, config)
     if config.metropolis == "off":
         return _take_all(state, proposal, move.valid)
-    drift_back = space.project(move.position, -rate * proposal.grad)
+    drift_back = space.project(move.position, scale.drift * proposal.grad)
     log_ratio = _log_ratio(state, proposal, move.there - drift, move.back - drift_back, scale)
     accepted = uniform(log_ratio.shape, generators, log_ratio).log() < log_ratio
     if move.valid is not None:
@@ -179,12 +191,14 @@ def _take_all(old: LangevinState, new: LangevinState, valid: Tensor | None) -> t
 def _log_ratio(old: LangevinState, new: LangevinState, there: Tensor, back: Tensor, scale: Scale) -> Tensor:
     """log a with shape (N,), in float64, from the kicks there and back."""
     gain = (old.energy - new.energy).double() / scale.temperature
-    return gain + (_square_norm(there) - _square_norm(back)) / (2 * scale.noise**2)
+    return gain + _square_difference(there, back) / scale.variance
 
 
 def select(accepted: Tensor, new: LangevinState, old: LangevinState) -> LangevinState:
     """`new` where accepted, shape (N,), and `old` elsewhere."""
     mask = accepted.reshape(-1, *[1] * (old.position.ndim - 1))
+    if not mask.is_cuda:  # where torch is slow to broadcast over short events
+        mask = mask.expand_as(old.position).contiguous()
     return LangevinState(
         torch.where(mask, new.position, old.position),
         torch.where(accepted, new.energy, old.energy),

@@ -50,8 +50,8 @@ def into_bounds(x: Tensor, config: ChainConfig) -> Tensor:
 
 
 def spread(value: Tensor, n: int) -> Tensor:
-    """Values of each model, (S,), for `n` samples of each, (S * n,)."""
-    return value.repeat_interleave(n)
+    """Values of each model, (S,), for `n` samples of each, (S * n,); one value for all, (1,), where S = 1."""
+    return value if len(value) == 1 else value.repeat_interleave(n)
 
 
 def negatives(

@@ -7,6 +7,7 @@ that a run which is stopped and loaded again continues with the same numbers, bi
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -27,6 +28,7 @@ from normae.training.backends import Backend, choose_backend
 from normae.training.config import PhaseConfig, Schedules
 from normae.training.losses import by_member, clip_rows, contrastive, regularizers, temperature_gradient
 from normae.training.noise import WeightNoise
+from normae.training.parallel import Group
 from normae.training.samples import Samples
 
 PHASES = ("pretraining", "training")
@@ -71,6 +73,7 @@ class Trainer:
         sampling: how to make negative samples.
         seeds: one seed for each model.
         device: where to train.
+        group: the processes that train together; each takes its part of the events, of the batch and of the buffer.
     """
 
     def __init__(
@@ -81,23 +84,46 @@ class Trainer:
         sampling: SamplingConfig,
         seeds: Sequence[int],
         device: torch.device,
+        group: Group | None = None,
     ) -> None:
+        self.group = group = group or Group()
         self.architecture = autoencoders[0]
         self.layout = Layout.of(self.architecture)
         self.schedules, self.sampling = schedules, sampling
         self.seeds, self.device = list(seeds), device
         self.members = len(autoencoders)
         self.noise = WeightNoise(self.layout, schedules.bayesian, self.architecture, device)
-        self.data = Samples(data, device)
-        self.generators = [stream(seed, "chain", device) for seed in seeds]
+        self.data = Samples(self._part(data), device)
+        self.generators = [stream(seed, self._named("chain"), device) for seed in seeds]
         weights = self.layout.flatten(autoencoders).to(device)
         self.spectral: SpectralNorm | None = None
         if self.architecture.spectral_norm:
             self.spectral = SpectralNorm(self.layout, weights, [stream(seed, "spectral", device) for seed in seeds])
         self._allocate(self.noise.extended(weights))
         self.backend: Backend = choose_backend(sampling.backend, self.architecture, sampling, device)
+        if group.size > 1:
+            self.backend = replace(self.backend, graph=False)
         self.stop = False
         self._enter(0)
+
+    def _part(self, data: Sequence[Tensor] | Sequence[SparseEvents]) -> Sequence[Tensor] | Sequence[SparseEvents]:
+        """This process's events of each model, with shape (N, *event)."""
+        size = self.group.size
+        if size == 1:
+            return data
+        for name, config in zip(PHASES, (self.schedules.pretraining, self.schedules.training), strict=True):
+            if config.batch % size:
+                raise InputError(f"{name}.batch: expected a multiple of the {size} processes, got {config.batch}")
+        n = len(data[0]) // size
+        if n == 0:
+            raise InputError(f"expected at least one event for each of {size} processes, got {len(data[0])} events")
+        rows = torch.arange(self.group.rank, n * size, size)
+        dense = [d[rows] for d in data if isinstance(d, Tensor)]
+        return dense or [d.rows(rows) for d in data if isinstance(d, SparseEvents)]
+
+    def _named(self, name: str) -> str:
+        """The random stream `name` of this process; the first one has the streams of a training by itself."""
+        return name if self.group.rank == 0 else f"{name}/process/{self.group.rank}"
 
     def _allocate(self, weights: Tensor) -> None:
         members, device = self.members, self.device
@@ -107,7 +133,7 @@ class Trainer:
         self.average = weights.clone()
         self.average_log_temperature = self.log_temperature.clone()
         point = (self.architecture.latent_dimension,) if self.sampling.buffer_space == "latent" else self.data.event
-        self.buffer = ReplayBuffer.empty(members, self.sampling.buffer, point, device)
+        self.buffer = ReplayBuffer.empty(members, -(-self.sampling.buffer // self.group.size), point, device)
         sizes = (self.sampling.latent.step_size, self.sampling.feature.step_size)
         self.log_sizes = torch.tensor(sizes, device=device).log()[:, None].repeat(1, members)
         self.rate_scale = torch.ones(members, device=device)
@@ -139,13 +165,19 @@ class Trainer:
 
     @property
     def batch(self) -> int:
-        return min(self.config.batch, self.data.size)
+        """Events of an update on this process."""
+        return min(self.config.batch // self.group.size, self.data.size)
+
+    @property
+    def events(self) -> int:
+        """Training events of all processes."""
+        return self.data.size * self.group.size
 
     def iterations(self, phase: int) -> int:
         """Number of iterations of a phase; an incomplete last batch of an epoch is left out."""
         config = (self.schedules.pretraining, self.schedules.training)[phase]
         n = self.data.size
-        return config.epochs * (n // min(config.batch, n))
+        return config.epochs * (n // min(config.batch // self.group.size, n))
 
     @property
     def finished(self) -> bool:
@@ -173,6 +205,22 @@ class Trainer:
         parts |= {f"temperature_adam.{name}": value for name, value in self.temperature_optimizer.state().items()}
         parts |= {"spectral": self.spectral.vectors} if self.spectral is not None else {}
         return parts | {f"generator.{k}": g.get_state() for k, g in enumerate(self.generators)}
+
+    def whole_state(self) -> dict[str, Tensor]:
+        """`state()` with the buffers and generators of all processes, which must all ask for it."""
+        state = self.state()
+        own = [name for name in state if name == "buffer" or name.startswith("generator.")]
+        for name in own if self.group.size > 1 else []:
+            first, *others = self.group.gather(state[name])
+            state[name] = first
+            state |= {f"process.{k}.{name}": tensor for k, tensor in enumerate(others, start=1)}
+        return state
+
+    def load_whole(self, state: dict[str, Tensor]) -> None:
+        """Continue from `state`, as `whole_state()` gave it."""
+        prefix = f"process.{self.group.rank}."
+        own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+        self.load({name: tensor for name, tensor in state.items() if not name.startswith("process.")} | own)
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Continue from `state`, as `state()` gave it."""
@@ -218,7 +266,7 @@ class Trainer:
             if self.iteration % guard.checkpoint_every == 0 and not last:
                 good = self.snapshot()
                 yield Checkpoint(self._phase_name(), self.iteration)
-            if self.stop:
+            if self.group.any(self.stop):
                 if looked or not self._trouble(self._means()):
                     yield Checkpoint(self._phase_name(), self.iteration)
                 return
@@ -281,7 +329,7 @@ class Trainer:
 
     def _shuffle(self, epoch: int) -> Tensor:
         """The order of events in an epoch, with shape (S, N): from the seed alone, so nothing has to be stored."""
-        name = f"{PHASES[self.phase]}/epoch/{epoch}"
+        name = self._named(f"{PHASES[self.phase]}/epoch/{epoch}")
         n = self.data.size
         orders = [
             torch.randperm(n, generator=stream(seed, name, self.device), device=self.device) for seed in self.seeds
@@ -326,13 +374,13 @@ class Trainer:
             each, z = energy.with_latent(x)
         error = by_member(each, self.members)
         temperature = self.schedules.temperature.initial
-        loss = error + temperature * self.noise.kl(leaf) / self.data.size
+        loss = error + temperature * self.noise.kl(leaf) / self.events
         if config.loss_scale == "temperature":
             loss = loss / temperature
         loss = loss + regularizers(self.noise.mean(leaf), [z], config)
-        (grad,) = torch.autograd.grad(loss.sum(), leaf)
+        grad = self.group.mean(torch.autograd.grad(loss.sum(), leaf)[0])
         self.optimizer.update(clip_rows(grad, config.gradient_clip), self.rate)
-        self.sums[0] += error.detach()
+        self.sums[0] += self.group.mean(error.detach())
 
     def _train(self) -> None:
         config = self.schedules.training
@@ -352,20 +400,21 @@ class Trainer:
         loss = contrastive(e_plus, e_minus, temperature, config)
         loss = loss + regularizers(self.noise.mean(leaf), [z_plus, z_minus], config)
         scale = 1.0 if config.loss_scale == "temperature" else temperature
-        loss = loss + scale * self.noise.kl(leaf) / self.data.size
-        (grad,) = torch.autograd.grad(loss.sum(), leaf)
+        loss = loss + scale * self.noise.kl(leaf) / self.events
+        grad = self.group.mean(torch.autograd.grad(loss.sum(), leaf)[0])
         self.optimizer.update(clip_rows(grad, config.gradient_clip), self.rate)
+        energies = [by_member(e.detach(), self.members) for e in (e_plus, e_minus)]
+        means = [*energies, negative.latent_acceptance, negative.feature_acceptance]
+        numbers = self.group.mean(torch.stack([mean.double() for mean in means]))
         if self.schedules.temperature.trained:
-            slope = temperature_gradient(e_plus, e_minus, temperature)
-            self.temperature_optimizer.update(slope, self.temperature_rate)
+            gradient = temperature_gradient(numbers[0], numbers[1], temperature).to(temperature.dtype)
+            self.temperature_optimizer.update(gradient, self.temperature_rate)
         self.average.lerp_(self.weights, 1 - self.keep)
         self.average_log_temperature.lerp_(self.log_temperature, 1 - self.keep)
-        acceptances = (negative.latent_acceptance, negative.feature_acceptance)
         chains = (self.sampling.latent, self.sampling.feature)
-        for size, acceptance, chain in zip(self.log_sizes, acceptances, chains, strict=True):
+        for size, acceptance, chain in zip(self.log_sizes, numbers[2:], chains, strict=True):
             size.copy_(adapted(size, acceptance, chain.adapt))
-        means = [by_member(e_plus.detach(), self.members), by_member(e_minus.detach(), self.members), *acceptances]
-        self.sums += torch.stack([mean.double() for mean in means])
+        self.sums += numbers
 
     def _noisy_energy(self, leaf: Tensor, draw: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Energies (S * B,) and latent points of events, with the iteration's draw, or with local noise if so set."""

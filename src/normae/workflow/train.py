@@ -1,7 +1,8 @@
 """Train one run, or several seeds side by side, into run folders; continue what was stopped.
 
 A run with one seed is its own folder. With several seeds the folder holds a run folder `seed-N` for each, and one
-checkpoint for all of them, since they advance together.
+checkpoint for all of them, since they advance together. Started with torchrun, all processes train together, and the
+first one writes.
 """
 
 import os
@@ -28,6 +29,7 @@ from normae.networks import build_autoencoder
 from normae.random import stream
 from normae.runs import History, RunFolder, locked, read_tensors, write_tensors
 from normae.training import Happening, Record, Rollback, Schedules, Trainer
+from normae.training.parallel import Group, processes
 from normae.workflow.loading import build_model
 from normae.workflow.sources import Events, choose_device, events_hash, load_events, training_samples
 
@@ -56,16 +58,19 @@ def train(
     folders = [group] if seeds is None else [RunFolder(group.path / f"seed-{seed}") for seed in seeds]
     if len({c.seed for c in configs}) != len(configs):
         raise InputError(f"seeds: expected different seeds, got {list(seeds or [])}")
-    _check_folder(group, folders, configs, resume)
-    device = choose_device(config.device)
-    events = [load_events(c.data, c.seed) for c in configs]
-    for e, c in zip(events, configs, strict=True):
-        if isinstance(e.train, Tensor):
-            check_events(e.train, c.data.file or "training sample")
-    with locked(group.path):
-        _check_folder(group, folders, configs, resume)
-        session = _Session(group, folders, configs, events, device)
-        return session.run(watch)
+    with processes() as team:
+        if team.rank == 0:
+            _check_folder(group, folders, configs, resume)
+        device = choose_device(config.device)
+        events = [load_events(c.data, c.seed) for c in configs]
+        for e, c in zip(events, configs, strict=True):
+            if isinstance(e.train, Tensor):
+                check_events(e.train, c.data.file or "training sample")
+        if team.rank > 0:
+            return _Session(group, folders, configs, events, device, team).run(None)
+        with locked(group.path):
+            _check_folder(group, folders, configs, resume)
+            return _Session(group, folders, configs, events, device, team).run(watch)
 
 
 def _check_folder(group: RunFolder, folders: list[RunFolder], configs: list[Run], resume: bool) -> None:
@@ -99,8 +104,15 @@ class _Session:
     """One sitting of a training: from new or from a checkpoint, until the end or an interruption."""
 
     def __init__(
-        self, group: RunFolder, folders: list[RunFolder], configs: list[Run], events: list[Events], device: torch.device
+        self,
+        group: RunFolder,
+        folders: list[RunFolder],
+        configs: list[Run],
+        events: list[Events],
+        device: torch.device,
+        team: Group,
     ) -> None:
+        self.team = team
         self.group, self.folders, self.configs, self.events = group, folders, configs, events
         self.histories = [History(folder.history) for folder in folders]
         self.seconds = 0.0
@@ -115,7 +127,7 @@ class _Session:
             first.pretraining, first.training, first.temperature, first.guard, first.bayesian, first.swag
         )
         samples = training_samples([e for e in events for _ in range(self.replicas)])
-        self.trainer = Trainer(networks, samples, schedules, first.sampling, seeds, device)
+        self.trainer = Trainer(networks, samples, schedules, first.sampling, seeds, device, team)
 
     def _of(self, k: int) -> slice:
         """The trainer's models that belong to run k: one, or the members of its ensemble."""
@@ -130,15 +142,22 @@ class _Session:
                 self._write(happening)
                 if watch is not None:
                     watch(self.trainer, happening)
-        if self.trainer.finished:
+        if self.trainer.finished and self.team.rank == 0:
             self._finish()
         return self.trainer.finished
 
     def _begin(self) -> None:
+        if self.team.rank == 0:
+            self._clear_up()
+        self.team.any(False)  # nobody reads before the first process has cleared up
+        if self.group.checkpoint.exists():
+            self._take_up()
+
+    def _clear_up(self) -> None:
+        """What a killed job left behind goes, and a new run gets its configuration."""
         for debris in self.group.path.rglob(".*.part*"):
             debris.unlink(missing_ok=True)
         if self.group.checkpoint.exists():
-            self._take_up()
             return
         for history in self.histories:
             history.truncate(0)
@@ -154,17 +173,24 @@ class _Session:
             raise InputError(f"{self.group.checkpoint}: the header lacks {error}; start in another folder") from None
         if seeds != self._seeds():
             raise InputError(f"{self.group.path}: holds seeds {seeds} in this order, got {self._seeds()}")
+        if header.get("processes", 1) != self.team.size:
+            raise InputError(
+                f"{self.group.path}: was begun with {header.get('processes', 1)} processes, got {self.team.size}"
+            )
         if data != self.hashes:
             raise InputError(f"{self.group.path}: the training data have changed since the run began")
-        self.trainer.load(state)
+        self.trainer.load_whole(state)
         self.seconds = float(seconds)
-        for history, size in zip(self.histories, sizes, strict=True):
+        for history, size in [] if self.team.rank > 0 else zip(self.histories, sizes, strict=True):
             history.truncate(size)
 
     def _seeds(self) -> list[int]:
         return [config.seed for config in self.configs]
 
     def _write(self, happening: Happening) -> None:
+        state = {} if isinstance(happening, Record) else self.trainer.whole_state()
+        if self.team.rank > 0:
+            return
         if isinstance(happening, Record):
             for k, history in enumerate(self.histories):
                 values = {name: float(np.mean(column[self._of(k)])) for name, column in happening.values.items()}
@@ -175,16 +201,17 @@ class _Session:
             for history in self.histories:
                 line = {"phase": happening.phase, "iteration": happening.iteration, "rollback": happening.reason}
                 history.append(line)
-        self._write_checkpoint()
+        self._write_checkpoint(state)
 
-    def _write_checkpoint(self) -> None:
+    def _write_checkpoint(self, state: dict[str, Tensor]) -> None:
         header = {
             "seconds": self._seconds(),
             "history": [history.size for history in self.histories],
             "seeds": self._seeds(),
             "data": self.hashes,
+            "processes": self.team.size,
         }
-        write_tensors(self.group.checkpoint, self.trainer.state(), header)
+        write_tensors(self.group.checkpoint, state, header)
 
     def _seconds(self) -> float:
         return self.seconds + time.monotonic() - self.started
@@ -251,6 +278,7 @@ class _Session:
             "threads": torch.get_num_threads(),
             "backend": self.trainer.backend.name,
             "side_by_side": len(self.folders),
+            "processes": self.team.size,
             "rollbacks": int(self.trainer.rollbacks[self._of(k)].sum()),
             "wall_seconds": round(self._seconds(), 2),
         }

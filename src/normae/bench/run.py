@@ -1,0 +1,132 @@
+"""All measurements in one run: a table, a JSON file and a picture."""
+
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from normae.bench.images import images
+from normae.bench.rows import Report, Row
+from normae.bench.sampling import sampling
+from normae.bench.scoring import scoring
+from normae.bench.timing import on_cpu_clock
+from normae.bench.toy import toy
+from normae.errors import InputError
+from normae.figures import figure_style, new_figure, speed_bars
+from normae.files import write_json
+from normae.report import save_figure
+from normae.statistics import Estimate
+from normae.workflow.sources import choose_device
+
+Measurement = Callable[[torch.device, bool, int], Report]
+GROUPS: dict[str, Measurement] = {"toy": toy, "sampling": sampling, "scoring": scoring, "images": images}
+"""What can be measured, by name; a measurement takes the device, whether it should be quick, and the rounds."""
+ROUNDS = 9
+QUICK_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a benchmark found: its numbers, what it left out, and where it ran."""
+
+    rows: list[Row]
+    skipped: list[str]
+    machine: dict[str, Any]
+    times: dict[str, list[float]] = field(default_factory=dict)
+
+    def value(self, name: str) -> Estimate:
+        """The number called `name`."""
+        return next(row.value for row in self.rows if row.name == name)
+
+
+def bench(
+    out: str | Path | None = None,
+    only: str | None = None,
+    quick: bool = False,
+    device: str = "auto",
+    rounds: int | None = None,
+    say: Callable[[str], object] = lambda _: None,
+) -> Result:
+    """Measure, and write bench.json and the picture into `out` where it is given.
+
+    Args:
+        only: a key of `GROUPS`; all of them where it is None.
+        quick: tiny sizes, to see that everything runs; the numbers mean nothing.
+        device: auto, cpu or cuda.
+        rounds: how often everything is measured, in turns.
+        say: called with one line before each group.
+    """
+    if only is not None and only not in GROUPS:
+        raise InputError(f"--only: expected one of {', '.join(GROUPS)}, got {only!r}")
+    rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
+    if rounds < 2:
+        raise InputError(f"rounds: expected at least 2, got {rounds}")
+    place = choose_device(device)
+    before = os.getloadavg()[0]
+    reports: list[Report] = []
+    for name in [only] if only else GROUPS:
+        say(f"measuring {name}")
+        reports.append(GROUPS[name](place, quick, rounds))
+    result = Result(
+        [row for report in reports for row in report.rows],
+        [line for report in reports for line in report.skipped],
+        _machine(place, quick, rounds, before),
+        {name: [float(v) for v in values] for report in reports for name, values in report.times.items()},
+    )
+    if out is not None:
+        write(result, Path(out))
+    return result
+
+
+def write(result: Result, folder: Path) -> None:
+    """bench.json, and bench.svg, .pdf and .csv with the ratios."""
+    numbers = {row.name: {**row.value._asdict(), "unit": row.unit, "wanted": row.wanted} for row in result.rows}
+    content = {
+        "machine": result.machine, "numbers": numbers, "skipped": result.skipped, "rounds_seconds": result.times,
+    }  # fmt: skip
+    write_json(folder / "bench.json", content)
+    ratios = [_as_speed(row) for row in result.rows if row.unit in ("times", "floors")]
+    if not ratios:
+        return
+    with figure_style():
+        figure, axes = new_figure(panel=(8.0, 0.8 + 0.36 * len(ratios)))
+        names = [name for name, _, _ in ratios]
+        values, errors = ([r[k] for r in ratios] for k in (1, 2))
+        speed_bars(axes[0, 0], names, values, errors)
+        save_figure(figure, folder, "bench", {"comparison": names, "times_as_fast": values, "error": errors})
+
+
+def _as_speed(row: Row) -> tuple[str, float, float]:
+    """A ratio as how many times as fast ours is; of a floor, the share of it that is reached."""
+    value, error = row.value
+    if row.unit == "floors":
+        return row.name.replace(" over ", " against "), 1 / value, error / value**2
+    return row.name, value, error
+
+
+def _machine(device: torch.device, quick: bool, rounds: int, load: float) -> dict[str, Any]:
+    cuda = device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(device) if cuda else _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "clock": "CPU seconds" if on_cpu_clock(device) else "wall seconds",
+        "load before": round(load, 2),
+        "load after": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "rounds": rounds,
+        "quick": quick,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -1,0 +1,49 @@
+"""How many events are scored a second, from memory, against the plain network as it is written.
+
+Every kind of event in the zoo is measured, so a model of jets is, as soon as there is one.
+"""
+
+import numpy as np
+import torch
+
+from normae import zoo
+from normae.bench.rows import Report
+from normae.bench.timing import interleaved, median
+from normae.inference import Model
+from normae.random import stream
+from normae.statistics import Estimate
+from normae.workflow.loading import load
+
+GROUP = "scoring"
+VALUES = 2_000_000
+"""Of all events of a measurement together."""
+
+
+def scoring(device: torch.device, quick: bool, rounds: int) -> Report:
+    """Measure one model of the zoo for each shape of events."""
+    report = Report()
+    models: dict[tuple[int, ...], Model] = {}
+    for name in zoo.names():
+        model = load(name, str(device))
+        models.setdefault(model.event, model)
+    for model in models.values():
+        n = 100 if quick else max(2000, VALUES // int(np.prod(model.event)))
+        _score(report, model, n, device, rounds)
+    return report
+
+
+def _score(report: Report, model: Model, n: int, device: torch.device, rounds: int) -> None:
+    x = torch.randn(n, *model.event, generator=stream(0, "bench/scoring"))
+    array = x.numpy()
+
+    def plainly() -> torch.Tensor:
+        with torch.no_grad():
+            pieces = [(b - model.autoencoder(b)).square().flatten(1).mean(1).cpu() for b in x.to(device).split(2048)]
+        return torch.cat(pieces)
+
+    times = interleaved({"ours": lambda: model.score(array), "plain": plainly}, rounds, device)
+    group = f"{GROUP} {model.name}"
+    for name, values in times.items():
+        report.add(f"{group}: {name}", Estimate(*median(n / values)), "1/s")
+        report.times[f"{group}: {name}"] = values
+    report.faster(group, times, "ours", "plain", "at least 3" if len(model.event) > 1 else "")

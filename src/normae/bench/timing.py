@@ -1,0 +1,107 @@
+"""Times of several works, taken in turns, and their ratios.
+
+On a machine that others use too, a time means little and a ratio of two times taken one after the other means more. The
+works run A B C A B C ..., and a ratio is the median of the ratios within the rounds. The error of a median of n values
+of standard deviation s is sqrt(pi/2) s/sqrt(n); s is taken from the median absolute deviation, which is s/1.4826 for a
+Gaussian, so that one round that was disturbed does not count.
+
+With one thread on a CPU what counts is the CPU time of this process, which others disturb little. With several, threads
+wait for each other, and wall time counts: where the system says how busy it is, a time during which other processes
+used more than a tenth of the machine is taken again, a few times at most, and the least disturbed one counts.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from normae.errors import InputError
+from normae.statistics import Estimate
+
+Work = Callable[[], object]
+Times = dict[str, NDArray[np.float64]]
+"""Seconds of each work with shape (rounds,), by name."""
+
+
+DISTURBED = 0.1
+"""Share of the machine used by others above which a time is taken again."""
+SHORT = 0.2
+"""Seconds below which the system's clock of busy cores is too coarse to tell."""
+TRIES = 6
+
+
+def interleaved(works: Mapping[str, Work], rounds: int, device: torch.device | None = None) -> Times:
+    """Seconds of each work in each of `rounds` rounds, after one round that warms up."""
+    times: Times = {name: np.zeros(rounds) for name in works}
+    for work in works.values():
+        timed(work, device)
+    for turn in range(rounds):
+        for name, work in works.items():
+            times[name][turn] = undisturbed(work, device)
+    return times
+
+
+def timed(work: Work, device: torch.device | None = None) -> tuple[float, float]:
+    """Seconds of one call, and the share of the machine that other processes used meanwhile; 0 for CPU seconds."""
+    if on_cpu_clock(device):
+        start = time.process_time()
+        work()
+        return time.process_time() - start, 0.0
+    _wait(device)
+    busy, start = busy_elsewhere(), time.perf_counter()
+    work()
+    _wait(device)
+    seconds = time.perf_counter() - start
+    return seconds, (busy_elsewhere() - busy) / (seconds * (os.cpu_count() or 1))
+
+
+def on_cpu_clock(device: torch.device | None) -> bool:
+    """Whether CPU seconds count: on a CPU with one thread."""
+    return device is not None and device.type == "cpu" and torch.get_num_threads() == 1
+
+
+def undisturbed(work: Work, device: torch.device | None = None) -> float:
+    """Seconds of the least disturbed of a few calls; of the first one if that was quiet or short."""
+    found: list[tuple[float, float]] = []
+    for _ in range(TRIES):
+        seconds, share = timed(work, device)
+        if seconds < SHORT or share < DISTURBED:
+            return seconds
+        found.append((share, seconds))
+    return min(found)[1]
+
+
+def busy_elsewhere() -> float:
+    """CPU seconds of all other processes since the machine started; 0 where the system does not say."""
+    try:
+        fields = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()
+        user, nice, system, _, _, irq, softirq, steal = map(int, fields[1:9])
+    except (OSError, ValueError):
+        return 0.0
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK") - time.process_time()
+
+
+def _wait(device: torch.device | None) -> None:
+    """Until a CUDA device has done what it was given."""
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def median(values: ArrayLike) -> Estimate:
+    """Median of values with shape (n,), with its error."""
+    x = np.asarray(values, dtype=np.float64)
+    if x.ndim != 1 or x.size == 0:
+        raise InputError(f"expected one or more values in one row, got shape {x.shape}")
+    middle = float(np.median(x))
+    spread = 1.4826 * float(np.median(np.abs(x - middle)))
+    return Estimate(middle, math.sqrt(math.pi / 2 / x.size) * spread)
+
+
+def ratio(above: ArrayLike, below: ArrayLike) -> Estimate:
+    """Median of above/below within the rounds, both with shape (n,), with its error."""
+    return median(np.asarray(above, dtype=np.float64) / np.asarray(below, dtype=np.float64))

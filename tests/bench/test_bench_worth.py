@@ -1,0 +1,43 @@
+"""Effective samples: the smallest of several observables, its error, and the adapted step."""
+
+import math
+
+import numpy as np
+import pytest
+
+from normae.bench.sampling import MODEL, _exact, adapt, quotient, scaled, smallest_size
+from normae.statistics import Estimate
+from normae.workflow.loading import load
+
+
+def autoregressive(n: int, chains: int, rho: float, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    x = np.empty((n, chains))
+    x[0] = rng.normal(size=chains)
+    for t in range(1, n):
+        x[t] = rho * x[t - 1] + math.sqrt(1 - rho**2) * rng.normal(size=chains)
+    return x
+
+
+def test_the_slowest_observable_counts():
+    """Autoregressions with known memory: n (1 - rho)/(1 + rho) effective samples, within four of the errors given."""
+    draws = np.stack([autoregressive(3000, 32, rho, seed) for seed, rho in enumerate((0.2, 0.9, 0.5))], axis=-1)
+    expected = 3000 * 32 * (1 - 0.9) / (1 + 0.9)
+    found = smallest_size(draws)
+    assert found.value == pytest.approx(expected, abs=4 * found.error)
+    assert found.error < 0.1 * expected
+
+
+def test_quotient_and_scale():
+    assert scaled(Estimate(2.0, 0.5), 3.0) == (6.0, 1.5)
+    q = quotient(Estimate(6.0, 0.6), Estimate(3.0, 0.3))
+    assert q.value == 2.0
+    assert q.error == pytest.approx(2.0 * math.hypot(0.1, 0.1))
+
+
+def test_adapted_step_accepts_what_it_should():
+    model = load(MODEL)
+    start = _exact(model, 400, cells=100)
+    step_size, acceptance = adapt(model, model.sampling.feature, start, target=0.57)
+    assert acceptance == pytest.approx(0.57, abs=0.03)
+    assert step_size > 20 * model.sampling.feature.step_size
