@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from normae.networks.autoencoder import Autoencoder, to_sphere
+from normae.networks.bayesian import split_decoder
 from normae.networks.mlp import ACTIVATIONS, MLP, Pass
 from normae.networks.parameters import call, prefixed
 from normae.tensors import sum_features
@@ -120,6 +121,42 @@ class ReconstructionEnergy:
         pairs = [(parameters[weight].detach(), parameters[bias].detach()) for weight, bias in network.layer_names()]
         layers = [(weight[0], bias[0]) for weight, bias in pairs] if self.members == 1 else pairs
         return Pass(layers, ACTIVATIONS[network.activation])
+
+
+class LocalEnergy(ReconstructionEnergy):
+    """The mean of E over local reparameterization of the decoder's last layer: E at the mean weights, plus a variance.
+
+        <E>(x) = E(x) + 1/d sum_i v_i(x),    v = W_s^2 h^2 + b_s^2,
+
+    with h the last layer's input and s the widths of its weights. A chain whose energy has fresh noise at every step
+    walks on this mean.
+
+    Args:
+        widths: s of the last layer's parameters, by the autoencoder's names, with shape (S, *parameter).
+    """
+
+    def __init__(
+        self, autoencoder: Autoencoder, parameters: Mapping[str, Tensor], widths: Mapping[str, Tensor]
+    ) -> None:
+        super().__init__(autoencoder, parameters, explicit=False)
+        self.body, self.last, self.prefix = split_decoder(autoencoder.decoder)
+        self.variances = {name: s.square() for name, s in prefixed(widths, f"decoder.{self.prefix}").items()}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.with_latent(x)[0]
+
+    def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean energies (N,) and the latent points (N, d_z) that they went through."""
+        z = self.encode(x)
+        before = {name: p for name, p in self.decoder_parameters.items() if not name.startswith(self.prefix)}
+        hidden = call(self.body, before, z)
+        out = call(self.last, prefixed(self.decoder_parameters, self.prefix), hidden)
+        variance = call(self.last, self.variances, hidden.square())
+        return mean_square(x - out) + variance.flatten(1).mean(1), z
+
+    def coefficients(self) -> Tensor:
+        """For a linear last layer, the mean over features of s^2 of each weight and of the biases, (S, in + 1)."""
+        return torch.cat([self.variances["weight"].mean(1), self.variances["bias"].mean(1, keepdim=True)], dim=1)
 
 
 class LatentEnergy:

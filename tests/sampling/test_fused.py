@@ -19,7 +19,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton")
 
-from normae.energy import LatentEnergy, ReconstructionEnergy
+from normae.energy import LatentEnergy, LocalEnergy, ReconstructionEnergy, autograd_value_and_grad
 from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder, NetworkConfig, build_mlp_autoencoder
 from normae.networks.mlp import MLP
@@ -384,3 +384,24 @@ def test_import_without_triton() -> None:
     code = "import sys; sys.modules['triton'] = None; import normae.sampling.fused as f; print(f.triton)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "None", done.stderr
+
+
+# --- the mean over local noise
+
+
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("precision", ["ieee", "fp16"])
+def test_the_mean_over_local_noise_is_the_references(members: int, precision: Precision) -> None:
+    plain = networks(members, (16, 16, 16), 2, 3, "silu")
+    parameters = {f"encoder.{name}": p for name, p in plain.encoder_parameters.items()}
+    parameters |= {f"decoder.{name}": p for name, p in plain.decoder_parameters.items()}
+    widths = {name: 0.3 * p.abs() + 0.1 for name, p in parameters.items() if name.startswith("decoder.layers.3.")}
+    energy = LocalEnergy(plain.autoencoder, parameters, widths)
+    tolerance = {"rtol": 1e-4, "atol": 1e-6} if precision == "ieee" else {"rtol": 5e-3, "atol": 5e-3}
+    for target, dimension in ((energy, 2), (energy.latent(), 3)):
+        x = points(members * 20, dimension)
+        value, grad = fused_value_and_grad(target, x, precision=precision, block=32)
+        expected, expected_grad = autograd_value_and_grad(target, x)
+        torch.testing.assert_close(value, expected, **tolerance)
+        torch.testing.assert_close(grad, expected_grad, **tolerance)
+    assert (energy(points(members * 20, 2)) > plain(points(members * 20, 2))).all()

@@ -41,8 +41,8 @@ class BayesianConfig:
         initial_width: s at the start of the pretraining.
         pretraining: noise of the autoencoder phase; "local" reparameterization (last layer only) or a "shared" draw.
         training: noise of the NAE phase; "shared" uses one draw for chain, E+ and E-. "local" is what the paper writes,
-            fresh local noise in E+ and E-, which destroys the posterior. Noise drawn anew at every step of a chain
-            averages out, so that the chain walks on the mean weights.
+            fresh local noise in E+ and E-, which destroys the posterior. A chain with fresh noise at every step walks
+            on the mean of E over that noise (`LocalEnergy`).
     """
 
     layers: Which = "last"

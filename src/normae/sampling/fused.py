@@ -10,6 +10,9 @@ and, for the pullback, v -> W^T v with the same weight transposed: a tall weight
 shape in which few samples fill a Hopper tensor core. Events and latent points are padded to a power of two; padded rows
 have zero weights and stay zero. `pack_kernel` writes the weights of a call in that form; it is the one other launch.
 
+A `LocalEnergy` adds sum_j c_j h_j^2 with h the input of the decoder's last layer, whose derivative joins the pullback
+there.
+
 Numbers. Energies, gradients and the log acceptance ratio are in float32, where `run_chain` takes the ratio in float64.
 `precision` is the arithmetic of the H x H products: "ieee" is float32; "tf32" and "fp16" round both factors to 10 bits
 of mantissa. "fp16" halves the memory, so that the paper's weights stay in shared memory; activations must then stay
@@ -29,7 +32,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from normae.energy import LatentEnergy, ReconstructionEnergy
+from normae.energy import LatentEnergy, LocalEnergy, ReconstructionEnergy
 from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.mlp import MLP
@@ -271,6 +274,7 @@ def _launch(
         )
     resident = _fits(shape, tuning.precision) if tuning.resident is None else tuning.resident
     packed = _pack(of, shape, tuning.precision, copies=1 if resident else 2)
+    variance = of.coefficients().detach().float().contiguous() if isinstance(of, LocalEnergy) else packed.bias
     start = start.detach().contiguous()
     n = len(start) // members
     programs = -(-n // tuning.block)
@@ -282,9 +286,9 @@ def _launch(
     low, high = config.bounds or (0.0, 0.0)
     clip_rule = "none" if config.clip is None else "value" if config.clip_rule == "value" else "norm"
     chain_kernel[(members, programs)](
-        start, position, value, grad, accepted, seeds, t, s, *packed, n, int(len(seeds) > 1), t_stride, s_stride,
-        int(of.members > 1), noise_ratio, float(low), float(high), float(config.clip or 0.0),
-        STEPS=config.steps, LATENT=latent, METROPOLIS=config.metropolis == "exact",
+        start, position, value, grad, accepted, seeds, t, s, *packed, variance, n, int(len(seeds) > 1), t_stride,
+        s_stride, int(of.members > 1), noise_ratio, float(low), float(high), float(config.clip or 0.0),
+        STEPS=config.steps, LATENT=latent, LOCAL=isinstance(of, LocalEnergy), METROPOLIS=config.metropolis == "exact",
         BOUNDS="none" if config.bounds is None else config.bounds_rule, CLIP=clip_rule, ANNEAL=config.anneal,
         D=shape.features, DIMENSION=dimension, NE=shape.encoder, ND=shape.decoder, E_ACT=shape.encoder_activation,
         D_ACT=shape.decoder_activation, H=shape.width, IO=shape.io, PRECISION=tuning.precision, RESIDENT=resident,

@@ -139,7 +139,8 @@ def _forward(
     RESIDENT: tl.constexpr,
     PASS: tl.constexpr,
 ) -> tl.tuple:
-    """The output (IO, samples) of a network with N hidden layers, and the inputs (H, samples) of its nonlinearities."""
+    """The output (IO, samples) of a network with N hidden layers, the derivatives of its nonlinearities, and the input
+    (H, samples) of its last layer."""
     tiles, hidden, _, thin, bias = net
     rows = tl.arange(0, H)
     h = _widen(_tile(thin, 0, IO, H, H, PASS), x) + tl.load(bias + rows)[:, None]
@@ -152,8 +153,9 @@ def _forward(
             h = _streamed(hidden, k - 1, a, H, PRECISION, PASS)
         h += tl.load(bias + k * H + rows)[:, None]
         saved = saved + (_slope(h, ACT),)  # noqa: RUF005
-    out = _narrow(_tile(thin, 1, IO, H, H, PASS), _activate(h, ACT))
-    return out + tl.load(bias + N * H + tl.arange(0, IO))[:, None], saved
+    last = _activate(h, ACT)
+    out = _narrow(_tile(thin, 1, IO, H, H, PASS), last)
+    return out + tl.load(bias + N * H + tl.arange(0, IO))[:, None], saved, last
 
 
 @_jit
@@ -161,6 +163,8 @@ def _pullback(
     net: tl.tuple,
     saved: tl.tuple,
     v: tl.tensor,
+    more: tl.tensor,
+    MORE: tl.constexpr,
     N: tl.constexpr,
     ACT: tl.constexpr,
     H: tl.constexpr,
@@ -169,12 +173,19 @@ def _pullback(
     RESIDENT: tl.constexpr,
     PASS: tl.constexpr,
 ) -> tl.tensor:
-    """v^T J with shape (IO, samples) for v with shape (IO, samples)."""
+    """v^T J with shape (IO, samples) for v with shape (IO, samples), and with MORE for `more`, (H, samples), besides, a
+    vector at the last layer's input."""
     tiles, _, transposed, thin, _ = net
     if PRECISION == "fp16":
         scale = tl.max(tl.abs(v), 0) + 1e-30
+        if MORE:
+            scale = tl.maximum(scale, tl.max(tl.abs(more), 0))
+            more = more / scale[None, :]
         v = v / scale[None, :]
-    v = _activate_back(_widen(_tile(thin, 1, IO, H, H, PASS), v), saved[N - 1], ACT)
+    v = _widen(_tile(thin, 1, IO, H, H, PASS), v)
+    if MORE:
+        v = v + more
+    v = _activate_back(v, saved[N - 1], ACT)
     for j in tl.static_range(1, N):
         v = _round(v, PRECISION)
         if RESIDENT:
@@ -192,9 +203,11 @@ def _pullback(
 def _value_and_grad(
     encoder: tl.tuple,
     decoder: tl.tuple,
+    variance: tl.tensor,
     x: tl.tensor,
     clip: tl.tensor,
     LATENT: tl.constexpr,
+    LOCAL: tl.constexpr,
     CLIP: tl.constexpr,
     D: tl.constexpr,
     NE: tl.constexpr,
@@ -208,16 +221,21 @@ def _value_and_grad(
 ) -> tl.tuple:
     """Energies (samples,) and clipped gradients (IO, samples) at x, a point of feature or of latent space."""
     if LATENT:
-        x, start = _forward(decoder, x, ND, D_ACT, H, IO, PRECISION, RESIDENT, 2)
-    z, e_saved = _forward(encoder, x, NE, E_ACT, H, IO, PRECISION, RESIDENT, 0)
-    out, d_saved = _forward(decoder, z, ND, D_ACT, H, IO, PRECISION, RESIDENT, 0)
+        x, start, _ = _forward(decoder, x, ND, D_ACT, H, IO, PRECISION, RESIDENT, 2)
+    z, e_saved, _ = _forward(encoder, x, NE, E_ACT, H, IO, PRECISION, RESIDENT, 0)
+    out, d_saved, last = _forward(decoder, z, ND, D_ACT, H, IO, PRECISION, RESIDENT, 0)
     residual = x - out
     energy = tl.sum(residual * residual, 0) / D
-    back = _pullback(decoder, d_saved, residual, ND, D_ACT, H, IO, PRECISION, RESIDENT, 1)
-    back = _pullback(encoder, e_saved, back, NE, E_ACT, H, IO, PRECISION, RESIDENT, 1)
+    more = last
+    if LOCAL:
+        weighted = tl.load(variance + tl.arange(0, H))[:, None] * last
+        energy += tl.sum(weighted * last, 0) + tl.load(variance + H)
+        more = -D * weighted
+    back = _pullback(decoder, d_saved, residual, more, LOCAL, ND, D_ACT, H, IO, PRECISION, RESIDENT, 1)
+    back = _pullback(encoder, e_saved, back, last, False, NE, E_ACT, H, IO, PRECISION, RESIDENT, 1)
     grad = (residual - back) * (2.0 / D)
     if LATENT:
-        grad = _pullback(decoder, start, grad, ND, D_ACT, H, IO, PRECISION, RESIDENT, 3)
+        grad = _pullback(decoder, start, grad, last, False, ND, D_ACT, H, IO, PRECISION, RESIDENT, 3)
     if CLIP == "value":
         grad = tl.minimum(tl.maximum(grad, -clip), clip)
     elif CLIP == "norm":
@@ -253,6 +271,7 @@ def chain_kernel(
     hidden_ptr: tl.tensor,
     thin_ptr: tl.tensor,
     bias_ptr: tl.tensor,
+    variance_ptr: tl.tensor,
     n: tl.tensor,
     seed_stride: tl.tensor,
     temperature_stride: tl.tensor,
@@ -264,6 +283,7 @@ def chain_kernel(
     clip: tl.tensor,
     STEPS: tl.constexpr,
     LATENT: tl.constexpr,
+    LOCAL: tl.constexpr,
     METROPOLIS: tl.constexpr,
     BOUNDS: tl.constexpr,
     CLIP: tl.constexpr,
@@ -297,6 +317,8 @@ def chain_kernel(
         bias + (NE + 1) * H,
     )
     decoder = (_tiles(hidden, ND - 1, H, RESIDENT), hidden, transposed, thin, bias)
+
+    variance = variance_ptr + weights * (H + 1)
 
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < n
@@ -332,7 +354,23 @@ def chain_kernel(
             outside = real & ((y < low) | (y > high))
             allowed = inside & (tl.sum(outside.to(tl.int32), 0) == 0)
         y_energy, y_grad = _value_and_grad(
-            encoder, decoder, y, clip, LATENT, CLIP, D, NE, ND, E_ACT, D_ACT, H, IO, PRECISION, RESIDENT
+            encoder,
+            decoder,
+            variance,
+            y,
+            clip,
+            LATENT,
+            LOCAL,
+            CLIP,
+            D,
+            NE,
+            ND,
+            E_ACT,
+            D_ACT,
+            H,
+            IO,
+            PRECISION,
+            RESIDENT,
         )
         if METROPOLIS:
             back = rate[None, :] * y_grad - move

@@ -14,13 +14,15 @@ import torch
 from torch import Tensor
 
 from normae.data import SparseEvents
-from normae.energy import ReconstructionEnergy, mean_square
+from normae.energy import LocalEnergy, ReconstructionEnergy, mean_square
 from normae.errors import InputError, TrainingDiverged
 from normae.networks.autoencoder import Autoencoder
+from normae.networks.mlp import MLP
 from normae.networks.parameters import Layout
 from normae.networks.spectral import SpectralNorm
 from normae.random import stream
 from normae.sampling.buffer import ReplayBuffer
+from normae.sampling.chain import run_chain
 from normae.sampling.config import SamplingConfig
 from normae.sampling.manifold import StepSizes, adapted, into_bounds, latent_noise, negatives
 from normae.training.adam import Adam
@@ -388,12 +390,14 @@ class Trainer:
         temperature = self.log_temperature.exp().flatten()
         sizes = StepSizes(*self.log_sizes.exp())
         draw = self.noise.draw(self.weights, self.generators)
-        local = self.noise.local("training")
-        chain_energy = self._energy(self.noise.mean(self.weights) if local else self.noise.weights(self.weights, draw))
+        chain_energy, runner = self._energy(self.noise.weights(self.weights, draw)), self.backend.runner
+        if self.noise.local("training"):
+            mean = self.layout.views(self.noise.mean(self.weights))
+            chain_energy = LocalEnergy(self.architecture, mean, self.noise.widths(self.weights))
+            runner = runner if isinstance(self.architecture.decoder, MLP) else run_chain
         negative = negatives(
-            chain_energy, self.sampling, self.buffer, temperature, sizes, self.batch, self.generators,
-            self.backend.runner,
-        )  # fmt: skip
+            chain_energy, self.sampling, self.buffer, temperature, sizes, self.batch, self.generators, runner
+        )
         leaf = self.weights.detach().requires_grad_(True)
         e_plus, z_plus = self._noisy_energy(leaf, draw, self._events())
         e_minus, z_minus = self._noisy_energy(leaf, draw, negative.position)
