@@ -1,6 +1,7 @@
 """From evaluated seeds to a zoo, and from the zoo to the paper's table."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from normae import zoo
 from normae.errors import InputError
 from normae.workflow.evaluate import evaluate
 from normae.workflow.publish import publish
-from normae.workflow.reproduce import reproduce_toy
+from normae.workflow.reproduce import left_out, reproduce
 from normae.workflow.train import train
 
 
@@ -33,14 +34,42 @@ def test_publish_and_reproduce(small_zoo):
     assert "| seed 0 | seed 1 |" in card
     assert "0.979" in card
     assert np.isfinite(normae.load("toy-2gauss-nae").log_prob(np.zeros((2, 2)))).all()
-    table = reproduce_toy(small_zoo / "out")
+    table = reproduce("toy", small_zoo / "out")
     assert set(table) == {"paper settings", "best"}
     text = (small_zoo / "out" / "table.md").read_text()
     assert "| Pearson correlation of log p, grid | 0.979 |" in text
     assert set(json.loads((small_zoo / "out" / "table.json").read_text())) == set(table)
     for name in zoo.names():
         assert (small_zoo / "out" / "zoo" / name / "report.html").is_file()
-    assert reproduce_toy(small_zoo / "out"), "once more into the same folder"
+    assert reproduce("toy", small_zoo / "out"), "once more into the same folder"
+
+
+def test_bayes_and_dual(tmp_path, monkeypatch, make_run):
+    runs = tmp_path / "runs"
+    bayes = make_run(laplace={"rank": 10, "inducing": 50, "events": 200})
+    for name, config in {
+        "toy-2gauss-bnae": bayes,
+        "toy-1gauss-bnae": replace(bayes, data=replace(bayes.data, density="one-gaussian")),
+    }.items():
+        train(config, runs / name, seeds=[0])
+        evaluate(runs / name / "seed-0", figures=False, device="cpu")
+        publish(runs / name, 0, tmp_path / "zoo" / name)
+    monkeypatch.setattr(zoo, "_HERE", tmp_path / "zoo")
+    assert "linearized network" in zoo.card("toy-2gauss-bnae")
+    table = reproduce("bayes", tmp_path / "bayes")
+    assert set(table) == {"best"}
+    assert left_out("bayes", table) == ["toy-2gauss-bnae-paper"]
+    assert "coverage of 68 % intervals" in (tmp_path / "bayes" / "table.md").read_text()
+    page = (tmp_path / "bayes" / "zoo" / "toy-2gauss-bnae" / "report.html").read_text()
+    assert "Bayesian normalized autoencoder" in page
+    assert "Coverage by region" in page
+    table = reproduce("dual", tmp_path / "dual")
+    assert set(table) == {"BNAE"}
+    assert {"pearson_true_c0", "slope_true_c0", "constant_true_log_z"} <= set(table["BNAE"])
+    with pytest.raises(InputError, match="expected toy or bayes or dual"):
+        reproduce("jet", tmp_path / "other")
+    with pytest.raises(InputError, match="not in the zoo; use --from-scratch"):
+        reproduce("toy", tmp_path / "toy")
 
 
 def test_publish_needs_the_seed(small_zoo):

@@ -179,7 +179,7 @@ def sample(
 
 @app.command()
 def reproduce(
-    what: Annotated[str, typer.Argument(help="toy", show_default=False)],
+    what: Annotated[str, typer.Argument(help="toy, bayes or dual", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="Folder for runs, figures and table.")] = None,
     from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Train instead of using the zoo.")] = False,
     configs: Annotated[Path | None, typer.Option(help="Folder of other presets.")] = None,
@@ -188,15 +188,15 @@ def reproduce(
     """Make the paper's figures and table again, theirs beside ours."""
     from normae.workflow import reproduce as work
 
-    if what != "toy":
-        raise InputError(f"reproduce: expected toy, got {what!r}")
     out = out or Path("runs") / f"reproduce-{what}"
     with TrainingDisplay(console) as display:
-        result = work.reproduce_toy(out, from_scratch, configs, seed, display)
-    table = Table(*work.header(result), title="Section 3.2: the NAE on the two-Gaussian toy")
-    for row in work.rows(result):
+        result = work.reproduce(what, out, from_scratch, configs, seed, display)
+    table = Table(*work.header(result), title=work.SECTIONS[what].title)
+    for row in work.rows(what, result):
         table.add_row(*row)
     console.print(table)
+    if missing := work.left_out(what, result):
+        console.print(f"Not in the zoo, so left out (--from-scratch trains them): {', '.join(missing)}", soft_wrap=True)
     console.print(f"Table: {out / 'table.md'}; figures and reports in the run folders beside it", soft_wrap=True)
 
 

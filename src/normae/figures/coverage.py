@@ -53,7 +53,7 @@ def pull_histogram(ax: Axes, pulls: Mapping[str, ArrayLike], reach: float = 5.0,
         ax.stairs(density, edges, color=colour, linewidth=1.4, label=f"{label}: {_pull_words(t, reach)}")
         top = max(top, float(density.max()))
     ax.set(xlim=(-reach, reach), ylim=(0, top * (1.22 + 0.13 * len(pulls))), xlabel="pull $t$", ylabel="density")
-    ax.legend(loc="upper center", borderaxespad=0.3, labelspacing=0.3)
+    ax.legend(loc="upper center", borderaxespad=0.3, labelspacing=0.3).set_in_layout(False)
     return ax
 
 
@@ -64,7 +64,8 @@ def _normal(t: Array, mean: float, width: float) -> Array:
 
 def _pull_words(t: Array, reach: float) -> str:
     outside = float(np.mean(np.abs(t) > reach))
-    beyond = f", {100 * outside:.1g} % outside" if outside >= 5e-4 else ""
+    share = f"{100 * outside:.0f}" if outside >= 0.01 else f"{100 * outside:.1g}"
+    beyond = f", {share} % outside" if outside >= 5e-4 else ""
     return rf"$\mu={t.mean():.2f}$, $\sigma={t.std():.2f}${beyond}"
 
 

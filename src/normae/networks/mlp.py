@@ -50,7 +50,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
     ),
     "silu": Activation(
         nn.functional.silu,
-        lambda v, h: _aten.silu_backward(v, h),
+        lambda v, h: v * torch.sigmoid(h) * (1 + h * torch.sigmoid(-h)),  # aten's own cannot be differentiated again
         lambda h, out: _aten.silu.out(h, out=out),
         lambda v, h: _aten.silu_backward.grad_input(v, h, grad_input=v),
         keeps_output=False,

@@ -26,6 +26,31 @@ TOY = (
     PaperValue("auc_ideal", "AUC of the ideal classifier", "—", "log p_model − log p_true on exact draws"),
 )
 
+BAYES = (
+    PaperValue("pearson_grid", "Pearson correlation of log p, grid", "—", "of the mean density"),
+    PaperValue("pearson_test", "Pearson correlation of log p, test set", "—", "of the mean density"),
+    PaperValue("share_within_10_percent", "share of the test set with |Δ| < 10 %", "“most”", ""),
+    PaperValue("kl", "KL(true, mean density)", "—", "on the test set"),
+    PaperValue("auc_classifier_recipe", "classifier AUC, the paper's recipe", "0.522", "one draw for each chain"),
+    PaperValue("auc_classifier_exact", "classifier AUC, exact draws", "—", "one weight draw for each point"),
+    PaperValue("auc_ideal", "AUC of the ideal classifier", "—", "log of the mean density − log p_true"),
+    PaperValue("pull_width", "width of the pulls of log p", "“approximately Gaussian”", "test set, one training"),
+    PaperValue("coverage_quantile_50", "coverage of 50 % intervals", "“small under-coverage”", "quantiles, log p"),
+    PaperValue("coverage_quantile_68", "coverage of 68 % intervals", "“small under-coverage”", "quantiles, log p"),
+    PaperValue("coverage_quantile_90", "coverage of 90 % intervals", "“small under-coverage”", "quantiles, log p"),
+    PaperValue("coverage_quantile_95", "coverage of 95 % intervals", "“small under-coverage”", "quantiles, log p"),
+    PaperValue("relative_density_ratio", "σ(p)/⟨p⟩ over σ(E/T)", "“behave the same”", "median over the test set"),
+)
+
+DUAL = (
+    PaperValue("pearson_true_c0", "Pearson correlation with the true log r, C = 0", "0.987", "section 4.2 states it"),
+    PaperValue("slope_true_c0", "slope m", "—", "least squares of the truth on the model"),
+    PaperValue("constant_true_c0", "constant, C = 0", "—", ""),
+    PaperValue("constant_true_log_z", "constant, C from log Z", "—", ""),
+    PaperValue("outside_true_c0", "share with |Δ log r| ≥ 1, C = 0", "—", ""),
+    PaperValue("slope_classifier_c0", "slope m against the classifier", "—", ""),
+)
+
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table; the first row is its header."""

@@ -9,7 +9,8 @@ from normae.errors import InputError
 from normae.files import write_text
 from normae.runs import RunFolder
 from normae.statistics import Estimate
-from normae.workflow.paper import TOY, markdown_table
+from normae.workflow.paper import BAYES, TOY, markdown_table
+from normae.workflow.reporting import posterior_words
 
 KEPT_LINES = 200
 """Of the training's history, evenly spaced."""
@@ -42,9 +43,10 @@ def card(name: str, run: RunFolder, members: list[RunFolder]) -> str:
     config, facts = read(run.config), run.read_provenance()
     seeds = [read(m.config).seed for m in members]
     bounds = list(config.sampling.feature.bounds or ())
+    kind = "Bayesian normalized" if config.posteriors else "normalized"
     return f"""# {name}
 
-A normalized autoencoder on the density `{config.data.density}`, preset `{config.name}`.
+A {kind} autoencoder on the density `{config.data.density}`, preset `{config.name}`.
 
 ## Data
 
@@ -71,8 +73,17 @@ Each seed has its own training sample and its own test sample. Errors are statis
 
 Trained on points within about four standard deviations of the peaks: further out the likelihood is an extrapolation.
 log p is normalized over the box {bounds} in each coordinate and is not a probability density beyond it.
-The model is deterministic: it gives no uncertainty of its likelihood.
+{_uncertainty(config)}
 """
+
+
+def _uncertainty(config: Run) -> str:
+    if not config.posteriors:
+        return "The model is deterministic: it gives no uncertainty of its likelihood."
+    return (
+        f"Error bars: {posterior_words(config)}. The coverage of one training scatters, since its errors are\n"
+        "correlated over x; `normae coverage` judges it over several trainings."
+    )
 
 
 def _precision(backend: str) -> str:
@@ -104,7 +115,7 @@ def _table(members: list[RunFolder]) -> str:
     seeds = [str(read(m.config).seed) for m in members]
     metrics = [m.read_metrics() for m in members]
     rows = [["quantity", "paper", *[f"seed {s}" for s in seeds]]]
-    for value in TOY:
+    for value in BAYES if any("pull_width" in m for m in metrics) else TOY:
         if not any(value.metric in m for m in metrics):
             continue
         pairs = [m.get(value.metric) for m in metrics]

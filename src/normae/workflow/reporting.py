@@ -10,7 +10,7 @@ from normae.files import write_text
 from normae.report import Check, Comparison, Fact, Picture, Report, render
 from normae.runs import RunFolder
 from normae.statistics import Estimate
-from normae.workflow.paper import TOY
+from normae.workflow.paper import BAYES, TOY
 
 Metrics = Mapping[str, Estimate]
 NEEDED = ("kl", "share_within_10_percent", "auc_ideal", "temperature", "log_z", "pearson_grid", "pearson_test",
@@ -57,7 +57,7 @@ def comparisons(config: Run, metrics: Metrics) -> list[Comparison]:
     of_the_paper = config.data.density == "two-gaussians"
     return [
         Comparison(v.title, v.value if of_the_paper else "—", metrics[v.metric], notes.get(v.metric, v.note))
-        for v in TOY
+        for v in (BAYES if config.posteriors else TOY)
         if v.metric in metrics
     ]
 
@@ -100,7 +100,7 @@ def _facts(config: Run, metrics: Metrics, provenance: dict[str, Any], history: l
         Fact("temperature", f"{metrics['temperature'].value:.4f} ({kind})"),
         Fact("log Z over the chain's bounds", metrics["log_z"]),
         *([Fact("log Z over the paper's grid", metrics["log_z_paper_grid"])] if "log_z_paper_grid" in metrics else []),
-        *([Fact("posterior", _posterior_fact(config))] if config.posteriors else []),
+        *([Fact("posterior", posterior_words(config))] if config.posteriors else []),
         Fact("device", f"{provenance['device']}, backend {provenance['backend']}"),
         Fact("wall time of the training", f"{provenance['wall_seconds']:.0f} s"),
         Fact("seed", str(config.seed)),
@@ -108,7 +108,8 @@ def _facts(config: Run, metrics: Metrics, provenance: dict[str, Any], history: l
     ]  # fmt: skip
 
 
-def _posterior_fact(config: Run) -> str:
+def posterior_words(config: Run) -> str:
+    """What the posterior of a Bayesian run is."""
     if config.laplace is not None:
         return f"of the linearized network, {config.laplace.layers} weights, prior width {config.laplace.prior_width:g}"
     if config.ensemble is not None:
