@@ -44,7 +44,9 @@ def test_publish_and_reproduce(small_zoo):
     assert reproduce("toy", small_zoo / "out"), "once more into the same folder"
 
 
-def test_bayes_and_dual(tmp_path, monkeypatch, make_run):
+@pytest.fixture
+def bayesian_zoo(tmp_path, monkeypatch, make_run):
+    """A zoo whose two Bayesian models are tiny."""
     runs = tmp_path / "runs"
     bayes = make_run(laplace={"rank": 10, "inducing": 50, "events": 200})
     for name, config in {
@@ -55,6 +57,11 @@ def test_bayes_and_dual(tmp_path, monkeypatch, make_run):
         evaluate(runs / name / "seed-0", figures=False, device="cpu")
         publish(runs / name, 0, tmp_path / "zoo" / name)
     monkeypatch.setattr(zoo, "_HERE", tmp_path / "zoo")
+    return tmp_path
+
+
+def test_bayes(bayesian_zoo):
+    tmp_path = bayesian_zoo
     assert "linearized network" in zoo.card("toy-2gauss-bnae")
     table = reproduce("bayes", tmp_path / "bayes")
     assert set(table) == {"best"}
@@ -63,13 +70,18 @@ def test_bayes_and_dual(tmp_path, monkeypatch, make_run):
     page = (tmp_path / "bayes" / "zoo" / "toy-2gauss-bnae" / "report.html").read_text()
     assert "Bayesian normalized autoencoder" in page
     assert "Coverage by region" in page
-    table = reproduce("dual", tmp_path / "dual")
-    assert set(table) == {"BNAE"}
-    assert {"pearson_true_c0", "slope_true_c0", "constant_true_log_z"} <= set(table["BNAE"])
     with pytest.raises(InputError, match="expected toy or bayes or dual"):
         reproduce("jet", tmp_path / "other")
     with pytest.raises(InputError, match="not in the zoo; use --from-scratch"):
         reproduce("toy", tmp_path / "toy")
+
+
+@pytest.mark.slow
+def test_dual(bayesian_zoo):
+    """Slow, since the classifiers of the dual test are trained on 100k events of each density."""
+    table = reproduce("dual", bayesian_zoo / "dual")
+    assert set(table) == {"BNAE"}
+    assert {"pearson_true_c0", "slope_true_c0", "constant_true_log_z"} <= set(table["BNAE"])
 
 
 def test_publish_needs_the_seed(small_zoo):
