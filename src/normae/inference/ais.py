@@ -12,8 +12,8 @@ Langevin step on each f_b in turn collects
 
 and Z = |det L| Z_1, Z_0 = (2 pi)^(d/2) P with P the share of the base within the bounds. By Jensen the log of a mean
 over N chains is below log Z in expectation: the forward bound. The same steps in the other order, from samples of the
-model, have <1/w> = Z_0/Z_1: the reverse bound, from above. Forward and reverse weights obey p_F(w) w = p_R(w) Z_1/Z_0, so
-the best estimate of both together is that of Bennett (1976): log Z_1/Z_0 = r at which
+model, have <1/w> = Z_0/Z_1: the reverse bound, from above. The weights of both ways obey p_F(w) w = p_R(w) Z_1/Z_0, so
+their best estimate together is that of Bennett (1976): log Z_1/Z_0 = r at which
 
     sum_F s(log w - r + log N_R/N_F) = sum_R s(r - log w - log N_R/N_F),   s the logistic function.
 
@@ -110,7 +110,8 @@ class GaussianBase(NamedTuple):
     def coordinates(self, x: Tensor) -> Tensor:
         """u with shape (N, d) for x with shape (N, *event)."""
         residual = (x.flatten(1) - self.mean.flatten()).double().T
-        return torch.linalg.solve_triangular(self.cholesky.double(), residual, upper=False).T.to(x.dtype).contiguous()
+        u: Tensor = torch.linalg.solve_triangular(self.cholesky.double(), residual, upper=False).T
+        return u.to(x.dtype).contiguous()
 
 
 def fit_base(events: Tensor, widen: float = 1.2) -> GaussianBase:
@@ -332,13 +333,15 @@ def bennett(forward: np.ndarray, reverse: np.ndarray) -> np.ndarray:
     """log Z_1/Z_0 with shape (...), from log weights with shapes (..., N_F) and (..., N_R), by bisection."""
     shift = math.log(reverse.shape[-1] / forward.shape[-1])
     both = np.concatenate([forward, reverse], axis=-1)
+    middle: np.ndarray
     low, high = both.min(axis=-1) - abs(shift) - 50, both.max(axis=-1) + abs(shift) + 50
     for _ in range(50):
         middle = (low + high) / 2
         up = _logistic(forward - middle[..., None] + shift).sum(-1)
         down = _logistic(middle[..., None] - reverse - shift).sum(-1)
         low, high = np.where(up > down, middle, low), np.where(up > down, high, middle)
-    return (low + high) / 2
+    middle = (low + high) / 2
+    return middle
 
 
 def _logistic(x: np.ndarray) -> np.ndarray:
@@ -416,7 +419,9 @@ def _check(result: AISResult, config: AISConfig) -> None:
     bounds = f"forward {result.forward:.3f}, reverse {result.reverse:.3f}"
     advice = "give it more steps and chains, and a base and start points that cover every mode"
     if not abs(result.reverse - result.forward) <= config.tolerance:
-        raise LogZDisagreement(f"log Z: the bounds differ by more than {config.tolerance:g}, {bounds}; {advice}", result)
+        raise LogZDisagreement(
+            f"log Z: the bounds differ by more than {config.tolerance:g}, {bounds}; {advice}", result
+        )
     least = min(result.forward_ess, result.reverse_ess)
     if not least >= config.least_ess:
         few = f"the effective number of chains is {least:.0f}, expected {config.least_ess:g}"
