@@ -10,7 +10,7 @@ import torch
 
 import normae
 from normae.config import read, structure, to_toml
-from normae.data.toys import GaussianMixture
+from normae.data.toys import GaussianMixture, two_gaussians
 from normae.energy import ReconstructionEnergy
 from normae.errors import InputError, LogZDisagreement, LogZUnknown
 from normae.inference import AISConfig, LogZ, ais_log_z, fit_base, grid_log_z
@@ -106,6 +106,15 @@ def test_the_grid_and_the_annealing_agree_on_a_network():
     found = ais_log_z(energy, temperature, fit_base(spread), spread, g, replace(QUICK, burn_in=200), bounds)
     grid = grid_log_z(energy, temperature, bounds, 2, 300)
     assert abs(found.log_z.value - grid.value) < min(0.05, 4 * found.log_z.error)
+
+
+def test_the_grid_and_the_annealing_agree_on_a_trained_model():
+    model = normae.load("toy-2gauss-nae")
+    g = torch.Generator().manual_seed(0)
+    x = two_gaussians().sample(2000, g).clamp(-4, 4)
+    settings = AISConfig(chains=256, steps=80, burn_in=80)
+    found = ais_log_z(model.energy_function, model.temperature, fit_base(x), x, g, settings, model.log_z.bounds)
+    assert abs(found.log_z.value - model.log_z.value) < min(0.05, 4 * found.log_z.error)
 
 
 def test_events_of_any_shape():
