@@ -7,7 +7,7 @@ is one sample of a Bayesian network's weights, fixed for as long as it is in use
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from normae.errors import InputError, LogZUnknown, TrainingDiverged
+from normae.errors import InputError, LogZDisagreement, LogZUnknown, TrainingDiverged
 
 if TYPE_CHECKING:
     from normae.inference import BayesianModel, Model
@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BayesianModel",
     "InputError",
+    "LogZDisagreement",
     "LogZUnknown",
     "Model",
     "TrainingDiverged",

@@ -19,6 +19,7 @@ from cattrs.v import transform_error
 
 from normae.data.toys import DENSITIES
 from normae.errors import InputError
+from normae.inference.ais import AISConfig
 from normae.inference.laplace import LaplaceConfig
 from normae.networks.autoencoder import NetworkConfig
 from normae.networks.bayesian import BayesianConfig
@@ -103,6 +104,7 @@ class Run:
     Args:
         bayesian, laplace, ensemble, swag: the posterior over weights, at most one of them: mean-field, trained with the
             network; of the linearized network, after the training; an ensemble; SWA-Gaussian.
+        log_z: log Z by annealed importance sampling when the training is over, for vector events that no grid serves.
         threads: CPU threads of the commands on this run; 0 leaves it to torch. Small networks are about as fast with
             one thread, and much faster where the cores are shared.
     """
@@ -122,6 +124,7 @@ class Run:
     ensemble: EnsembleConfig | None = None
     swag: SwagConfig | None = None
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    log_z: AISConfig | None = None
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
@@ -137,6 +140,8 @@ class Run:
                 raise InputError(f"network.spectral_norm: expected no [{table}] table with it, draws would be rescaled")
         if self.laplace is not None and self.network.kind != "mlp":
             raise InputError('laplace: expected network.kind = "mlp"; use [bayesian] for other networks')
+        if self.log_z is not None and self.posteriors:
+            raise InputError(f"log_z: expected no [{self.posteriors[0]}] table with it; each draw has its own log Z")
         batch = min(self.training.batch, self.data.train or self.training.batch)
         if self.sampling.buffer_space == "feature" and self.sampling.buffer < batch:
             raise InputError(

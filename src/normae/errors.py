@@ -15,3 +15,11 @@ class Interrupted(RuntimeError):
 
 class TrainingDiverged(RuntimeError):
     """A training ran away and the allowed number of rollbacks is used up."""
+
+
+class LogZDisagreement(RuntimeError):
+    """The bounds on log Z disagree, or too few chains carry them: log Z is not known. `result` holds the numbers."""
+
+    def __init__(self, message: str, result: object = None) -> None:
+        super().__init__(message)
+        self.result = result

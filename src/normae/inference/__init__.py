@@ -1,5 +1,6 @@
 """From an energy to a density: log Z, log p, scores and samples."""
 
+from normae.inference.ais import AISConfig, AISResult, GaussianBase, ais_log_z, fit_base
 from normae.inference.bayesian import BayesianModel
 from normae.inference.exact import grid_draws
 from normae.inference.laplace import Laplace, LaplaceConfig, LaplacePosterior, fit_laplace
@@ -8,8 +9,11 @@ from normae.inference.model import Model
 from normae.inference.posterior import Ensemble, MeanField, Posterior, Swag
 
 __all__ = [
+    "AISConfig",
+    "AISResult",
     "BayesianModel",
     "Ensemble",
+    "GaussianBase",
     "Laplace",
     "LaplaceConfig",
     "LaplacePosterior",
@@ -18,8 +22,10 @@ __all__ = [
     "Model",
     "Posterior",
     "Swag",
+    "ais_log_z",
     "cell_centres",
     "evaluate_in_chunks",
+    "fit_base",
     "fit_laplace",
     "grid_draws",
     "grid_log_z",

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from normae.config import Run, read, to_toml
 from normae.data import check_events
-from normae.errors import InputError
+from normae.errors import InputError, LogZDisagreement
 from normae.files import write_json, write_text
-from normae.inference import fit_laplace, grid_log_z
+from normae.inference import Model, ais_log_z, fit_base, fit_laplace, grid_log_z
 from normae.networks import build_autoencoder
 from normae.random import stream
 from normae.runs import History, RunFolder, locked, read_tensors, write_tensors
@@ -35,6 +35,8 @@ from normae.workflow.sources import Events, choose_device, events_hash, load_eve
 
 MEMBER = 1_000_000
 """Between the seeds of two members of an ensemble; the first has the run's own."""
+BASE_EVENTS = 100_000
+"""Most events that the base of annealed importance sampling is fitted to."""
 Watch = Callable[[Trainer, Happening], None]
 """Called with everything that happens, for a display."""
 
@@ -120,6 +122,9 @@ class _Session:
         self.event = tuple(events[0].train.shape[1:])
         self.hashes = [events_hash(e.train) for e in events]
         first = configs[0]
+        if first.log_z is not None and len(self.event) != 1:
+            raise InputError(f"log_z: expected events that are vectors, got events of shape {self.event}")
+        self.annealing: dict[int, dict[str, Any]] = {}
         self.replicas = 1 if first.ensemble is None else first.ensemble.members
         seeds = [c.seed + MEMBER * k for c in configs for k in range(self.replicas)]
         networks = [build_autoencoder(first.network, self.event, stream(seed, "init")) for seed in seeds]
@@ -233,6 +238,11 @@ class _Session:
             header["log_z"] = self._log_z(k, tensors, header)
             write_json(folder.provenance, self._provenance(k))
             write_tensors(folder.model, tensors, header)
+        failures = [
+            f"{self.folders[k].path}: {found['failed']}" for k, found in self.annealing.items() if "failed" in found
+        ]
+        if failures:
+            raise LogZDisagreement(f"{failures[0]}. The model is written without log Z")
 
     def _posterior(
         self, k: int, weights: Tensor, tensors: dict[str, Tensor], header: dict[str, Any]
@@ -253,16 +263,36 @@ class _Session:
         return fit_laplace(network, header["temperature"], events, config.laplace, generator).tensors()
 
     def _log_z(self, k: int, tensors: dict[str, Tensor], header: dict[str, Any]) -> list[Any] | None:
-        """log Z on a grid over the chain's bounds, where the events are vectors that a grid serves."""
+        """log Z on a grid over the chain's bounds, where one serves; else by annealing, where that is asked for."""
         config = self.configs[k]
         bounds = config.sampling.feature.bounds
-        if bounds is None or len(self.event) != 1 or self.event[0] > 2:
+        grid = bounds is not None and len(self.event) == 1 and self.event[0] <= 2
+        if not grid and config.log_z is None:
             return None
         model = build_model(config, tensors, header, config.name).to(self.trainer.device)
+        if bounds is None or not grid:
+            return self._annealed_log_z(k, model)
         cells = config.evaluation.log_z_cells
         return list(
             grid_log_z(model.energy_function, model.temperature, bounds, self.event[0], cells, self.trainer.device)
         )
+
+    def _annealed_log_z(self, k: int, model: Model) -> list[Any] | None:
+        """log Z from chains between a Gaussian and training events; None where the bounds on it disagree."""
+        settings, bounds, events = self.configs[k].log_z, self.configs[k].sampling.feature.bounds, self.events[k].train
+        assert settings is not None
+        assert isinstance(events, Tensor)
+        events = events if bounds is None else events[((events >= bounds[0]) & (events <= bounds[1])).all(dim=1)]
+        generator = stream(self.configs[k].seed, "log_z", self.trainer.device)
+        events = events[:BASE_EVENTS].to(self.trainer.device)
+        try:
+            base = fit_base(events, settings.widen)
+            found = ais_log_z(model.energy_function, model.temperature, base, events, generator, settings, bounds)
+        except (LogZDisagreement, InputError) as error:  # a finished training is kept, whatever comes of its log Z
+            self.annealing[k] = {"failed": str(error)}
+            return None
+        self.annealing[k] = {name: value for name, value in found._asdict().items() if name != "log_z"}
+        return list(found.log_z)
 
     def _provenance(self, k: int) -> dict[str, Any]:
         device = self.trainer.device
@@ -281,7 +311,7 @@ class _Session:
             "processes": self.team.size,
             "rollbacks": int(self.trainer.rollbacks[self._of(k)].sum()),
             "wall_seconds": round(self._seconds(), 2),
-        }
+        } | ({"log_z": self.annealing[k]} if k in self.annealing else {})
 
 
 @contextmanager

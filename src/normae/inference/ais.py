@@ -1,0 +1,428 @@
+"""The partition function by annealed importance sampling (Neal 2001), bounded from both sides (Grosse et al. 2015).
+
+A Gaussian q with mean m and covariance L L^T, fitted to events, is the base, and x = m + L u gives coordinates in which
+it is a standard normal. Between f_0(u) = exp(-|u|^2/2) and f_1(u) = exp(-E(x)/T) leads the geometric path
+
+    log f_b(u) = -(1 - b) |u|^2/2 - b E(x)/T,   0 = b_0 < b_1 < ... < b_K = 1,
+
+and all of them are zero outside the bounds, where there are any. A chain that starts from f_0 and makes one exact
+Langevin step on each f_b in turn collects
+
+    log w = sum_k (b_k - b_(k-1)) (|u|^2/2 - E/T)(u_(k-1)),   <w> = Z_1/Z_0,
+
+and Z = |det L| Z_1, Z_0 = (2 pi)^(d/2) P with P the share of the base within the bounds. By Jensen the log of a mean
+over N chains is below log Z in expectation: the forward bound. The same steps in the other order, from samples of the
+model, have <1/w> = Z_0/Z_1: the reverse bound, from above. The weights of both ways obey p_F(w) w = p_R(w) Z_1/Z_0, so
+their best estimate together is that of Bennett (1976): log Z_1/Z_0 = r at which
+
+    sum_F s(log w - r + log N_R/N_F) = sum_R s(r - log w - log N_R/N_F),   s the logistic function.
+
+A pilot run chooses the b_k at equal thermodynamic length int sd_b(|u|^2/2 - E/T) db, for which the variance of log w is
+smallest, and the step sizes along the path; both are fixed before the runs that count, which therefore stay exact.
+
+A base or a path that misses a mode gives a forward bound that is too low, and start points that are not samples of the
+model a reverse one that is wrong. Either shows as bounds that disagree: `LogZDisagreement`, and no number.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normae.energy import Energy, held, value_and_grad
+from normae.errors import InputError, LogZDisagreement
+from normae.inference.log_z import LogZ
+from normae.random import normal
+from normae.sampling.config import ChainConfig
+from normae.sampling.langevin import LangevinState, Scale, select, step
+
+EVERYWHERE = (-math.inf, math.inf)
+ACCEPTANCE = 0.65
+"""Towards which the pilot moves the step size."""
+PILOT_CHAINS = 256
+PILOT_LENGTH = 0.3
+"""Thermodynamic length of a step of the pilot, which makes PILOT_MOVES Langevin steps there."""
+PILOT_MOVES = 4
+PILOT_STEPS = 2000
+SHARE_DRAWS = 1 << 17
+"""Fewest draws behind the share of the base within the bounds."""
+BOOTSTRAPS = 200
+_FLAT = ChainConfig()
+
+
+@dataclass(frozen=True)
+class AISConfig:
+    """Annealed importance sampling of log Z.
+
+    Args:
+        chains: number of chains each way.
+        steps: number K of densities along the path; one gradient each for a chain.
+        widen: standard deviations of the base, in units of those of the events that it is fitted to.
+        burn_in: Langevin steps on the model itself that the reverse chains take before they count; 0 where their start
+            points are independent samples of the model.
+        tolerance: largest difference of the two bounds.
+        least_ess: smallest effective number of chains each way.
+    """
+
+    chains: int = 1024
+    steps: int = 500
+    widen: float = 1.2
+    burn_in: int = 1000
+    tolerance: float = 0.1
+    least_ess: float = 100.0
+
+    def __post_init__(self) -> None:
+        _require(self.chains >= 2, "chains", "at least 2", self.chains)
+        _require(self.steps >= 1, "steps", "at least 1", self.steps)
+        _require(0 < self.widen < math.inf, "widen", "a positive number", self.widen)
+        _require(self.burn_in >= 0, "burn_in", "at least 0", self.burn_in)
+        _require(self.tolerance > 0, "tolerance", "a positive number", self.tolerance)
+        _require(1 <= self.least_ess <= self.chains, "least_ess", f"1 to {self.chains} chains", self.least_ess)
+
+
+def _require(holds: bool, name: str, expected: str, got: object) -> None:
+    if not holds:
+        raise InputError(f"log_z.{name}: expected {expected}, got {got}")
+
+
+class GaussianBase(NamedTuple):
+    """A Gaussian over events.
+
+    Args:
+        mean: with shape (*event,).
+        cholesky: L of the covariance of flattened events, with shape (d, d), lower triangular.
+    """
+
+    mean: Tensor
+    cholesky: Tensor
+
+    @property
+    def dimension(self) -> int:
+        return len(self.cholesky)
+
+    def events(self, u: Tensor) -> Tensor:
+        """x = m + L u with shape (N, *event) for u with shape (N, d)."""
+        return (self.mean.flatten() + u @ self.cholesky.T).reshape(-1, *self.mean.shape)
+
+    def coordinates(self, x: Tensor) -> Tensor:
+        """u with shape (N, d) for x with shape (N, *event)."""
+        residual = (x.flatten(1) - self.mean.flatten()).double().T
+        u: Tensor = torch.linalg.solve_triangular(self.cholesky.double(), residual, upper=False).T
+        return u.to(x.dtype).contiguous()
+
+
+def fit_base(events: Tensor, widen: float = 1.2) -> GaussianBase:
+    """The Gaussian with mean and covariance of `events`, with shape (N, *event), and wider by the factor `widen`.
+
+    A thousandth of the mean variance is added to every feature, so that constant or dependent features do not make it
+    singular. Its dtype and device are those of the events, and so are those of the chains.
+    """
+    flat = events.flatten(1).double()
+    if len(flat) < 2 or not bool(torch.isfinite(flat).all()):
+        raise InputError(f"base: expected at least two finite events, got an array of shape {tuple(events.shape)}")
+    covariance = torch.cov(flat.T).reshape(flat.shape[1], flat.shape[1])
+    spread = float(covariance.diagonal().mean())
+    if not spread > 0:
+        raise InputError("base: expected events that differ from each other")
+    covariance = covariance + 1e-3 * spread * torch.eye(len(covariance), dtype=covariance.dtype, device=flat.device)
+    cholesky = widen * torch.linalg.cholesky(covariance)
+    return GaussianBase(flat.mean(0).reshape(events.shape[1:]).to(events.dtype), cholesky.to(events.dtype))
+
+
+class AISResult(NamedTuple):
+    """log Z and what stands behind it.
+
+    Args:
+        log_z: the estimate from both ways; its error is the larger one of the bootstrap's and half the difference of
+            the bounds.
+        forward, reverse: the stochastic bounds from below and from above.
+        forward_ess, reverse_ess: effective number of chains each way.
+        acceptance: mean over the steps of the forward chains.
+        gradients: number of gradients of E, of all chains, the pilot's and the burn-in's included.
+    """
+
+    log_z: LogZ
+    forward: float
+    reverse: float
+    forward_ess: float
+    reverse_ess: float
+    acceptance: float
+    gradients: int
+
+
+class _Target:
+    """E/T in the coordinates of the base, float64, infinite outside the bounds; it counts its gradients."""
+
+    def __init__(self, energy: Energy, temperature: float, base: GaussianBase, bounds: tuple[float, float]) -> None:
+        self.energy, self.temperature, self.base, self.bounds = held(energy), temperature, base, bounds
+        self.gradients = 0
+
+    def within(self, u: Tensor) -> Tensor:
+        """Whether points u with shape (N, d) are within the bounds, shape (N,)."""
+        low, high = self.bounds
+        x = self.base.events(u).flatten(1)
+        return ((x >= low) & (x <= high)).all(dim=1)
+
+    def at(self, u: Tensor) -> LangevinState:
+        """The state of a chain on exp(-E/T) at u, with shape (N, d)."""
+        value, grad = value_and_grad(self.energy, self.base.events(u))
+        if value.shape != (len(u),):
+            raise InputError(f"expected energies of shape {(len(u),)}, got {tuple(value.shape)}")
+        self.gradients += len(u)
+        score = value.double() / self.temperature
+        if self.bounds != EVERYWHERE:
+            score = torch.where(self.within(u), score, math.inf)
+        return LangevinState(u, score, grad.flatten(1) @ self.base.cholesky / self.temperature)
+
+
+class _Bridge:
+    """-log f_b as an energy; it keeps what the target is at the points it was last asked about."""
+
+    def __init__(self, target: _Target, beta: float) -> None:
+        self.target, self.beta = target, beta
+        self.last: LangevinState
+
+    def __call__(self, u: Tensor) -> Tensor:
+        return self.value_and_grad(u)[0]
+
+    def value_and_grad(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        self.last = self.target.at(u)
+        mixed = self.state(self.last)
+        return mixed.energy, mixed.grad
+
+    def state(self, point: LangevinState) -> LangevinState:
+        """The state of a chain on f_b where the target's is `point`."""
+        u, beta = point.position, self.beta
+        energy = (1 - beta) * _base_energy(u) + beta * point.energy
+        return LangevinState(u, energy, (1 - beta) * u + beta * point.grad)
+
+
+def _base_energy(u: Tensor) -> Tensor:
+    """|u|^2/2 with shape (N,), float64."""
+    return 0.5 * u.double().square().sum(1)
+
+
+def _gain(point: LangevinState) -> Tensor:
+    """log f_1 - log f_0 with shape (N,), float64."""
+    return _base_energy(point.position) - point.energy
+
+
+def _move(
+    point: LangevinState, target: _Target, beta: float, size: float, generator: torch.Generator
+) -> tuple[LangevinState, Tensor]:
+    """One Langevin step of step size `size` on f_b, of one gradient: the target's state after it, and who moved."""
+    bridge = _Bridge(target, beta)
+    scale = Scale.of(1.0, size, math.sqrt(2 * size), point.position)
+    _, info = step(bridge.state(point), bridge, _FLAT, scale, generator)
+    return select(info.accepted, bridge.last, point), info.accepted
+
+
+class _Schedule(NamedTuple):
+    """b_0 = 0 to b_K = 1, and the step size at each."""
+
+    betas: list[float]
+    sizes: list[float]
+
+
+def _pilot(target: _Target, start: Tensor, steps: int, generator: torch.Generator) -> _Schedule:
+    """A path of `steps` densities and its step sizes, from a population that walks along it and is resampled."""
+    point = target.at(start)
+    if not bool(torch.isfinite(point.energy).all()):
+        raise InputError("expected finite energies where the base is, got NaN or infinity; narrow the base")
+    betas, lengths, sizes = [0.0], [0.0], [1.4 / target.base.dimension ** (1 / 3)]
+    size = sizes[0]
+    while betas[-1] < 1:
+        if len(betas) > PILOT_STEPS:
+            raise InputError("the base is too far from the model for annealing; fit it to events of the model")
+        gain = _gain(point)
+        whole = PILOT_LENGTH / max(float(gain.std()), PILOT_LENGTH)
+        part = min(whole, 1 - betas[-1])
+        point = _resampled(point, part * gain, generator)
+        for _ in range(PILOT_MOVES):
+            point, accepted = _move(point, target, betas[-1] + part, size, generator)
+            size *= math.exp(0.5 * (float(accepted.double().mean()) - ACCEPTANCE))
+        betas.append(betas[-1] + part if part == whole else 1.0)
+        lengths.append(lengths[-1] + PILOT_LENGTH * part / whole)
+        sizes.append(size)
+    even = np.linspace(0, lengths[-1], steps + 1)
+    path = np.interp(even, lengths, betas)
+    return _Schedule([*path[:-1].tolist(), 1.0], np.exp(np.interp(even, lengths, np.log(sizes))).tolist())
+
+
+def _resampled(point: LangevinState, log_weight: Tensor, generator: torch.Generator) -> LangevinState:
+    weight = torch.softmax(log_weight, 0).to(generator.device)
+    chosen = torch.multinomial(weight, len(weight), replacement=True, generator=generator).to(log_weight.device)
+    return LangevinState(*[part[chosen] for part in point])
+
+
+def _forward(
+    target: _Target, start: Tensor, schedule: _Schedule, generator: torch.Generator
+) -> tuple[np.ndarray, float]:
+    """log w of each chain from the base, with shape (N,), and the mean acceptance."""
+    betas, sizes = schedule
+    point, log_weight = target.at(start), torch.zeros(len(start), dtype=torch.float64, device=start.device)
+    moved = 0.0
+    for k in range(1, len(betas)):
+        log_weight += (betas[k] - betas[k - 1]) * _gain(point)
+        if k < len(betas) - 1:
+            point, accepted = _move(point, target, betas[k], sizes[k], generator)
+            moved += float(accepted.double().mean())
+    return log_weight.cpu().numpy(), moved / max(len(betas) - 2, 1)
+
+
+def _reverse(
+    target: _Target, start: Tensor, schedule: _Schedule, burn_in: int, generator: torch.Generator
+) -> np.ndarray:
+    """log w of each chain from the model, with shape (N,), along the path in the other order."""
+    betas, sizes = schedule
+    point, log_weight = target.at(start), torch.zeros(len(start), dtype=torch.float64, device=start.device)
+    for _ in range(burn_in):
+        point, _ = _move(point, target, 1.0, sizes[-1], generator)
+    for k in range(len(betas) - 1, 0, -1):
+        log_weight += (betas[k] - betas[k - 1]) * _gain(point)
+        if k > 1:
+            point, _ = _move(point, target, betas[k - 1], sizes[k - 1], generator)
+    return log_weight.cpu().numpy()
+
+
+class _Share(NamedTuple):
+    """Points of the base within the bounds, shape (N, d); log of the base's share P there, and its error."""
+
+    points: Tensor
+    log: float
+    error: float
+
+
+def _base_points(target: _Target, n: int, generator: torch.Generator) -> _Share:
+    """`n` points of the base within the bounds, by rejection."""
+    like, d = target.base.cholesky, target.base.dimension
+    if target.bounds == EVERYWHERE:
+        return _Share(normal((n, d), generator, like), 0.0, 0.0)
+    found, kept, drawn, batch = [], 0, 0, SHARE_DRAWS
+    while kept < n:
+        if drawn >= 256 * SHARE_DRAWS:
+            raise InputError(f"base: only {kept} of {drawn} points are within the bounds; narrow or move it")
+        u = normal((batch, d), generator, like)
+        inside = u[target.within(u)]
+        found.append(inside[:n])
+        kept, drawn = kept + len(inside), drawn + batch
+    share = kept / drawn
+    return _Share(torch.cat(found)[:n], math.log(share), math.sqrt((1 - share) / (share * drawn)))
+
+
+# --- estimates from weights
+
+
+def log_mean_exp(log_weight: np.ndarray) -> np.ndarray:
+    """log of the mean of exp over the last axis."""
+    top = log_weight.max(axis=-1, keepdims=True)
+    mean: np.ndarray = np.log(np.exp(log_weight - top).mean(axis=-1)) + top[..., 0]
+    return mean
+
+
+def effective_size(log_weight: np.ndarray) -> float:
+    """(sum w)^2 / sum w^2 of weights with shape (N,)."""
+    weight = np.exp(log_weight - log_weight.max())
+    return float(weight.sum() ** 2 / (weight**2).sum())
+
+
+def bennett(forward: np.ndarray, reverse: np.ndarray) -> np.ndarray:
+    """log Z_1/Z_0 with shape (...), from log weights with shapes (..., N_F) and (..., N_R), by bisection."""
+    shift = math.log(reverse.shape[-1] / forward.shape[-1])
+    both = np.concatenate([forward, reverse], axis=-1)
+    middle: np.ndarray
+    low, high = both.min(axis=-1) - abs(shift) - 50, both.max(axis=-1) + abs(shift) + 50
+    for _ in range(50):
+        middle = (low + high) / 2
+        up = _logistic(forward - middle[..., None] + shift).sum(-1)
+        down = _logistic(middle[..., None] - reverse - shift).sum(-1)
+        low, high = np.where(up > down, middle, low), np.where(up > down, high, middle)
+    middle = (low + high) / 2
+    return middle
+
+
+def _logistic(x: np.ndarray) -> np.ndarray:
+    y: np.ndarray = 0.5 * (1 + np.tanh(x / 2))
+    return y
+
+
+def _bootstrap_error(forward: np.ndarray, reverse: np.ndarray, generator: torch.Generator) -> float:
+    """The spread of Bennett's estimate over resampled chains."""
+    seed = int(torch.randint(1 << 62, (1,), generator=generator, device=generator.device))
+    numbers = np.random.default_rng(seed)
+    f, r = (w[numbers.integers(len(w), size=(BOOTSTRAPS, len(w)))] for w in (forward, reverse))
+    return float(bennett(f, r).std(ddof=1))
+
+
+def ais_log_z(
+    energy: Energy,
+    temperature: float,
+    base: GaussianBase,
+    reverse_start: Tensor,
+    generator: torch.Generator,
+    config: AISConfig | None = None,
+    bounds: tuple[float, float] | None = None,
+) -> AISResult:
+    """log Z = log int exp(-E(x)/T) dx within the bounds, or over all space; see the module's docstring.
+
+    Args:
+        energy: from events with shape (N, *event) to (N,).
+        temperature: T.
+        base: where the annealing begins, as `fit_base` makes it; it should cover every mode of the model.
+        reverse_start: samples of the model with shape (M, *event), or events near them with a `config.burn_in` that
+            makes them so. At most `config.chains` of them are used.
+        generator: where all randomness comes from.
+        config: lengths and tolerances.
+        bounds: lowest and highest value of every feature.
+
+    Raises:
+        LogZDisagreement: the bounds differ by more than the tolerance, or the effective number of chains is too small.
+    """
+    config = AISConfig() if config is None else config
+    if not 0 < temperature < math.inf:
+        raise InputError(f"temperature: expected a positive number, got {temperature}")
+    target = _Target(energy, temperature, base, EVERYWHERE if bounds is None else bounds)
+    model_points = _reverse_points(target, reverse_start, config, generator)
+    share = _base_points(target, config.chains, generator)
+    schedule = _pilot(target, share.points[:PILOT_CHAINS], config.steps, generator)
+    forward, acceptance = _forward(target, share.points, schedule, generator)
+    reverse = _reverse(target, model_points, schedule, config.burn_in, generator)
+    log_det = float(base.cholesky.double().diagonal().log().sum())
+    offset = 0.5 * base.dimension * math.log(2 * math.pi) + share.log + log_det
+    lower, upper = offset + float(log_mean_exp(forward)), offset - float(log_mean_exp(-reverse))
+    error = math.hypot(_bootstrap_error(forward, reverse, generator), share.error)
+    log_z = LogZ(offset + float(bennett(forward, reverse)), max(error, abs(upper - lower) / 2), target.bounds)
+    result = AISResult(
+        log_z, lower, upper, effective_size(forward), effective_size(-reverse), acceptance, target.gradients
+    )
+    _check(result, config)
+    return result
+
+
+def _reverse_points(target: _Target, start: Tensor, config: AISConfig, generator: torch.Generator) -> Tensor:
+    """At most `config.chains` start points in the base's coordinates, chosen at random."""
+    expected = tuple(target.base.mean.shape)
+    if tuple(start.shape[1:]) != expected or len(start) < 2:
+        raise InputError(f"reverse_start: expected events of shape {expected}, got an array of {tuple(start.shape)}")
+    chosen = torch.randperm(len(start), generator=generator, device=generator.device)[: config.chains]
+    points = target.base.coordinates(start[chosen.to(start.device)].to(target.base.mean))
+    inside = target.within(points)
+    if not bool(inside.all()):
+        raise InputError(f"reverse_start: expected events within the bounds, got {int((~inside).sum())} outside")
+    return points
+
+
+def _check(result: AISResult, config: AISConfig) -> None:
+    bounds = f"forward {result.forward:.3f}, reverse {result.reverse:.3f}"
+    advice = "give it more steps and chains, and a base and start points that cover every mode"
+    if not abs(result.reverse - result.forward) <= config.tolerance:
+        raise LogZDisagreement(
+            f"log Z: the bounds differ by more than {config.tolerance:g}, {bounds}; {advice}", result
+        )
+    least = min(result.forward_ess, result.reverse_ess)
+    if not least >= config.least_ess:
+        few = f"the effective number of chains is {least:.0f}, expected {config.least_ess:g}"
+        raise LogZDisagreement(f"log Z: {few}; {bounds}; {advice}", result)
