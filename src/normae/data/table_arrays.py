@@ -37,6 +37,8 @@ def read_header(stream: IO[bytes], path: Path, size: int) -> Header:
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(stream)
+    if version == (3, 0) and dtype.names:  # as version 2, but the names are UTF-8
+        dtype.names = tuple(name.encode("latin1").decode() for name in dtype.names)
     if dtype.hasobject:
         raise InputError(f"{path}: expected real numbers without pickled objects, got dtype {dtype}")
     header = Header(shape, fortran, dtype, stream.tell())
