@@ -229,14 +229,20 @@ def test_damaged_files_give_one_sentence(tmp_path_factory, suffix, data):
         for _ in range(data.draw(st.integers(1, 4), "changes")):
             raw[data.draw(st.integers(0, len(raw) - 1), "place")] = data.draw(st.integers(0, 255), "byte")
     path.write_bytes(raw)
-    try:
-        got, _ = read_table(path)
-    except InputError as error:
-        assert len(str(error).splitlines()) == 1
-        assert str(error).startswith(str(path))
+    got, sentence = outcome(path)
+    if got is None:
+        assert len(sentence.splitlines()) == 1
+        assert sentence.startswith(str(path))
     else:
         assert np.isfinite(got).all()
         assert not cut or suffix == ".csv", "a file that was cut is not read"
+
+
+def outcome(path: Path) -> tuple[np.ndarray | None, str]:
+    try:
+        return read_table(path)[0], ""
+    except InputError as error:
+        return None, str(error)
 
 
 @pytest.mark.parametrize("suffix", [*KINDS, ".root"])

@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 
@@ -18,7 +19,7 @@ BLOCK = 4 << 20
 
 
 class CsvTable(Table):
-    """A CSV file whose first line names the columns. To count the rows it is read once more."""
+    """A CSV file whose first line names the columns. To count the rows it is read once."""
 
     def __init__(self, path: Path) -> None:
         with path.open(encoding="utf-8-sig", newline="") as stream:
@@ -29,13 +30,8 @@ class CsvTable(Table):
         for name in names:
             if _is_number(name):
                 raise InputError(f"{path}: expected names of columns in the first line, got the number {name!r}")
-        self.rows = sum(batch.num_rows for batch in self._batches([names[0]], pa.string()))
-
-    def _batches(self, columns: Sequence[str], kind: pa.DataType) -> Iterator[pa.RecordBatch]:
-        options = pyarrow.csv.ConvertOptions(include_columns=list(columns), column_types=dict.fromkeys(columns, kind))
-        read = pyarrow.csv.ReadOptions(block_size=BLOCK, use_threads=False)
-        with pyarrow.csv.open_csv(self.path, read_options=read, convert_options=options) as stream:
-            yield from stream
+        status = path.stat()
+        self.rows = _count(path, names[0], status.st_size, status.st_mtime_ns)
 
     def kind(self, column: str) -> str | None:
         """Only reading tells."""
@@ -48,7 +44,7 @@ class CsvTable(Table):
         assert columns is not None
         first = 0
         try:
-            for batch in self._batches(columns, pa.float64()):
+            for batch in _batches(self.path, columns, pa.float64()):
                 if first >= stop:
                     return
                 part = batch.slice(max(start - first, 0), max(stop - max(first, start), 0))
@@ -66,6 +62,20 @@ class CsvTable(Table):
             names = self.columns if int(number) < len(self.columns) else columns
             return f"the column {names[int(number)]!r} does not hold real numbers ({rest.splitlines()[0][:120]})"
         return message.splitlines()[0][:200]
+
+
+def _batches(path: Path, columns: Sequence[str], kind: pa.DataType) -> Iterator[pa.RecordBatch]:
+    options = pyarrow.csv.ConvertOptions(include_columns=list(columns), column_types=dict.fromkeys(columns, kind))
+    read = pyarrow.csv.ReadOptions(block_size=BLOCK, use_threads=False)
+    with pyarrow.csv.open_csv(path, read_options=read, convert_options=options) as stream:
+        yield from stream
+
+
+@lru_cache(maxsize=1024)
+def _count(path: Path, column: str, *state: int) -> int:
+    """Rows of a file in this state; kept, since it takes a pass over the file."""
+    del state
+    return sum(batch.num_rows for batch in _batches(path, [column], pa.string()))
 
 
 def _is_number(text: str) -> bool:

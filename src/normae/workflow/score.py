@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -23,12 +24,11 @@ from numpy.typing import NDArray
 from normae import zoo
 from normae.config import Run, read
 from normae.data import open_table
+from normae.data.tables import reading
 from normae.errors import InputError, LogZUnknown
 from normae.files import atomic_path
 from normae.inference import BayesianModel, Model
-from normae.jets import info as jets_info
-from normae.jets import read as read_jets
-from normae.jets import read_images, sparse_images
+from normae.jets import Jets, chunks, concatenate, info, read_images, sparse_images
 from normae.jets.container import BadJet
 from normae.jets.sparse import is_images
 from normae.runs import RunFolder, read_tensors
@@ -40,6 +40,8 @@ from normae.workflow.sources import load_events
 Columns = dict[str, NDArray[Any]]
 QUANTILES = {"q16": 0.16, "q50": 0.5, "q84": 0.84}
 """Over weight draws, of log p where it is known and otherwise of the score."""
+TABLE_BLOCK, JETS_BLOCK = 1 << 13, 512
+"""Events that the network sees at once."""
 CHUNK = 1 << 16
 """Rows that are read at a time."""
 
@@ -55,6 +57,8 @@ class Scorer:
         log_z: of the model, with shape (1,), or of each weight draw; None where it is not known.
         background: scores of held-out background in rising order; empty where there is none.
         digest: stands for all that the scores of an event depend on.
+        block: events that the network sees at once.
+        part: rows of a part; whole blocks.
         notes: what the user should know.
     """
 
@@ -64,17 +68,9 @@ class Scorer:
     log_z: NDArray[np.float64] | None
     background: NDArray[np.float32]
     digest: str
+    block: int = TABLE_BLOCK
+    part: int = 64 * TABLE_BLOCK
     notes: list[str] = field(default_factory=list)
-
-    @property
-    def block(self) -> int:
-        """Events that the network sees at once."""
-        return 512 if self.jets else 1 << 13
-
-    @property
-    def part(self) -> int:
-        """Rows of a part; whole blocks."""
-        return (32 if isinstance(self.model, BayesianModel) or self.jets else 64) * self.block
 
     def score(self, x: NDArray[np.float32]) -> Columns:
         """The columns of the result for events with shape (N, *event), block after block."""
@@ -141,7 +137,10 @@ def open_scorer(run: str | Path, columns: Sequence[str] | None = None, device: s
         notes.append("no p_value: the run held no background out (data.test = 0)")
     log_z = known_log_z(model)
     digest = hashlib.sha256(weights.encode() + background.tobytes()).hexdigest()
-    return Scorer(model, None if names is None else tuple(names), jets, log_z, background, digest, notes)
+    block = JETS_BLOCK if jets else TABLE_BLOCK
+    part = (32 if jets or isinstance(model, BayesianModel) else 64) * block
+    chosen = None if names is None else tuple(names)
+    return Scorer(model, chosen, jets, log_z, background, digest, block, part, notes)
 
 
 def _background(folder: RunFolder, config: Run, model: Model, weights: str) -> NDArray[np.float32]:
@@ -188,7 +187,7 @@ def open_file(scorer: Scorer, path: str | Path, dataset: str | None = None) -> F
     """A file that fits the run; one sentence, with the column, for one that does not."""
     path = Path(path)
     if scorer.jets:
-        rows = len(read_images(path)) if is_images(path) else jets_info(path, dataset or "table").jets
+        rows = _count_images(path) if is_images(path) else info(path, dataset or "table").jets
         if rows == 0:
             raise InputError(f"{path}: expected at least one jet")
     else:
@@ -199,46 +198,83 @@ def open_file(scorer: Scorer, path: str | Path, dataset: str | None = None) -> F
     return File(path, rows, (status.st_size, status.st_mtime_ns), dataset)
 
 
+def _count_images(path: Path) -> int:
+    with reading(path), h5py.File(path, "r") as file:
+        return int(file["labels"].shape[0])
+
+
 def parts_of(scorer: Scorer, files: Sequence[File]) -> list[Part]:
     """All parts of all files, in order."""
     found = []
     for file in files:
         for start in range(0, file.rows, scorer.part):
             stop = min(start + scorer.part, file.rows)
-            key = [scorer.digest, scorer.columns, str(file.path), file.state, file.dataset, start, stop]
+            key = [scorer.digest, scorer.block, scorer.columns, str(file.path), file.state, file.dataset, start, stop]
             name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
             found.append(Part(file, start, stop, f"{name}.parquet"))
     return found
 
 
-def part_columns(scorer: Scorer, part: Part, chunk: int, watch: Callable[[int], None]) -> Columns:
-    """The scores of a part, read in chunks of at least one block; `watch` is told the rows that are done."""
-    size = min(max(-(-chunk // scorer.block), 1) * scorer.block, scorer.part)
+def consecutive(parts: Sequence[Part]) -> list[list[Part]]:
+    """Parts that follow each other in one file, together: its rows can be read in one go."""
+    runs: list[list[Part]] = []
+    for part in parts:
+        if runs and runs[-1][-1].file is part.file and runs[-1][-1].stop == part.start:
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    return runs
+
+
+def score_parts(
+    scorer: Scorer, parts: Sequence[Part], chunk: int, watch: Callable[[int], None]
+) -> Iterator[tuple[Part, Columns]]:
+    """The scores of parts that follow each other in one file; `watch` is told the rows that are done."""
+    blocks = scorer.part // scorer.block
+    fitting = [n for n in range(1, blocks + 1) if blocks % n == 0 and n * scorer.block <= max(chunk, scorer.block)]
     found: list[Columns] = []
-    for events in _events(scorer, part, size):
+    waiting = iter(parts)
+    part = next(waiting)
+    row = part.start
+    for events in _events(scorer, part.file, row, parts[-1].stop, fitting[-1] * scorer.block):
         found.append(scorer.score(events))
         watch(len(events))
-    rows = np.arange(part.start, part.stop, dtype=np.int64)
-    return {"row": rows} | {name: np.concatenate([columns[name] for columns in found]) for name in found[0]}
+        row += len(events)
+        if row == part.stop:
+            rows = np.arange(part.start, part.stop, dtype=np.int64)
+            yield part, {"row": rows} | {name: np.concatenate([f[name] for f in found]) for name in found[0]}
+            found, part = [], next(waiting, part)
 
 
-def _events(scorer: Scorer, part: Part, size: int) -> Iterator[NDArray[np.float32]]:
-    if scorer.jets:
-        for start in range(part.start, part.stop, size):
-            yield _jet_images(part.file, start, min(start + size, part.stop))
-        return
-    with open_table(part.file.path, part.file.dataset) as table:
-        columns = table.select(scorer.columns, scorer.model.event)
-        for _, events in table.chunks(columns, part.start, part.stop, size):
-            yield events
+def _events(scorer: Scorer, file: File, start: int, stop: int, size: int) -> Iterator[NDArray[np.float32]]:
+    """Rows start to stop of a file in arrays of `size` events."""
+    if not scorer.jets:
+        with open_table(file.path, file.dataset) as table:
+            columns = table.select(scorer.columns, scorer.model.event)
+            for _, events in table.chunks(columns, start, stop, size):
+                yield events
+    elif is_images(file.path):
+        for first in range(start, stop, size):
+            yield read_images(file.path, (first, min(first + size, stop))).dense()
+    else:
+        yield from _jet_images(file, start, stop, size)
 
 
-def _jet_images(file: File, start: int, stop: int) -> NDArray[np.float32]:
-    """Images with shape (n, 1, 40, 40) of rows start to stop of a file of jets or of images."""
-    if is_images(file.path):
-        return read_images(file.path, (start, stop)).dense()
+def _jet_images(file: File, start: int, stop: int, size: int) -> Iterator[NDArray[np.float32]]:
+    """Images with shape (n, 1, 40, 40); the reader's chunks are those of the file, and are cut anew."""
+    waiting: list[Jets] = []
+    for jets in chunks(file.path, (start, stop), key=file.dataset or "table", size=size):
+        waiting.append(jets)
+        start += len(jets)
+        while (count := sum(map(len, waiting))) >= size or (start == stop and count):
+            joined = concatenate(waiting)
+            waiting = [joined[size:]] if count > size else []
+            yield _images(file, joined[:size], start - count)
+
+
+def _images(file: File, jets: Jets, first: int) -> NDArray[np.float32]:
     try:
-        return sparse_images(read_jets(file.path, (start, stop), key=file.dataset or "table"), first=start).dense()
+        return sparse_images(jets, first=first).dense()
     except BadJet as error:
         raise InputError(f"{file.path}: row {error.jet} {error.problem}") from None
 
@@ -314,12 +350,11 @@ def score(
             if watch is not None:
                 watch(done, total)
 
-        advance(0)
-        for part in mine:
-            if (folder / part.name).is_file():
-                advance(part.stop - part.start)
-                continue
-            write_part(folder / part.name, part, part_columns(scorer, part, chunk, advance))
+        missing = [part for part in mine if not (folder / part.name).is_file()]
+        advance(total - sum(part.stop - part.start for part in missing))
+        for run in consecutive(missing):
+            for part, columns in score_parts(scorer, run, chunk, advance):
+                write_part(folder / part.name, part, columns)
         if shard is not None:
             return False
         join([folder / part.name for part in parts], out)
