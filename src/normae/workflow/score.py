@@ -284,7 +284,7 @@ def write_part(path: Path, part: Part, columns: Columns) -> None:
     names = pa.DictionaryArray.from_arrays(np.zeros(part.stop - part.start, np.int32), [str(part.file.path)])
     table = pa.table({"file": names, **columns})
     with atomic_path(path) as temporary:
-        pyarrow.parquet.write_table(table, temporary)
+        pyarrow.parquet.write_table(table, temporary, use_dictionary=["file"])
 
 
 # --- the whole
