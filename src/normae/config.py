@@ -44,7 +44,10 @@ class DataConfig:
 
     Args:
         density: a key of `normae.data.DENSITIES`.
-        file: a .npy file, or a .npz file with an array `x`.
+        file: a table: .npy, .npz, .csv, .parquet, .h5, .hdf5 or .root.
+        columns: of the file, in this order; all of them where it is None.
+        dataset: the array of an .npz file, the group or dataset of an HDF5 file, the tree of a ROOT file; not needed
+            where there is no choice.
         jets: the class of jets to train on; images of them are the events.
         path: of the jets, a folder with the files train and test (.npz or .h5, jets or images), or one file that is
             split; the environment variable NORMAE_JETS where it is None.
@@ -54,6 +57,8 @@ class DataConfig:
 
     density: str | None = None
     file: str | None = None
+    columns: tuple[str, ...] | None = None
+    dataset: str | None = None
     jets: Literal["qcd", "top"] | None = None
     path: str | None = None
     train: int = 500_000
@@ -64,6 +69,11 @@ class DataConfig:
             raise InputError("data: expected one of density, file and jets, and only one")
         if self.path is not None and self.jets is None:
             raise InputError("data.path: expected data.jets with it, which says what to take from there")
+        for name in ("columns", "dataset"):
+            if getattr(self, name) is not None and self.file is None:
+                raise InputError(f"data.{name}: expected data.file with it, which says where to take them from")
+        if self.columns is not None and not 0 < len(set(self.columns)) == len(self.columns):
+            raise InputError(f"data.columns: expected different names, at least one, got {list(self.columns)}")
         if self.density is not None and self.density not in DENSITIES:
             raise InputError(f"data.density: expected one of {sorted(DENSITIES)}, got {self.density!r}")
         lowest = 1 if self.density else 0

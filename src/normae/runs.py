@@ -8,6 +8,7 @@ metrics.json           final figures, each {"value": v, "error": e}
 provenance.json        versions, commit, seed, data hash, device, wall time
 figures/               each as SVG and PDF, with its numbers as CSV
 report.html
+background.npz         scores of the held-out background, once something was scored
 """
 
 import fcntl
@@ -43,6 +44,7 @@ class RunFolder:
         self.provenance = self.path / "provenance.json"
         self.figures = self.path / "figures"
         self.report = self.path / "report.html"
+        self.background = self.path / "background.npz"
 
     @classmethod
     def existing(cls, path: str | Path) -> "RunFolder":

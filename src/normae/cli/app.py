@@ -15,6 +15,7 @@ from normae import __version__
 from normae.cli import dual, jets
 from normae.cli.bench import bench
 from normae.cli.progress import TrainingDisplay
+from normae.cli.score import score
 from normae.cli.show import describe_run
 from normae.config import Run, read
 from normae.errors import InputError, Interrupted
@@ -28,6 +29,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 app.add_typer(jets.app, name="jets")
 app.command()(dual.dual)
 app.command()(bench)
+app.command()(score)
 console = Console(quiet=launched_rank() > 0)
 
 

@@ -3,6 +3,7 @@
 from normae.data.arrays import check_events, read_events
 from normae.data.images import SparseEvents
 from normae.data.splits import split
+from normae.data.tables import Table, open_table, read_table
 from normae.data.toys import DENSITIES, Density, GaussianMixture, Ring, Spiral, one_gaussian, two_gaussians
 
 __all__ = [
@@ -12,9 +13,12 @@ __all__ = [
     "Ring",
     "SparseEvents",
     "Spiral",
+    "Table",
     "check_events",
     "one_gaussian",
+    "open_table",
     "read_events",
+    "read_table",
     "split",
     "two_gaussians",
 ]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from normae.config import DataConfig
-from normae.data import DENSITIES, Density, SparseEvents, read_events, split
+from normae.data import DENSITIES, Density, SparseEvents, read_table, split
 from normae.errors import InputError
 from normae.jets import read, read_images, sparse_images
 from normae.jets.imaging import SIGMA, filter_matrix
@@ -23,12 +23,14 @@ from normae.random import stream
 class Events(NamedTuple):
     """Training and test events with shape (N, *event), and the true density where it is known.
 
-    Jets for training stay sparse; a batch of them is made dense on the device.
+    Jets for training stay sparse; a batch of them is made dense on the device. `columns` are the names of the features
+    of a table that has names.
     """
 
     train: Tensor | SparseEvents
     test: Tensor
     density: Density | None
+    columns: tuple[str, ...] | None = None
 
 
 def load_events(config: DataConfig, seed: int) -> Events:
@@ -40,7 +42,8 @@ def load_events(config: DataConfig, seed: int) -> Events:
     if config.jets is not None:
         return load_jets(config, seed)
     assert config.file is not None
-    events = read_events(config.file)
+    values, columns = read_table(config.file, config.columns, config.dataset)
+    events = torch.from_numpy(values)
     train_size = config.train or len(events) - config.test
     if train_size < 1 or train_size + config.test > len(events):
         raise InputError(
@@ -48,7 +51,7 @@ def load_events(config: DataConfig, seed: int) -> Events:
             f"and test = {config.test}, got {len(events)}"
         )
     first, second = split(len(events), [train_size, config.test], stream(seed, "data/split"))
-    return Events(events[first], events[second], None)
+    return Events(events[first], events[second], None, columns)
 
 
 def load_jets(config: DataConfig, seed: int) -> Events:

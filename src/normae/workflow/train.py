@@ -231,6 +231,8 @@ class _Session:
                 "temperature": float(temperatures[members.start]),
                 "step_sizes": [float(size) for size in sizes[:, members].mean(1)],
             }
+            if (columns := self.events[k].columns) is not None:
+                header["columns"] = list(columns)
             tensors |= self._posterior(k, weights[members], tensors, header)
             if self.replicas > 1:
                 header["temperatures"] = temperatures[members].tolist()
