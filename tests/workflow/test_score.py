@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -187,6 +188,35 @@ def _counting(work, rows):
     return count
 
 
+@pytest.mark.slow
+def test_killed_in_the_middle(run, tmp_path):
+    """kill -9 while parts are written: nothing under the final name, and the next call gives the whole."""
+    pyarrow.parquet.write_table(table(rows=3_000_000), tmp_path / "long.parquet")
+    out, parts = tmp_path / "s.parquet", tmp_path / "s.parquet.parts"
+    call = [sys.executable, "-m", "normae", "score", str(run), str(tmp_path / "long.parquet"), "-o", str(out)]
+    process = subprocess.Popen(call, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    while not list(parts.glob("[!.]*.parquet")) and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.005)
+    process.kill()
+    assert process.wait(60) == -9
+    assert not out.exists()
+    kept = list(parts.glob("[!.]*.parquet"))
+    assert 1 <= len(kept) < 6
+    rows = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Scorer, "score", _counting(Scorer.score, rows))
+        assert score(open_scorer(run, device="cpu"), [tmp_path / "long.parquet"], out)
+    assert sum(rows) == 3_000_000 - len(kept) * (1 << 19)
+    assert np.array_equal(columns_of(out)["row"], np.arange(3_000_000))
+    assert not parts.exists()
+
+
+def test_a_damaged_background_is_made_again(run, scorer):
+    (run / "background.npz").write_bytes(b"PK\x03\x04 nothing")
+    assert open_scorer(run, device="cpu").digest == scorer.digest
+
+
 def test_a_changed_file_is_scored_again(scorer, parquet, tmp_path):
     out = tmp_path / "s.parquet"
     score(scorer, [parquet], out, shard="0/2")
@@ -254,6 +284,7 @@ def test_jets(tmp_path):
     [
         (table().drop(["mass"]), "no column 'mass'; the file has 'label', 'η', 'tau 1'"),
         (table().rename_columns(["mass", "η", "tau 1", "x"]), "the column 'mass' holds values of type string"),
+        (pa.table({name: [True, False] for name in NAMES}), "the column 'mass' holds values of type bool"),
         (table(rows=0), "expected at least one event"),
         (pa.table({name: [1.0, 2.0, float("nan")] for name in NAMES}), "in column 'mass', the first at row 2"),
         (pa.table({name: [1e300, 2.0] for name in NAMES}), "beyond float32 in column 'mass', the first at row 0"),

@@ -60,8 +60,13 @@ class CsvTable(Table):
         number = head.rpartition("#")[2]
         if colon and number.isdigit() and self.columns is not None:
             names = self.columns if int(number) < len(self.columns) else columns
-            return f"the column {names[int(number)]!r} does not hold real numbers ({rest.splitlines()[0][:120]})"
-        return message.splitlines()[0][:200]
+            return f"the column {names[int(number)]!r} does not hold real numbers ({_line(rest)})"
+        return _line(message)
+
+
+def _line(message: str) -> str:
+    """The first line of a message of the parser, whose rows are lines of the file, counted from 1."""
+    return message.splitlines()[0][:160].replace("Row #", "line ")
 
 
 def _batches(path: Path, columns: Sequence[str], kind: pa.DataType) -> Iterator[pa.RecordBatch]:

@@ -8,6 +8,7 @@ part that is there is a part that is done.
 
 import hashlib
 import json
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -145,10 +146,8 @@ def open_scorer(run: str | Path, columns: Sequence[str] | None = None, device: s
 
 def _background(folder: RunFolder, config: Run, model: Model, weights: str) -> NDArray[np.float32]:
     """Scores of the run's test sample in rising order; kept in the run folder where that can be written."""
-    if folder.background.is_file():
-        with np.load(folder.background, allow_pickle=False) as kept:
-            if str(kept["weights"]) == weights:
-                return np.asarray(kept["score"], dtype=np.float32)
+    if (kept := _kept_background(folder, weights)) is not None:
+        return kept
     if config.data.test == 0 and config.data.jets is None:
         return np.zeros(0, dtype=np.float32)
     test = load_events(config.data, config.seed).test
@@ -158,6 +157,17 @@ def _background(folder: RunFolder, config: Run, model: Model, weights: str) -> N
         with suppress(OSError), atomic_path(folder.background) as temporary:  # where the folder can be written
             np.savez(temporary, score=score, weights=weights)
     return score
+
+
+def _kept_background(folder: RunFolder, weights: str) -> NDArray[np.float32] | None:
+    if not folder.background.is_file():
+        return None
+    try:
+        with folder.background.open("rb") as stream, np.load(stream, allow_pickle=False) as kept:
+            score = np.asarray(kept["score"], dtype=np.float32)
+            return score if str(kept["weights"]) == weights and np.all(score[:-1] <= score[1:]) else None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):  # not one of ours: it is made again
+        return None
 
 
 # --- files and their parts
