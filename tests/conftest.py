@@ -1,7 +1,12 @@
 """Shared by all tests: one thread, so that results do not depend on the machine, and small configurations."""
 
+import os
+
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when triton's kernels are first imported, by whichever test comes first
 
 from normae.config import Run, structure
 from tiny_run import tiny
