@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from normae.errors import InputError, LogZDisagreement, LogZUnknown, TrainingDiverged
 
 if TYPE_CHECKING:
+    from normae.estimator import NormalizedAutoencoder
     from normae.inference import BayesianModel, Model
     from normae.sampling import langevin
     from normae.workflow.loading import load
@@ -22,6 +23,7 @@ __all__ = [
     "LogZDisagreement",
     "LogZUnknown",
     "Model",
+    "NormalizedAutoencoder",
     "TrainingDiverged",
     "__version__",
     "langevin",
@@ -31,6 +33,7 @@ __all__ = [
 _PLACES = {
     "BayesianModel": "normae.inference",
     "Model": "normae.inference",
+    "NormalizedAutoencoder": "normae.estimator",
     "langevin": "normae.sampling",
     "load": "normae.workflow.loading",
 }

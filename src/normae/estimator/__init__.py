@@ -1,0 +1,5 @@
+"""Normalized autoencoders for tables, in scikit-learn's way."""
+
+from normae.estimator.nae import NormalizedAutoencoder
+
+__all__ = ["NormalizedAutoencoder"]
