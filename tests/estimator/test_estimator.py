@@ -1,7 +1,6 @@
 """The estimator for tables: scikit-learn's conventions, the density's norm, error bars and failures."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -118,6 +117,7 @@ def test_random_state_gives_the_same_numbers(table):
 
 
 def test_names_of_columns(table):
+    pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(table, columns=list("abcd"))
     estimator = tiny().fit(frame)
     assert list(estimator.feature_names_in_) == list("abcd")
