@@ -309,7 +309,7 @@ def _started(distributed: Any, cluster: str, count: int, threads: int, options: 
     if cluster == "local":
         running = distributed.LocalCluster(
             n_workers=count, threads_per_worker=1, processes=True, memory_limit=options.memory or 0,
-            dashboard_address=None, silence_logs=logging.CRITICAL + 1, local_directory=options.scratch,
+            dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL + 1, local_directory=options.scratch,
         )  # fmt: skip
     else:
         running = batch_cluster(cluster, threads, options)
@@ -336,7 +336,8 @@ def batch_cluster(cluster: str, threads: int, options: ClusterOptions) -> Any:
         "cores": 1, "processes": 1, "memory": options.memory or configured("memory", MEMORY),
         "interface": options.interface, "python": options.python, "log_directory": options.logs,
         "local_directory": options.scratch, "job_script_prologue": list(options.prologue) or None,
-        "scheduler_options": {"dashboard": False} | dask.config.get(f"jobqueue.{cluster}.scheduler-options", {}),
+        "scheduler_options": {"dashboard": False, "dashboard_address": ":0"}
+        | dask.config.get(f"jobqueue.{cluster}.scheduler-options", {}),
         "silence_logs": logging.CRITICAL + 1,
     }  # fmt: skip
     if cluster == "slurm":
@@ -348,9 +349,7 @@ def batch_cluster(cluster: str, threads: int, options: ClusterOptions) -> Any:
         )  # fmt: skip
     for name in ("queue", "account", "walltime"):
         if getattr(options, name) is not None:
-            raise InputError(
-                f"cluster options: {name} is for slurm; for htcondor use directives, such as '+Key = value'"
-            )
+            raise InputError(f"cluster options: {name} is for slurm; htcondor has directives, such as '+Key = 1'")
     disk = options.disk or configured("disk", DISK)
     lines = {"RequestCpus": str(threads)} | _condor_lines(options.directives)
     return dask_jobqueue.HTCondorCluster(disk=disk, job_extra_directives=lines, **common)
@@ -369,14 +368,18 @@ def _condor_lines(directives: Sequence[str]) -> dict[str, str]:
 def _keeper(running: Any, cluster: str, count: int) -> Callable[[], None]:
     """What starts workers, at first all and later those that were lost; a job that is refused is one sentence."""
 
-    async def settled() -> None:
+    from distributed import Status
+
+    async def settle() -> None:
+        running.scale(count)  # within the loop, so that what follows waits for the jobs that this submits, and raises
         await running
 
     def keep() -> None:
-        running.scale(count)
         try:
-            running.sync(settled)
+            running.sync(settle)
         except RuntimeError as error:
+            for job in running.workers.values():
+                job.status = job.status if job.job_id else Status.failed  # without it dask refuses to close
             text = " ".join(str(error).split())
             raise InputError(f"--cluster {cluster}: the jobs cannot be submitted ({text[:400]})") from None
 
