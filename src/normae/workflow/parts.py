@@ -123,12 +123,29 @@ def score_parts(scorer: Scorer, parts: Sequence[Part], chunk: int, watch: Watch)
     row = part.start
     for events in _events(scorer, part.file, row, parts[-1].stop, fitting[-1] * scorer.block):
         found.append(scorer.score(events))
+        _check_scores(scorer, file, row, events, found[-1]["score"])
         watch(len(events))
         row += len(events)
         if row == part.stop:
             rows = np.arange(part.start, part.stop, dtype=np.int64)
             yield part, {"row": rows} | {name: np.concatenate([f[name] for f in found]) for name in found[0]}
             found, part = [], next(waiting, part)
+
+
+def _check_scores(
+    scorer: Scorer, file: File, first: int, events: NDArray[np.float32], score: NDArray[np.float32]
+) -> None:
+    """Refuse a score that is not a finite number: an event so far out that its square is beyond float32."""
+    if np.isfinite(score).all():
+        return
+    row = int(np.argmin(np.isfinite(score)))
+    place = int(np.argmax(np.abs(events[row]).ravel()))
+    name = f"column {scorer.columns[place]!r}" if scorer.columns is not None else f"feature {place}"
+    value = events[row].ravel()[place]
+    raise InputError(
+        f"{file.place}: the score of row {first + row} is not a finite number, its {name} holds {value:.3g}; "
+        "remove such rows"
+    )
 
 
 def _events(scorer: Scorer, file: File, start: int, stop: int, size: int) -> Iterator[NDArray[np.float32]]:
