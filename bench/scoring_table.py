@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python bench/scoring_table.py --rows 10000000 --rounds 3
     OMP_NUM_THREADS=1 python bench/scoring_table.py --rows 4000000 --rounds 5 --only workers
 
-The table has 20 columns of float32 in one Parquet file; the model is a normalized autoencoder 20-64-32-6-32-64-20, trained
-for a moment, since its weights do not change the time.
+The table has 20 columns of float32 in one Parquet file; the model is a normalized autoencoder 20-64-32-6-32-64-20,
+trained for a moment, since its weights do not change the time.
 
 - memory: peak resident memory of `normae.workflow.score.score` in a process of its own, above that with the package
   imported and the model loaded.
