@@ -68,9 +68,10 @@ def make_run(folder: Path) -> Path:
 
 
 MEMORY = """
-import resource, sys
+import sys
 from normae.workflow.score import open_scorer, score
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def peak():  # not ru_maxrss, which begins with the peak of the parent
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 scorer = open_scorer(sys.argv[1], device="cpu")
 before = peak()
 score(scorer, [sys.argv[2]], sys.argv[3])

@@ -371,10 +371,11 @@ def test_shards():
 
 
 MEASURE = """
-import resource, sys
+import sys
 import normae.cli.app
 from normae.workflow.score import open_scorer, score
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def peak():  # not ru_maxrss, which begins with the peak of the parent
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 before = peak()
 score(open_scorer(sys.argv[1], device="cpu"), [sys.argv[2]], sys.argv[3])
 print(peak() - before)
