@@ -7,7 +7,7 @@ The table has 20 columns of float32 in one Parquet file; the model is a normaliz
 trained for a moment, since its weights do not change the time.
 
 - memory: peak resident memory of `normae.workflow.score.score` in a process of its own, above that with the package
-  imported and the model loaded.
+  imported; the model counts.
 - pyod: ours from file to file (read, check, score, p-values, write parts, join) against PyOD's AutoEncoder
   (20-64-32-64-20, its default batch) `decision_function` of an array that is in memory already, in turns; PyOD scores
   a slice of the rows, whose time is taken per row. CPU seconds with one thread, wall seconds otherwise.
@@ -72,15 +72,14 @@ import sys
 from normae.workflow.score import open_scorer, score
 def peak():  # not ru_maxrss, which begins with the peak of the parent
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
-scorer = open_scorer(sys.argv[1], device="cpu")
 before = peak()
-score(scorer, [sys.argv[2]], sys.argv[3])
+score(open_scorer(sys.argv[1], device="cpu"), [sys.argv[2]], sys.argv[3])
 print(peak() - before)
 """
 
 
 def memory(run: Path, table: Path, folder: Path) -> float:
-    """MiB above the imported package with its model."""
+    """MiB above the imported package."""
     call = [sys.executable, "-c", MEMORY, str(run), str(table), str(folder / "memory.parquet")]
     done = subprocess.run(call, capture_output=True, text=True, check=True)
     (folder / "memory.parquet").unlink()
@@ -161,7 +160,7 @@ def main() -> None:
         write_table(table, given.rows)
         busy, start = busy_elsewhere(), time.perf_counter()
         if given.only in (None, "memory"):
-            found["memory above the loaded package, MiB"] = round(memory(run, table, folder), 1)
+            found["memory above the imported package, MiB"] = round(memory(run, table, folder), 1)
         if given.only in (None, "pyod"):
             found |= against_pyod(run, table, folder, given.rows, min(given.pyod_rows, given.rows), given.rounds)
         if given.only in (None, "workers"):

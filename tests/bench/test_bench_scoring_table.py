@@ -23,7 +23,7 @@ def numbers(capsys, monkeypatch, *arguments: str) -> dict:
 def test_memory_of_a_small_table(capsys, monkeypatch):
     found = numbers(capsys, monkeypatch, "--rows", "20000", "--only", "memory")
     assert found["columns"] == 20
-    assert 0 < found["memory above the loaded package, MiB"] < 1024
+    assert 0 < found["memory above the imported package, MiB"] < 1024
 
 
 def test_against_pyod(capsys, monkeypatch):
