@@ -20,6 +20,9 @@ from normae.jets.imaging import SIGMA, filter_matrix
 from normae.jets.sparse import SparseImages, is_images
 from normae.random import stream
 
+LARGEST = 1e18
+"""Number that can be trained on."""
+
 
 class Events(NamedTuple):
     """Training and test events with shape (N, *event), and the true density where it is known.
@@ -44,6 +47,7 @@ def load_events(config: DataConfig, seed: int) -> Events:
         return load_jets(config, seed)
     assert config.file is not None
     values, columns = read_table(config.file, config.columns, config.dataset)
+    _check_squares(config.file, values, columns)
     events = torch.from_numpy(values)
     train_size = config.train or len(events) - config.test
     if train_size < 1 or train_size + config.test > len(events):
@@ -53,6 +57,19 @@ def load_events(config: DataConfig, seed: int) -> Events:
         )
     first, second = split(len(events), [train_size, config.test], stream(seed, "data/split"))
     return Events(events[first], events[second], None, columns)
+
+
+def _check_squares(path: str, values: NDArray[np.float32], columns: tuple[str, ...] | None) -> None:
+    """An energy is a mean of squares: refuse numbers whose squares float32 cannot hold."""
+    flat = values.reshape(len(values), -1)
+    largest = np.maximum(flat.max(axis=0), -flat.min(axis=0))
+    place = int(np.argmax(largest))
+    if largest[place] > LARGEST:
+        name = f"column {columns[place]!r}" if columns is not None else f"feature {place}"
+        raise InputError(
+            f"{path}: expected numbers up to {LARGEST:g}, whose squares float32 holds, got {largest[place]:.3g} in "
+            f"{name}; rescale it, or remove such rows"
+        )
 
 
 def load_jets(config: DataConfig, seed: int) -> Events:
