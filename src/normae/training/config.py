@@ -131,13 +131,16 @@ class GuardConfig:
 
 @dataclass(frozen=True)
 class EnsembleConfig:
-    """Models that differ in their initial weights, order of events and chains, trained side by side on the same events.
+    """Models that differ in their initial weights, order of events and chains, trained side by side.
 
     Args:
         members: how many; fewer than four do not tell their own spread.
+        bootstrap: each is trained on as many events drawn with replacement, so that their spread has that of other
+            samples in it; without, all have the same events, and the spread is that of the training alone.
     """
 
     members: int = 8
+    bootstrap: bool = True
 
     def __post_init__(self) -> None:
         if self.members < 4:

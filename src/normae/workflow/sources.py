@@ -129,6 +129,14 @@ def sparse_events(images: SparseImages, chosen: NDArray[np.bool_]) -> SparseEven
     return SparseEvents(torch.from_numpy(pixel), torch.from_numpy(value), torch.from_numpy(filter_matrix(SIGMA)))
 
 
+def bootstrapped(events: Events, seed: int) -> Events:
+    """The same with as many training events, drawn from them with replacement."""
+    n = len(events.train)
+    index = torch.randint(n, (n,), generator=stream(seed, "data/bootstrap"))
+    train = events.train.rows(index) if isinstance(events.train, SparseEvents) else events.train[index]
+    return events._replace(train=train)
+
+
 def training_samples(events: Sequence[Events]) -> Sequence[Tensor] | Sequence[SparseEvents]:
     """The training samples of several runs, all dense or all sparse."""
     sparse = [e.train for e in events if isinstance(e.train, SparseEvents)]

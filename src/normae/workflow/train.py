@@ -31,7 +31,7 @@ from normae.runs import History, RunFolder, locked, read_tensors, write_tensors
 from normae.training import Happening, Record, Rollback, Schedules, Trainer
 from normae.training.parallel import Group, processes
 from normae.workflow.loading import build_model
-from normae.workflow.sources import Events, choose_device, events_hash, load_events, training_samples
+from normae.workflow.sources import Events, bootstrapped, choose_device, events_hash, load_events, training_samples
 
 MEMBER = 1_000_000
 """Between the seeds of two members of an ensemble; the first has the run's own."""
@@ -131,7 +131,9 @@ class _Session:
         schedules = Schedules(
             first.pretraining, first.training, first.temperature, first.guard, first.bayesian, first.swag
         )
-        samples = training_samples([e for e in events for _ in range(self.replicas)])
+        resampled = first.ensemble is not None and first.ensemble.bootstrap
+        members = zip(seeds, (e for e in events for _ in range(self.replicas)), strict=True)
+        samples = training_samples([bootstrapped(e, seed) if resampled else e for seed, e in members])
         self.trainer = Trainer(networks, samples, schedules, first.sampling, seeds, device, team)
 
     def _of(self, k: int) -> slice:
