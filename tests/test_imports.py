@@ -9,7 +9,7 @@ ROOT = Path(normae.__file__).parent
 FOUNDATION = ["errors", "files", "random", "tensors"]
 ROOMS = [
     *FOUNDATION, "data", "jets", "networks", "energy", "sampling", "training", "inference", "estimator", "export",
-    "statistics",
+    "statistics", "search",
     "figures", "report", "zoo", "runs", "config", "workflow", "bench", "cli",
 ]  # fmt: skip
 

@@ -15,6 +15,7 @@ from normae import __version__
 from normae.cli import dual, jets
 from normae.cli.bench import bench
 from normae.cli.export import export
+from normae.cli.histogram import histogram
 from normae.cli.progress import TrainingDisplay
 from normae.cli.score import score
 from normae.cli.show import describe_run
@@ -32,6 +33,7 @@ app.command()(dual.dual)
 app.command()(bench)
 app.command()(score)
 app.command()(export)
+app.command()(histogram)
 console = Console(quiet=launched_rank() > 0)
 
 

@@ -246,7 +246,7 @@ def score_parts(
     waiting = iter(parts)
     part = next(waiting)
     row = part.start
-    for events in _events(scorer, part.file, row, parts[-1].stop, fitting[-1] * scorer.block):
+    for events in read_events(scorer, part.file, row, parts[-1].stop, fitting[-1] * scorer.block):
         found.append(scorer.score(events))
         watch(len(events))
         row += len(events)
@@ -256,7 +256,7 @@ def score_parts(
             found, part = [], next(waiting, part)
 
 
-def _events(scorer: Scorer, file: File, start: int, stop: int, size: int) -> Iterator[NDArray[np.float32]]:
+def read_events(scorer: Scorer, file: File, start: int, stop: int, size: int) -> Iterator[NDArray[np.float32]]:
     """Rows start to stop of a file in arrays of `size` events."""
     if not scorer.jets:
         with open_table(file.path, file.dataset) as table:
