@@ -52,14 +52,15 @@ def template_histogram(
         seen = np.asarray(data, dtype=np.float64)
         for axis, unit in ((ax, np.ones_like(n)), (ratio, n)):
             axis.errorbar(middle, seen / unit, np.sqrt(seen) / unit, fmt="o", ms=3.5, color="0.15", elinewidth=1)
+            axis.containers[-1].set_label("data" if axis is ax else None)
         columns["data"] = seen
     ax.set_yscale("log")
     ax.set(ylabel="events in bin", xlim=(0, len(n)), xticks=place, xticklabels=[])
     labels = [f"{value:.3g}" for value in edge]
     ratio.set(xlim=(0, len(n)), ylabel="ratio", xlabel=f"{NAMES[quantity]} (edges of bins)")
     ratio.set_xticks(place, labels, rotation=60, ha="right", rotation_mode="anchor")
-    ax.legend()
-    ratio.legend(ncols=2, fontsize=8, loc="best")
+    handles = [one for axis in (ax, ratio) for one in axis.get_legend_handles_labels()[0]]
+    ax.legend(handles=handles, fontsize=9)
     return columns
 
 

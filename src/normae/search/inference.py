@@ -9,6 +9,7 @@ is uniform between 0 and 1: small where data look like signal on top of backgrou
 that a deficit has a p-value above one half instead of one that is cut there.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -44,7 +45,9 @@ class Uniformity(NamedTuple):
 def build(spec: dict[str, Any]) -> Any:
     """The pyhf model of a workspace, which is checked against pyhf's schema."""
     try:
-        return pyhf.Workspace(spec).model()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "jsonschema.RefResolver", DeprecationWarning)  # pyhf's affair
+            return pyhf.Workspace(spec).model()
     except (pyhf.exceptions.InvalidSpecification, pyhf.exceptions.InvalidModel) as error:
         raise InputError(f"not a pyhf workspace ({error})") from None
 

@@ -24,6 +24,10 @@ class Sample:
     draws: Floats | None
     events: int
 
+    def __add__(self, other: "Sample") -> "Sample":
+        draws = None if self.draws is None or other.draws is None else self.draws + other.draws
+        return Sample(self.value + other.value, self.variance + other.variance, draws, self.events + other.events)
+
     def scaled(self, factor: float) -> "Sample":
         """With all weights times `factor`."""
         draws = None if self.draws is None else factor * self.draws

@@ -1,7 +1,7 @@
 """Histograms of scores over weight draws: their covariance, and that as independent shifts of all bins together.
 
 Bin b of draw k holds n_kb, the sum of the weights of the events whose score s_k(x) lies in it. The covariance over
-draws C_bc = <(n_kb - n_b)(n_kc - n_c)> has eigenvalues l_i, unit eigenvectors v_i, and with the shifts d_i = sqrt(l_i) v_i
+draws C_bc = <(n_kb - n_b)(n_kc - n_c)> has eigenvalues l_i and unit eigenvectors v_i; with d_i = sqrt(l_i) v_i
 
     C = sum_i d_i d_i^T,
 

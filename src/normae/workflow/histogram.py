@@ -121,6 +121,20 @@ class Binner:
             return nominal, np.stack([tail_probability(score, reference)[0] for score, reference in pairs])
         return nominal, self._quantity(scores, self.log_z[:, None])
 
+    def sample(self, x: NDArray[np.float32], edges: Floats, weights: NDArray[Any] | None = None) -> Sample:
+        """The histogram of events with shape (N, *event), of which the network sees a block at a time."""
+        bins = len(edges) - 1
+        draws = np.zeros((self.settings.draws, bins)) if self.bayesian else None
+        total = Sample(np.zeros(bins), np.zeros(bins), draws, 0)
+        for start in range(0, len(x), self.scorer.block):
+            rows = slice(start, start + self.scorer.block)
+            own = None if weights is None else weights[rows].astype(np.float64)
+            nominal, each = self.values(x[rows])
+            value = fill(nominal, edges, own)[0]
+            variance = value if own is None else fill(nominal, edges, own**2)[0]
+            total += Sample(value, variance, None if each is None else fill(each, edges, own), len(nominal))
+        return total
+
     def _quantity(self, score: NDArray[Any], log_z: Floats) -> NDArray[Any]:
         if self.settings.quantity == "score":
             return score
@@ -171,21 +185,14 @@ def fill_sample(
 ) -> Sample:
     """The histogram of all events of `files`."""
     scorer, column = binner.scorer, binner.settings.weights if weighted else None
-    bins = len(edges) - 1
-    value, variance, events = np.zeros(bins), np.zeros(bins), 0
-    draws = np.zeros((binner.settings.draws, bins)) if binner.bayesian else None
+    found = None
     for file in [open_file(scorer, path, dataset) for path in files]:
         for x, weight in _weighted_events(scorer, file, column):
-            for start in range(0, len(x), scorer.block):
-                rows = slice(start, start + scorer.block)
-                own = None if weight is None else weight[rows].astype(np.float64)
-                nominal, each = binner.values(x[rows])
-                value += fill(nominal, edges, own)[0]
-                variance += fill(nominal, edges, None if own is None else own**2)[0]
-                if draws is not None and each is not None:
-                    draws += fill(each, edges, own)
-            events += len(x)
-    return Sample(value, variance, draws, events)
+            sample = binner.sample(x, edges, weight)
+            found = sample if found is None else found + sample
+    if found is None:
+        raise InputError("expected at least one file to fill")
+    return found
 
 
 def _weighted_events(
