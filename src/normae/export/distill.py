@@ -156,6 +156,7 @@ class _Rounded(nn.Module):
 
 
 def _through(values: Tensor, kind: Fixed) -> Tensor:
-    """Rounded values with the gradient of the values."""
-    rounded = torch.from_numpy(kind.rounded(values.detach().numpy())).to(values)
-    return values + (rounded - values).detach()
+    """Values rounded as by a type that rounds and saturates, with the gradient of the values."""
+    half = 2 ** (kind.width - 1)
+    raw = (values.detach().double() / kind.step + 0.5).floor_().clamp_(-half, half - 1)
+    return (raw * kind.step).to(values) + (values - values.detach())
