@@ -3,13 +3,16 @@
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import normae
+from normae.cli.app import app
 from normae.config import read, structure
 from normae.errors import InputError
 from normae.networks.conv import conv_decoder
@@ -40,7 +43,7 @@ POSTERIORS = {
     "all": {"bayesian": {"layers": "all", "pretraining": "shared"}, "network__activation": "gelu"},
     "laplace": {"laplace": {"rank": 10, "inducing": 50, "events": 200}, "network__activation": "gelu"},
     "laplace-decoder": {"laplace": {"layers": "decoder", "rank": 10, "inducing": 50, "events": 200}},
-    "ensemble": {"ensemble": {"members": 3}},
+    "ensemble": {"ensemble": {"members": 4}},
     "swag": {"swag": {"snapshots": 4}},
 }
 JETS = [
@@ -183,3 +186,20 @@ def test_the_example_in_c_compiles(tmp_path):
         pytest.skip("no headers of ONNX Runtime")
     source = ROOT / "docs" / "examples" / "score.cpp"
     subprocess.run(["g++", "-std=c++17", "-c", str(source), "-o", str(tmp_path / "score.o")], check=True)
+
+
+def test_the_command(tmp_path):
+    out = tmp_path / "m.onnx"
+    result = CliRunner().invoke(app, ["export", "toy-2gauss-nae", "--onnx", "-o", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "largest differences: energy" in result.output
+    assert out.is_file()
+    for flags in ([], ["--onnx", "--trigger"]):
+        result = CliRunner().invoke(app, ["export", "toy-2gauss-nae", *flags, "-o", str(out)])
+        assert "one of --onnx and --trigger" in str(result.exception)
+
+
+def test_a_missing_extra_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(InputError, match=r"onnxruntime is not installed; `pip install 'normae\[export\]'`"):
+        export_onnx("toy-2gauss-nae", tmp_path / "m.onnx")

@@ -140,13 +140,13 @@ def counted(share: float, forget: bool):
 
 def test_p_values_know_the_error_of_the_simulation():
     """Uniform with it; a search that forgets it is found out."""
-    assert uniformity(experiments(counted(0.5, False), 60)).ks_p_value > 0.01
-    forgot = uniformity(experiments(counted(0.1, True), 60))
+    assert uniformity(experiments(counted(0.5, False), 40)).ks_p_value > 0.01
+    forgot = uniformity(experiments(counted(0.1, True), 40))
     assert forgot.ks_p_value < 1e-3
 
 
 def test_pseudo_experiments_of_the_model_are_uniform():
-    test = uniformity(pseudo_experiments(templates(), 60, seed=1))
+    test = uniformity(pseudo_experiments(templates(), 40, seed=1))
     assert test.ks_p_value > 0.01
     share, error = test.share_below["0.5"]
     assert abs(share - 0.5) < 4 * error
@@ -157,7 +157,7 @@ def test_the_toy_search_in_short():
     from toy_search import ToySearch
 
     search = ToySearch("toy-2gauss-nae", expected=2000, simulated=4000, signal=50, quantiles="0.5,0.8,0.95")
-    assert uniformity(experiments(search.experiment, 25)).ks_p_value > 0.005
+    assert uniformity(experiments(search.experiment, 20)).ks_p_value > 0.005
     random = np.random.default_rng(0)
     assert discovery(search.templates(random), search.data(random, strength=4)).p_value < 1e-3
 
