@@ -118,7 +118,7 @@ def test_the_whole_with_a_compiler(tmp_path):
     pytest.importorskip("hls4ml")
     if shutil.which("g++") is None:
         pytest.skip("no g++")
-    settings = TriggerSettings(epochs=10, events=20_000, test=5000)
+    settings = TriggerSettings(events=30_000, test=5000)
     report = export_trigger("toy-2gauss-nae", tmp_path / "out", settings)
     assert report["emulation"]["outputs_that_differ"] == 0
     assert report["pearson"]["background"]["value"] > 0.99
