@@ -14,6 +14,8 @@ from rich.table import Table
 from normae import __version__
 from normae.cli import dual, jets
 from normae.cli.bench import bench
+from normae.cli.export import export
+from normae.cli.histogram import histogram
 from normae.cli.progress import TrainingDisplay
 from normae.cli.score import score
 from normae.cli.show import describe_run
@@ -30,6 +32,8 @@ app.add_typer(jets.app, name="jets")
 app.command()(dual.dual)
 app.command()(bench)
 app.command()(score)
+app.command()(export)
+app.command()(histogram)
 console = Console(quiet=launched_rank() > 0)
 
 

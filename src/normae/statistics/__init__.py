@@ -1,6 +1,6 @@
 """Measures of a learned density against a known one: pure functions of arrays, each number with its error."""
 
-from normae.statistics.auc import auc, ideal_auc_from_kl
+from normae.statistics.auc import auc, auc_difference, ideal_auc_from_kl
 from normae.statistics.calibration import (
     CalibrationError,
     IsotonicRecalibration,
@@ -102,6 +102,7 @@ __all__ = [
     "TooFewDraws",
     "Verdict",
     "auc",
+    "auc_difference",
     "balanced_pearson",
     "binned_residuals",
     "calibration_error",
