@@ -92,6 +92,8 @@ class EvaluationConfig:
         log_z_cells: cells along each axis for log Z, over the bounds of the feature chain.
         long_factor: how much longer than the paper's recipe the feature chains of the second kind of samples are.
         classifier: the classifier test.
+        draws: weight draws of a Bayesian run on jets.
+        generated: jets to generate from a run on jets, on a CUDA device; a CPU needs a word of the user's.
     """
 
     grid: int = 500
@@ -99,8 +101,12 @@ class EvaluationConfig:
     log_z_cells: int = 1000
     long_factor: int = 10
     classifier: ClassifierSettings = field(default_factory=ClassifierSettings)
+    draws: int = 50
+    generated: int = 10_000
 
     def __post_init__(self) -> None:
+        if not 2 <= self.draws <= 1000 or not 0 <= self.generated <= MOST_EVENTS:
+            raise InputError("evaluation: expected 2 to 1000 draws and a number of generated jets of at least 0")
         if self.grid < 2 or not 0 < self.grid_limit < math.inf or self.long_factor < 1:
             raise InputError("evaluation: expected grid >= 2, a positive grid_limit and long_factor >= 1")
         if self.log_z_cells < 4 or self.log_z_cells % 2:

@@ -9,6 +9,8 @@ provenance.json        versions, commit, seed, data hash, device, wall time
 figures/               each as SVG and PDF, with its numbers as CSV
 report.html
 background.npz         scores of the held-out background, once something was scored
+scores.npz             jets: energies of the test sample, for every weight draw
+generated.npz          jets: observables of generated and of true jets
 """
 
 import fcntl
@@ -45,6 +47,8 @@ class RunFolder:
         self.figures = self.path / "figures"
         self.report = self.path / "report.html"
         self.background = self.path / "background.npz"
+        self.scores = self.path / "scores.npz"
+        self.generated = self.path / "generated.npz"
 
     @classmethod
     def existing(cls, path: str | Path) -> "RunFolder":

@@ -107,12 +107,15 @@ def evaluate(
     run: Folder,
     figures: Annotated[bool, typer.Option(help="Draw the figures too.")] = True,
     device: Device = "auto",
+    generated: Annotated[
+        int | None, typer.Option(help="Jets to generate; evaluation.generated on CUDA, none on a CPU.", min=0)
+    ] = None,
 ) -> None:
-    """Compare a trained run with the density that it was trained on: metrics.json and figures/."""
+    """Compare a trained run with its density, or let it tag the other class of jets: metrics.json and figures/."""
     from normae.workflow.evaluate import evaluate as evaluate_run
 
     use_threads(read(RunFolder.existing(run).config))
-    metrics = evaluate_run(run, figures, device)
+    metrics = evaluate_run(run, figures, device, generated)
     table = Table("metric", "value", title=str(run))
     for name, metric in metrics.items():
         table.add_row(name, str(metric))

@@ -3,6 +3,17 @@
 from normae.figures.bars import speed_bars
 from normae.figures.coverage import Curve, coverage_by_region_maps, coverage_curves, pull_histogram, region_coverage
 from normae.figures.curves import training_curves
+from normae.figures.jets import (
+    ClassHistogram,
+    ObservableSample,
+    RocCurve,
+    energy_histograms,
+    observable_panels,
+    picture_rows,
+    pretraining_curve,
+    roc_curves,
+    training_energies,
+)
 from normae.figures.likelihood import likelihood_correlation
 from normae.figures.maps import density_map, deviation_map, region_map
 from normae.figures.marginals import marginal
@@ -14,19 +25,26 @@ from normae.figures.uncertainty import colour_limits, field_map, uncertainty_map
 __all__ = [
     "PANEL",
     "REGION_COLOURS",
+    "ClassHistogram",
     "Contours",
     "Curve",
+    "ObservableSample",
     "RatioSample",
+    "RocCurve",
     "colour_limits",
     "coverage_by_region_maps",
     "coverage_curves",
     "density_map",
     "deviation_map",
+    "energy_histograms",
     "field_map",
     "figure_style",
     "likelihood_correlation",
     "marginal",
     "new_figure",
+    "observable_panels",
+    "picture_rows",
+    "pretraining_curve",
     "pull_histogram",
     "ratio_correlation",
     "ratio_histograms",
@@ -34,7 +52,9 @@ __all__ = [
     "region_coverage",
     "region_map",
     "reliability_diagram",
+    "roc_curves",
     "speed_bars",
     "training_curves",
+    "training_energies",
     "uncertainty_maps",
 ]

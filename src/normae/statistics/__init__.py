@@ -40,6 +40,7 @@ from normae.statistics.density import (
     relative_deviation,
     share_within,
 )
+from normae.statistics.distance import wasserstein, wasserstein_halves
 from normae.statistics.dual import (
     BinnedResiduals,
     DualRule,
@@ -74,6 +75,7 @@ from normae.statistics.posterior import (
     pulls,
     relative_density_check,
 )
+from normae.statistics.roc import background_efficiency, rejection
 
 __all__ = [
     "REGION_EDGES",
@@ -102,6 +104,7 @@ __all__ = [
     "TooFewDraws",
     "Verdict",
     "auc",
+    "background_efficiency",
     "balanced_pearson",
     "binned_residuals",
     "calibration_error",
@@ -139,6 +142,7 @@ __all__ = [
     "quantile_intervals",
     "ratio_histogram",
     "regions",
+    "rejection",
     "relative_density_check",
     "relative_deviation",
     "reliability",
@@ -146,4 +150,6 @@ __all__ = [
     "share_within",
     "train_ratio_classifier",
     "verdict",
+    "wasserstein",
+    "wasserstein_halves",
 ]

@@ -305,9 +305,10 @@ def _rejudge(
         return binned_residuals(reference[inside], ratio[inside], labels[inside], whole.line, rule.bins)
 
     residuals = residuals_of(classifier.log_ratio)
-    scatter = np.std([residuals_of(member).residual for member in classifier.members], axis=0, ddof=1)
-    residuals = residuals._replace(error=np.hypot(residuals.error, scatter))
-    spread = math.hypot(spread, member_slopes(classifier, ratio, labels).std(ddof=1))
+    if len(classifier.members) > 1:  # one classifier says nothing about its own error
+        scatter = np.std([residuals_of(member).residual for member in classifier.members], axis=0, ddof=1)
+        residuals = residuals._replace(error=np.hypot(residuals.error, scatter))
+        spread = math.hypot(spread, member_slopes(classifier, ratio, labels).std(ddof=1))
     return whole._replace(residuals=residuals, verdict=verdict(whole.line, residuals, rule, spread))
 
 
@@ -370,6 +371,7 @@ def _metrics(result: DualResult, a: Side, b: Side) -> dict[str, Estimate]:
             metrics |= {f"{quantity}_{name}_{choice}": value for quantity, value in values.items()}
         if found.pairs is not None:
             metrics[f"slope_pairs_{name}"] = _over(found.pairs.slope)
+            metrics[f"pearson_pairs_{name}"] = _over(found.pairs.pearson)
             for choice, constants in found.pair_constants.items():
                 metrics[f"constant_pairs_{name}_{choice}"] = _over(constants)
     if result.constant is not None:
@@ -391,13 +393,15 @@ def _classifier_metrics(result: DualResult) -> dict[str, Estimate]:
     if found is None:
         return {}
     metrics = {
-        "slope_members_classifier": _over(member_slopes(found, result.ratios["c0"], result.sample.labels)),
         "classifier_ece": found.before.error.measured,
         "classifier_ece_perfect": found.before.error.perfect,
         "classifier_cross_entropy": found.before.cross_entropy,
         "classifier_ece_corrected": found.after.error.measured,
         "classifier_cross_entropy_corrected": found.after.cross_entropy,
     }
+    if len(found.members) > 1:
+        slopes = member_slopes(found, result.ratios["c0"], result.sample.labels)
+        metrics["slope_members_classifier"] = _over(slopes)
     if "true" in result.against:
         true, limit = result.against["true"].log_ratio, result.settings.limit
         metrics["classifier_pearson_true"] = balanced_pearson(true, found.log_ratio, result.sample.labels)

@@ -53,15 +53,27 @@ class DensityTest:
     test_model: np.ndarray
 
 
-def evaluate(path: str | Path, figures: bool = True, device: str = "auto") -> dict[str, Estimate]:
+def evaluate(
+    path: str | Path, figures: bool = True, device: str = "auto", generated: int | None = None
+) -> dict[str, Estimate]:
     """Write metrics.json and figures/ of the run at `path`, and return the metrics.
 
     Args:
         figures: whether to draw; drawing needs matplotlib, the numbers do not.
         device: where to compute.
+        generated: jets to generate from a run on jets, see `normae.workflow.jet_evaluation.evaluate_jets`.
     """
     run = RunFolder.existing(path)
     config = read(run.config)
+    if config.data.jets is not None:
+        from normae.workflow.jet_evaluation import evaluate_jets
+
+        with locked(run.path):
+            metrics = evaluate_jets(run, config, figures, device, generated)
+            write_metrics(run, metrics)
+        return metrics
+    if generated is not None:
+        raise InputError(f"{path}: --generated is for runs on jets; this run has evaluation.classifier.points instead")
     model = load(run.path, device)
     events = load_events(config.data, config.seed)
     if events.density is None or model.event != (2,):
@@ -75,7 +87,7 @@ def evaluate(path: str | Path, figures: bool = True, device: str = "auto") -> di
             test = density_test(model, config, events.density, events.test)
             metrics = density_metrics(model, config, events.density, test)
             metrics |= sample_metrics(model, config, events.density, test)
-        write_json(run.metrics, {name: {"value": m.value, "error": m.error} for name, m in metrics.items()})
+        write_metrics(run, metrics)
         if figures:
             from normae.workflow import drawing
 
@@ -84,6 +96,11 @@ def evaluate(path: str | Path, figures: bool = True, device: str = "auto") -> di
             else:
                 drawing.draw_posterior(run, test, metrics)
     return metrics
+
+
+def write_metrics(run: RunFolder, metrics: Metrics) -> None:
+    """metrics.json: flat names, each with value and error."""
+    write_json(run.metrics, {name: {"value": m.value, "error": m.error} for name, m in metrics.items()})
 
 
 def density_test(model: Model, config: Run, density: Density, events: Tensor) -> DensityTest:

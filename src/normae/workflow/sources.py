@@ -14,7 +14,7 @@ from torch import Tensor
 from normae.config import DataConfig
 from normae.data import DENSITIES, Density, SparseEvents, read_table, split
 from normae.errors import InputError
-from normae.jets import read, read_images, sparse_images
+from normae.jets import SparseImages, read, read_images, sparse_images
 from normae.jets.imaging import SIGMA, filter_matrix
 from normae.jets.sparse import is_images
 from normae.random import stream
@@ -59,8 +59,8 @@ def load_jets(config: DataConfig, seed: int) -> Events:
     assert config.jets is not None
     path = jets_path(config)
     if path.is_dir():
-        train = read_sparse(_file_in(path, "train"), config.jets)
-        test = read_sparse(_file_in(path, "test"), config.jets)
+        train = read_sparse(file_in(path, "train"), config.jets)
+        test = read_sparse(file_in(path, "test"), config.jets)
         sizes = (config.train or len(train), config.test or len(test))
         for sample, size, name in zip((train, test), sizes, ("train", "test"), strict=True):
             if size > len(sample):
@@ -87,7 +87,8 @@ def jets_path(config: DataConfig) -> Path:
     return Path(given)
 
 
-def _file_in(folder: Path, name: str) -> Path:
+def file_in(folder: Path, name: str) -> Path:
+    """The file called `name` in a folder of jets."""
     for suffix in (".npz", ".h5", ".hdf5"):
         if (folder / f"{name}{suffix}").is_file():
             return folder / f"{name}{suffix}"
@@ -96,7 +97,16 @@ def _file_in(folder: Path, name: str) -> Path:
 
 def read_sparse(path: Path, kind: Literal["qcd", "top"]) -> SparseEvents:
     """Images of all jets of one class in a file of jets or of images."""
-    images = read_images(path) if is_images(path) else sparse_images(read(path))
+    return events_of_class(read_jet_images(path), kind)
+
+
+def read_jet_images(path: Path) -> SparseImages:
+    """The images of all jets of a file of jets or of images."""
+    return read_images(path) if is_images(path) else sparse_images(read(path))
+
+
+def events_of_class(images: SparseImages, kind: Literal["qcd", "top"]) -> SparseEvents:
+    """The images of one class, filled pixels side by side."""
     counts = np.diff(images.offsets)
     chosen = images.labels == ("qcd", "top").index(kind)
     pixel = np.zeros((int(chosen.sum()), int(counts[chosen].max(initial=1))), dtype=np.int16)

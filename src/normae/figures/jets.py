@@ -1,0 +1,198 @@
+"""Jets: ROC curves, energies, generated observables, pictures of jets, and the course of a training.
+
+QCD is blue and top red throughout, as in the paper. Bands are one standard deviation over weight draws.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, SymLogNorm
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from normae.errors import InputError
+from normae.figures.curves import ACCEPTANCES
+from normae.figures.style import TRUE_COLOUR
+from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE
+from normae.jets.show import AXIS_NAMES, CLASSES, COLOURS
+from normae.statistics.arrays import Array
+
+FLOOR = 1e-5
+"""The least share of pT that a picture shows."""
+RESIDUAL_FLOOR = 1e-4
+"""Below it the colour scale of residuals is linear."""
+
+
+class RocCurve(NamedTuple):
+    """Background efficiency with shape (K,) over signal efficiencies (K,); `band` of rejection and efficiency.
+
+    `band` has shape (2, K): the standard deviations of eps_B and of 1/eps_B over draws, where there are draws.
+    """
+
+    label: str
+    colour: str
+    signal: Array
+    background: Array
+    band: Array | None = None
+    style: str = "-"
+
+
+def roc_curves(axes: Sequence[Axes], curves: Sequence[RocCurve], smallest: float) -> Sequence[Axes]:
+    """Two axes: signal over background efficiency, and background rejection over signal efficiency.
+
+    Args:
+        smallest: background efficiency that the sample can still show; the rejection is drawn up to its inverse.
+    """
+    plain, rejecting = axes
+    plain.plot([0, 1], [0, 1], color=TRUE_COLOUR, linestyle=":", linewidth=1.0)
+    for curve in curves:
+        keywords: dict[str, Any] = {"color": curve.colour, "linestyle": curve.style}
+        plain.plot(curve.background, curve.signal, label=curve.label, **keywords)
+        seen = (curve.background >= smallest) & (curve.signal > 0)
+        inverse = 1 / curve.background[seen]
+        rejecting.plot(curve.signal[seen], inverse, label=curve.label, **keywords)
+        if curve.band is not None:
+            shade: dict[str, Any] = {"color": curve.colour, "alpha": 0.25, "linewidth": 0}
+            low, high = curve.background - curve.band[0], curve.background + curve.band[0]
+            plain.fill_betweenx(curve.signal, np.maximum(low, 0), np.minimum(high, 1), **shade)
+            half = curve.band[1][seen]
+            rejecting.fill_between(curve.signal[seen], np.maximum(inverse - half, 1), inverse + half, **shade)
+    plain.set(xlim=(0, 1), ylim=(0, 1), xlabel=r"background efficiency $\epsilon_B$")
+    plain.set_ylabel(r"signal efficiency $\epsilon_S$")
+    grid = np.linspace(1e-3, 1, 200)
+    rejecting.plot(grid, 1 / grid, color=TRUE_COLOUR, linestyle=":", linewidth=1.0)
+    rejecting.set(xlim=(0, 1), ylim=(1, 1 / smallest), yscale="log", xlabel=r"signal efficiency $\epsilon_S$")
+    rejecting.set_ylabel(r"background rejection $1/\epsilon_B$")
+    plain.legend(loc="lower right")
+    return axes
+
+
+class ClassHistogram(NamedTuple):
+    """The density of one class in bins, with shape (B,), and its band over draws where there is one; label 0 or 1."""
+
+    kind: int
+    density: Array
+    band: Array | None = None
+
+
+def energy_histograms(ax: Axes, edges: Array, shown: Sequence[ClassHistogram], trained_on: int) -> Axes:
+    """Distributions of E/T of both classes, in bins with edges (B + 1,), on a logarithmic axis."""
+    for one in shown:
+        colour, words = COLOURS[one.kind], "trained on" if one.kind == trained_on else "signal"
+        ax.stairs(one.density, edges, color=colour, label=f"{CLASSES[one.kind]} ({words})")
+        if one.band is not None:
+            low = np.maximum(one.density - one.band, 0)
+            ax.stairs(one.density + one.band, edges, baseline=low, fill=True, color=colour, alpha=0.3, linewidth=0)
+    top = max(float(one.density.max()) for one in shown)
+    ax.set(xscale="log", xlim=(edges[0], edges[-1]), ylim=(0, 1.35 * top), xlabel="energy / temperature $E/T$")
+    ax.set_ylabel(r"jets per unit of $\log_{10} E/T$")
+    ax.legend(loc="upper right")
+    return ax
+
+
+class ObservableSample(NamedTuple):
+    """Generated and true values of the observables of one class, by name; label 0 or 1; what is written per panel."""
+
+    kind: int
+    generated: Mapping[str, NDArray[Any]]
+    truth: Mapping[str, NDArray[Any]]
+    text: Mapping[str, str]
+
+
+def observable_panels(axes: Sequence[Axes], samples: Sequence[ObservableSample]) -> Sequence[Axes]:
+    """Six axes in the order of the paper's figures: truth as a solid line, generated jets dashed."""
+    for ax, (name, label) in zip(axes, AXIS_NAMES.items(), strict=True):
+        everything = np.concatenate([s.truth[name] for s in samples] + [s.generated[name] for s in samples])
+        low, high = np.quantile(everything, (0.003, 0.997))
+        bins = int(np.clip(np.sqrt(everything.size / len(samples)) / 2, 10, 50))
+        edges = np.linspace(low, high if high > low else low + 1e-6, bins + 1)
+        top = 0.0
+        for place, sample in enumerate(samples):
+            for values, style in ((sample.truth[name], "-"), (sample.generated[name], (0, (4, 1.5)))):
+                density = np.histogram(values, edges)[0] / (values.size * np.diff(edges))
+                ax.stairs(density, edges, color=COLOURS[sample.kind], linestyle=style)
+                top = max(top, float(density.max()))
+            ax.text(0.03, 0.965 - 0.085 * place, sample.text[name], transform=ax.transAxes, va="top", fontsize=9,
+                    color=COLOURS[sample.kind])  # fmt: skip
+        ax.set(xlim=(edges[0], edges[-1]), ylim=(0, (1.25 + 0.1 * len(samples)) * top), ylabel="normalized")
+        ax.set_xlabel(f"{label} (share of $p_T$)" if name == "mass" else label)
+    handles = [Line2D([], [], color=COLOURS[s.kind], label=CLASSES[s.kind]) for s in samples]
+    handles += [
+        Line2D([], [], color="0.3", label="true"),
+        Line2D([], [], color="0.3", linestyle=(0, (4, 1.5)), label="generated"),
+    ]
+    axes[0].legend(handles=handles, loc="center left", fontsize=8.5, labelspacing=0.25)
+    return axes
+
+
+def picture_rows(axes: NDArray[Any], rows: Sequence[NDArray[Any]], names: Sequence[str], titles: Sequence[str]) -> Any:
+    """Pictures of jets on one logarithmic colour scale; a row named "residual" on a scale of both signs.
+
+    Args:
+        axes: with shape (R, K).
+        rows: R arrays of images with shape (K, 40, 40).
+        names: of the rows.
+        titles: of the columns.
+    """
+    half = (SIDE / 2 * PIXEL_ETA, SIDE / 2 * PIXEL_PHI)
+    extent = (-half[0], half[0], -half[1], half[1])
+    positive = [images for images, name in zip(rows, names, strict=True) if name != "residual"]
+    highest = max(float(max(images.max() for images in positive)), 10 * FLOOR)
+    for line, images, name in zip(axes, rows, names, strict=True):
+        if images.shape[1:] != (SIDE, SIDE):
+            raise InputError(f"{name}: expected images of shape (K, {SIDE}, {SIDE}), got {images.shape}")
+        reach = max(float(np.abs(images).max()), 10 * RESIDUAL_FLOOR)
+        signed = name == "residual"
+        norm = SymLogNorm(RESIDUAL_FLOOR, vmin=-reach, vmax=reach) if signed else LogNorm(FLOOR, highest)
+        for ax, image in zip(line, images, strict=True):
+            shown = image if signed else np.maximum(image, FLOOR)
+            drawn = ax.imshow(shown, origin="lower", extent=extent, norm=norm, aspect="auto",
+                              cmap="RdBu_r" if signed else "viridis")  # fmt: skip
+            ax.set(xticks=(-0.4, 0, 0.4), yticks=(-0.5, 0, 0.5))
+            ax.tick_params(labelsize=8, labelbottom=line is axes[-1], labelleft=ax is line[0])
+        line[0].set_ylabel(f"{name}\n" + r"$\phi$", fontsize=10)
+        label = "difference" if signed else r"share of $p_T$"
+        bar = line[0].figure.colorbar(drawn, ax=list(line), label=label, pad=0.01, fraction=0.02)
+        bar.ax.tick_params(labelsize=8)
+        if signed:
+            bar.set_ticks([-RESIDUAL_FLOOR * 10, -RESIDUAL_FLOOR, 0, RESIDUAL_FLOOR, RESIDUAL_FLOOR * 10])
+    for ax, title in zip(axes[0], titles, strict=True):
+        ax.set_title(title, fontsize=9)
+    for ax in axes[-1]:
+        ax.set_xlabel(r"$\eta$", fontsize=10)
+    return axes
+
+
+def pretraining_curve(ax: Axes, records: Sequence[Mapping[str, Any]], lines: Mapping[str, float]) -> Axes:
+    """The reconstruction error over iterations, beside what simple models reach, `lines` by their names."""
+    iteration = np.array([record["iteration"] for record in records], dtype=np.float64)
+    energy = np.array([record["positive_energy"] for record in records], dtype=np.float64)
+    ax.plot(iteration, energy, color="tab:blue", linewidth=1.2, label="autoencoder")
+    for (name, value), style in zip(lines.items(), ("--", ":", "-."), strict=False):
+        ax.axhline(value, color=TRUE_COLOUR, linestyle=style, linewidth=1.0, label=name)
+    ax.set(xlabel="iteration of the pretraining", ylabel="reconstruction error $E$", yscale="log")
+    if iteration[-1] > iteration[0]:
+        ax.set_xlim(iteration[0], iteration[-1])
+    ax.legend()
+    return ax
+
+
+def training_energies(axes: Sequence[Axes], records: Sequence[Mapping[str, Any]]) -> Sequence[Axes]:
+    """Two axes: E+/T of jets and E-/T of chains over iterations, and the acceptance of both chains."""
+    iteration = np.array([record["iteration"] for record in records], dtype=np.float64)
+    for name, label, colour in (("positive", "$E^+/T$, jets", "tab:blue"), ("negative", "$E^-/T$, chains", "tab:red")):
+        values = [record[f"{name}_energy"] / record["temperature"] for record in records]
+        axes[0].plot(iteration, values, color=colour, linewidth=1.2, label=label)
+    for name, (label, colour) in ACCEPTANCES.items():
+        values = [np.nan if record.get(name) is None else record[name] for record in records]
+        if np.isfinite(values).any():
+            axes[1].plot(iteration, values, color=colour, linewidth=1.2, label=label)
+    for ax, label in zip(axes, ("energy / temperature", "acceptance"), strict=True):
+        ax.set(xlabel="iteration of the training", ylabel=label)
+        if iteration[-1] > iteration[0]:
+            ax.set_xlim(iteration[0], iteration[-1])
+        ax.legend()
+    axes[1].set_ylim(0, 1.05)
+    return axes
