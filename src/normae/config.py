@@ -26,6 +26,7 @@ from normae.networks.bayesian import BayesianConfig
 from normae.sampling.config import SamplingConfig
 from normae.statistics import ClassifierSettings
 from normae.training.config import (
+    ClassifierConfig,
     EnsembleConfig,
     GuardConfig,
     PhaseConfig,
@@ -38,6 +39,13 @@ MOST_EVENTS = 1_000_000_000
 """A larger number is a slip of the hand."""
 
 
+CLASSIFIER_UNUSED = (
+    "start", "temperature", "pretraining", "training", "guard", "bayesian", "laplace", "ensemble", "swag", "sampling",
+    "log_z",
+)  # fmt: skip
+"""What only autoencoders have."""
+
+
 @dataclass(frozen=True)
 class DataConfig:
     """Where the training events come from: a toy density, a file, or jets; one of the three.
@@ -48,21 +56,24 @@ class DataConfig:
         columns: of the file, in this order; all of them where it is None.
         dataset: the array of an .npz file, the group or dataset of an HDF5 file, the tree of a ROOT file; not needed
             where there is no choice.
-        jets: the class of jets to train on; images of them are the events.
-        path: of the jets, a folder with the files train and test (.npz or .h5, jets or images), or one file that is
-            split; the environment variable NORMAE_JETS where it is None.
-        train: number of training events; 0 takes all of a file that are not held out for the test.
+        jets: the class of jets to train on; images of them are the events. "both" for a classifier, where the numbers
+            below are of each class.
+        path: of the jets, a folder with the files train, test and, for validation, val (.npz or .h5, jets or images),
+            or one file that is split; the environment variable NORMAE_JETS where it is None.
+        train: number of training events; 0 takes all of a file that are not held out for test and validation.
         test: number of test events, drawn apart from the training events.
+        validation: number of events, apart from both, at which the energy is watched during the training; 0 for none.
     """
 
     density: str | None = None
     file: str | None = None
     columns: tuple[str, ...] | None = None
     dataset: str | None = None
-    jets: Literal["qcd", "top"] | None = None
+    jets: Literal["qcd", "top", "both"] | None = None
     path: str | None = None
     train: int = 500_000
     test: int = 250_000
+    validation: int = 0
 
     def __post_init__(self) -> None:
         if sum(source is not None for source in (self.density, self.file, self.jets)) != 1:
@@ -80,6 +91,8 @@ class DataConfig:
         for name, value in (("train", self.train), ("test", self.test)):
             if not lowest <= value <= MOST_EVENTS:
                 raise InputError(f"data.{name}: expected {lowest} to {MOST_EVENTS} events, got {value}")
+        if not 0 <= self.validation <= MOST_EVENTS:
+            raise InputError(f"data.validation: expected 0 to {MOST_EVENTS} events, got {self.validation}")
 
 
 @dataclass(frozen=True)
@@ -120,7 +133,10 @@ class Run:
     Args:
         bayesian, laplace, ensemble, swag: the posterior over weights, at most one of them: mean-field, trained with the
             network; of the linearized network, after the training; an ensemble; SWA-Gaussian.
+        start: a run folder or a name of the zoo whose autoencoder the NAE phase begins with, in place of a pretraining.
         log_z: log Z by annealed importance sampling when the training is over, for vector events that no grid serves.
+        classifier: train a supervised classifier of data.jets = "both", the encoder of `network` with one output, and
+            no autoencoder; of the other tables only [data], [network] and [evaluation] belong to it.
         threads: CPU threads of the commands on this run; 0 leaves it to torch. Small networks are about as fast with
             one thread, and much faster where the cores are shared.
     """
@@ -130,6 +146,7 @@ class Run:
     seed: int = 0
     device: str = "auto"
     threads: int = 0
+    start: str | None = None
     network: NetworkConfig = field(default_factory=NetworkConfig)
     temperature: TemperatureConfig = field(default_factory=TemperatureConfig)
     pretraining: PhaseConfig = field(default_factory=PhaseConfig)
@@ -141,6 +158,7 @@ class Run:
     swag: SwagConfig | None = None
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     log_z: AISConfig | None = None
+    classifier: ClassifierConfig | None = None
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
@@ -148,6 +166,7 @@ class Run:
             raise InputError(f"seed: expected a whole number of at least 0, got {self.seed}")
         if self.threads < 0:
             raise InputError(f"threads: expected a whole number of at least 0, got {self.threads}")
+        self._check_classifier()
         self._check_spaces()
         if len(self.posteriors) > 1:
             raise InputError(f"expected at most one posterior, got [{'] and ['.join(self.posteriors)}]")
@@ -163,6 +182,26 @@ class Run:
             raise InputError(
                 f"sampling.buffer: expected at least the batch of {batch} persistent chains, got {self.sampling.buffer}"
             )
+
+    def _check_classifier(self) -> None:
+        """A classifier needs both classes and an image network, and nothing of an autoencoder's training."""
+        if (self.data.jets == "both") != (self.classifier is not None):
+            raise InputError('classifier: expected data.jets = "both" with a [classifier] table, and only with it')
+        if self.classifier is None:
+            return
+        if self.network.kind != "conv" or self.network.spectral_norm or not self.data.validation:
+            raise InputError(
+                'classifier: expected network.kind = "conv" without spectral_norm, and data.validation of at least 1'
+            )
+        for name in self.unused:
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, str) or value != type(value)()):
+                raise InputError(f"{name}: a classifier has no such settings; leave them out")
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The keys that a run of this kind does not read."""
+        return () if self.classifier is None else CLASSIFIER_UNUSED
 
     @property
     def posteriors(self) -> list[str]:
@@ -305,7 +344,7 @@ def _toml_value(value: Any) -> str:
 def _lines(config: Any, where: str) -> list[str]:
     plain, tables = [], []
     for f in fields(config):
-        value = getattr(config, f.name)
+        value = None if f.name in getattr(config, "unused", ()) else getattr(config, f.name)
         if is_dataclass(value):
             tables += ["", f"[{where}{f.name}]", *_lines(value, f"{where}{f.name}.")]
         elif value is not None:

@@ -22,7 +22,7 @@ from plain_conv import PlainConv
 CONFIGS = Path(__file__).parents[2] / "configs"
 SAMPLE = Path(__file__).parents[1] / "jets" / "data" / "sample.npz"
 TINY = [
-    "device=cpu", "data.train=60", "data.test=20", "network.channels=2", "network.hidden=[8]", "pretraining.epochs=2",
+    "device=cpu", "data.train=60", "data.test=20", "data.validation=10", "network.channels=2", "network.hidden=[8]", "pretraining.epochs=2",
     "pretraining.batch=20", "training.epochs=1", "training.batch=10", "sampling.buffer=20", "sampling.latent.steps=2",
     "sampling.feature.steps=2", "guard.log_every=2", "guard.checkpoint_every=2",
     "guard.largest_gap=1e9",
@@ -144,7 +144,7 @@ def test_the_fast_energy_is_faster_than_the_network_as_written():
         (["data.path=nowhere.npz"], None, "nowhere.npz: no such file or folder of jets"),
         ([], ".", ".: expected a file train.npz or train.h5 in it"),
         (["data.jets=bottom"], None, "data.jets"),
-        ([f"data.path={SAMPLE}", "data.train=99"], None, "expected at least 119 qcd jets"),
+        ([f"data.path={SAMPLE}", "data.train=99"], None, "expected at least 129 qcd jets for train = 99, test = 20 and validation = 10"),
     ],
 )  # fmt: skip
 def test_bad_jets_are_one_sentence_and_exit_code_2(monkeypatch, capsys, tmp_path, changes, environment, message):
@@ -167,13 +167,15 @@ def test_bad_jets_are_one_sentence_and_exit_code_2(monkeypatch, capsys, tmp_path
 def test_jets_from_a_folder_and_from_the_variable(tmp_path, monkeypatch):
     (tmp_path / "train.npz").symlink_to(SAMPLE)
     (tmp_path / "test.npz").symlink_to(SAMPLE)
+    (tmp_path / "val.npz").symlink_to(SAMPLE)
     monkeypatch.setenv("NORMAE_JETS", str(tmp_path))
-    config = read(CONFIGS / "jets-paper-top-nae.toml", ["data.train=30", "data.test=10"]).data
+    config = read(CONFIGS / "jets-paper-top-nae.toml", ["data.train=30", "data.test=10", "data.validation=5"]).data
     events = load_events(config, 0)
     assert events.train.shape == (30, 1, 40, 40)
     assert events.test.shape == (10, 1, 40, 40)
+    assert events.validation.shape == (5, 1, 40, 40)
     with pytest.raises(InputError, match="expected 101 top jets in test, got 100"):
-        load_events(read(CONFIGS / "jets-paper-top-nae.toml", ["data.train=30", "data.test=101"]).data, 0)
+        load_events(read(CONFIGS / "jets-paper-top-nae.toml", ["data.train=30", "data.test=101", "data.validation=5"]).data, 0)
 
 
 def test_one_file_is_split_by_the_seed():
@@ -181,5 +183,5 @@ def test_one_file_is_split_by_the_seed():
     a, b, c = (load_events(config, seed) for seed in (0, 0, 1))
     assert torch.equal(a.test, b.test)
     assert not torch.equal(a.test, c.test)
-    whole = torch.cat([a.train.dense(), a.test]).flatten(1)
-    assert len(whole.unique(dim=0)) == 80, "no jet is in both samples"
+    whole = torch.cat([a.train.dense(), a.test, a.validation.dense()]).flatten(1)
+    assert len(whole.unique(dim=0)) == 90, "no jet is in two samples"

@@ -1,5 +1,6 @@
 """The commands of `normae`."""
 
+import json
 import logging
 import shlex
 from pathlib import Path
@@ -81,24 +82,29 @@ def train(
     override: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, any number of times.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds side by side, for example 0-7.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was stopped.")] = False,
+    start: Annotated[str | None, typer.Option(help="A finished autoencoder, in place of a pretraining.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes; --resume goes on.")] = None,
 ) -> None:
-    """Train a normalized autoencoder into a run folder."""
-    run = read(config, override or [])
+    """Train a normalized autoencoder, or a jet classifier, into a run folder."""
+    override = [*(override or []), *([] if start is None else [f"start={json.dumps(start)}"])]
+    run = read(config, override)
     use_threads(run)
     with TrainingDisplay(console) as display:
-        finished = train_run(run, out, parse_seeds(seeds), resume, display)
+        finished = train_run(run, out, parse_seeds(seeds), resume, display, minutes)
     if not finished:
-        raise Interrupted(f"stopped; the run is safe. Go on with: {_again(config, out, override or [], seeds)}")
+        raise Interrupted(f"stopped; the run is safe. Go on with: {_again(config, out, override, seeds, minutes)}")
     console.print(f"Trained: {out}. Next: normae evaluate {out}", soft_wrap=True)
 
 
-def _again(config: Path, out: Path, override: list[str], seeds: str | None) -> str:
+def _again(config: Path, out: Path, override: list[str], seeds: str | None, minutes: float | None) -> str:
     """The command that continues a training."""
     parts = ["normae", "train", str(config), "--out", str(out)]
     for change in override:
         parts += ["--set", change]
     if seeds is not None:
         parts += ["--seeds", seeds]
+    if minutes is not None:
+        parts += ["--minutes", f"{minutes:g}"]
     return shlex.join([*parts, "--resume"])
 
 

@@ -2,6 +2,7 @@
 
 from normae.inference.ais import AISConfig, AISResult, GaussianBase, ais_log_z, fit_base
 from normae.inference.bayesian import BayesianModel
+from normae.inference.classifier import Classifier
 from normae.inference.exact import grid_draws
 from normae.inference.laplace import Laplace, LaplaceConfig, LaplacePosterior, fit_laplace
 from normae.inference.log_z import LogZ, cell_centres, evaluate_in_chunks, grid_log_z, grid_points
@@ -12,6 +13,7 @@ __all__ = [
     "AISConfig",
     "AISResult",
     "BayesianModel",
+    "Classifier",
     "Ensemble",
     "GaussianBase",
     "Laplace",

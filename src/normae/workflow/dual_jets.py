@@ -33,7 +33,7 @@ class LogRatio(Protocol):
 
 def jet_classes(a: Run, b: Run) -> tuple[Kind, Kind] | None:
     """The classes that two runs were trained on, where both are runs on jets; they must differ."""
-    if a.data.jets is None or b.data.jets is None:
+    if a.data.jets not in KINDS or b.data.jets not in KINDS:
         return None
     if a.data.jets == b.data.jets:
         raise InputError(f"expected one run on QCD jets and one on top jets, got two on {a.data.jets}")

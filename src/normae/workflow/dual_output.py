@@ -181,7 +181,8 @@ def _facts(result: DualResult, tested: dict[str, str | None]) -> list[Fact]:
 
 
 QUANTITIES = {
-    "pearson_pairs": "Pearson correlation over pairs of draws", "pearson": "Pearson correlation", "slope_pairs": "slope over pairs of draws", "slope": "slope m",
+    "pearson_pairs": "Pearson correlation over pairs of draws", "pearson": "Pearson correlation",
+    "slope_pairs": "slope over pairs of draws", "slope": "slope m",
     "constant_pairs": "constant over pairs of draws", "constant": "constant C",
     "outside_a": "share off, events of A", "outside_b": "share off, events of B", "outside": "share off, all events",
 }  # fmt: skip

@@ -8,10 +8,9 @@ import torch
 from numpy.typing import NDArray
 
 from normae.config import Run
-from normae.data import SparseEvents, split
+from normae.data import SparseEvents
 from normae.errors import InputError
-from normae.random import stream
-from normae.workflow.sources import events_of_class, file_in, jets_path, read_jet_images
+from normae.workflow.sources import _parts, events_of_class, file_in, jets_path, read_jet_images
 
 Kind = Literal["qcd", "top"]
 KINDS: tuple[Kind, Kind] = ("qcd", "top")
@@ -23,7 +22,10 @@ FEWEST = 10
 
 
 class JetTest(NamedTuple):
-    """Held-out jets: `background` is the class trained on, with the label `label`; `signal` the other one."""
+    """Held-out jets: `background` is the class trained on, with the label `label`; `signal` the other one.
+
+    Of a classifier, which was trained on both, the background is QCD.
+    """
 
     background: SparseEvents
     signal: SparseEvents
@@ -36,25 +38,25 @@ class JetTest(NamedTuple):
 
 
 def held_out_jets(config: Run) -> JetTest:
-    """`data.test` jets of each class: of the file `test` of a folder, or, of one file, what the training left out."""
-    kind = config.data.jets
-    assert kind is not None
-    path = jets_path(config.data)
+    """`data.test` jets of each class, all for 0: of the file `test` of a folder, or what a split held out of one file.
+
+    Of one file, the class that a run was not trained on is split alike, so that runs of one seed are judged on the same
+    jets whichever class they were trained on.
+    """
+    path, label = jets_path(config.data), KINDS.index("top") if config.data.jets == "top" else 0
     images = read_jet_images(file_in(path, "test") if path.is_dir() else path)
-    other = KINDS[1 - KINDS.index(kind)]
-    background, signal = events_of_class(images, kind), events_of_class(images, other)
-    if not path.is_dir():
-        size = config.data.train or len(background) - config.data.test
-        if size < 1 or size + config.data.test > len(background):
-            raise InputError(f"{path}: expected the jets of the training, got {len(background)} {kind} jets")
-        parts = split(len(background), [size, config.data.test], stream(config.seed, "data/split"))
-        background = background.rows(parts[1])
-    size = config.data.test or max(len(background), len(signal))
-    background, signal = background.first(size), signal.first(size)
-    if min(len(background), len(signal)) < FEWEST:
-        counts = f"{len(background)} {kind} and {len(signal)} {other} jets"
-        raise InputError(f"{path}: expected at least {FEWEST} test jets of each class, got {counts}")
-    return JetTest(background, signal, KINDS.index(kind))
+    chosen = []
+    for kind in (KINDS[label], KINDS[1 - label]):
+        events = events_of_class(images, kind)
+        if not path.is_dir():
+            needed = config.data.train + config.data.test + config.data.validation
+            if config.data.jets in (kind, "both") or needed <= len(events):
+                parts = _parts(len(events), config.data, config.seed, f"{path}: expected at least {{}} {kind} jets")
+                events = events.rows(parts[1])
+        chosen.append(events.first(config.data.test or len(events)))
+        if len(chosen[-1]) < FEWEST:
+            raise InputError(f"{path}: expected at least {FEWEST} {kind} jets for the test, got {len(chosen[-1])}")
+    return JetTest(chosen[0], chosen[1], label)
 
 
 def pieces(events: SparseEvents, size: int = PIECE) -> Iterator[NDArray[np.float32]]:
