@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, SymLogNorm
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from normae.errors import InputError
@@ -65,7 +66,7 @@ def roc_curves(axes: Sequence[Axes], curves: Sequence[RocCurve], smallest: float
     rejecting.plot(grid, 1 / grid, color=TRUE_COLOUR, linestyle=":", linewidth=1.0)
     rejecting.set(xlim=(0, 1), ylim=(1, 1 / smallest), yscale="log", xlabel=r"signal efficiency $\epsilon_S$")
     rejecting.set_ylabel(r"background rejection $1/\epsilon_B$")
-    plain.legend(loc="lower right")
+    plain.legend(loc="best")
     return axes
 
 
@@ -88,6 +89,9 @@ def energy_histograms(ax: Axes, edges: Array, shown: Sequence[ClassHistogram], t
     top = max(float(one.density.max()) for one in shown)
     ax.set(xscale="log", xlim=(edges[0], edges[-1]), ylim=(0, 1.35 * top), xlabel="energy / temperature $E/T$")
     ax.set_ylabel(r"jets per unit of $\log_{10} E/T$")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter(NullFormatter())
     ax.legend(loc="upper right")
     return ax
 
@@ -140,7 +144,7 @@ def picture_rows(axes: NDArray[Any], rows: Sequence[NDArray[Any]], names: Sequen
     extent = (-half[0], half[0], -half[1], half[1])
     positive = [images for images, name in zip(rows, names, strict=True) if name != "residual"]
     highest = max(float(max(images.max() for images in positive)), 10 * FLOOR)
-    for line, images, name in zip(axes, rows, names, strict=True):
+    for row, (line, images, name) in enumerate(zip(axes, rows, names, strict=True)):
         if images.shape[1:] != (SIDE, SIDE):
             raise InputError(f"{name}: expected images of shape (K, {SIDE}, {SIDE}), got {images.shape}")
         reach = max(float(np.abs(images).max()), 10 * RESIDUAL_FLOOR)
@@ -151,7 +155,7 @@ def picture_rows(axes: NDArray[Any], rows: Sequence[NDArray[Any]], names: Sequen
             drawn = ax.imshow(shown, origin="lower", extent=extent, norm=norm, aspect="auto",
                               cmap="RdBu_r" if signed else "viridis")  # fmt: skip
             ax.set(xticks=(-0.4, 0, 0.4), yticks=(-0.5, 0, 0.5))
-            ax.tick_params(labelsize=8, labelbottom=line is axes[-1], labelleft=ax is line[0])
+            ax.tick_params(labelsize=8, labelbottom=row == len(rows) - 1, labelleft=ax is line[0])
         line[0].set_ylabel(f"{name}\n" + r"$\phi$", fontsize=10)
         label = "difference" if signed else r"share of $p_T$"
         bar = line[0].figure.colorbar(drawn, ax=list(line), label=label, pad=0.01, fraction=0.02)
@@ -175,6 +179,17 @@ def pretraining_curve(ax: Axes, records: Sequence[Mapping[str, Any]], lines: Map
     ax.set(xlabel="iteration of the pretraining", ylabel="reconstruction error $E$", yscale="log")
     if iteration[-1] > iteration[0]:
         ax.set_xlim(iteration[0], iteration[-1])
+    ax.legend()
+    return ax
+
+
+def loss_curves(ax: Axes, epoch: Array, train: Array, validation: Array) -> Axes:
+    """The cross-entropy of a classifier on both samples over epochs, each with shape (N,), and the epoch kept."""
+    ax.plot(epoch, train, color="tab:gray", linewidth=1.2, label="training")
+    ax.plot(epoch, validation, color="tab:blue", linewidth=1.2, label="validation")
+    best = int(np.argmin(validation))
+    ax.plot(epoch[best], validation[best], "o", color="tab:red", markersize=5, label="kept")
+    ax.set(xlabel="epoch", ylabel="cross-entropy")
     ax.legend()
     return ax
 

@@ -44,7 +44,7 @@ def draw_dual(result: DualResult, folder: Path) -> list[str]:
             names.append(_draw_outside(result, folder))
         names += [_draw_distributions(result, folder), _draw_residuals(result, folder)]
         if result.classifier is not None:
-            names.append(_draw_reliability(result.classifier, folder))
+            names.append(draw_reliability(result.classifier, folder))
     return names
 
 
@@ -157,7 +157,8 @@ def _residuals(ax: Axes, residuals: BinnedResiduals, rule: DualRule, index: str)
     )  # fmt: skip
 
 
-def _draw_reliability(found: ClassifierReference, folder: Path) -> str:
+def draw_reliability(found: ClassifierReference, folder: Path) -> str:
+    """The reliability diagram as trained and as corrected; the figure's name."""
     figure, axes = new_figure(2, 1, height_ratios=(3, 1), sharex=True)
     shown = [("as trained", found.before, "tab:gray", "s")]
     if found.method != "none":

@@ -66,12 +66,7 @@ def evaluate(
     run = RunFolder.existing(path)
     config = read(run.config)
     if config.data.jets is not None:
-        from normae.workflow.jet_evaluation import evaluate_jets
-
-        with locked(run.path):
-            metrics = evaluate_jets(run, config, figures, device, generated)
-            write_metrics(run, metrics)
-        return metrics
+        return _evaluate_jets(run, config, figures, device, generated)
     if generated is not None:
         raise InputError(f"{path}: --generated is for runs on jets; this run has evaluation.classifier.points instead")
     model = load(run.path, device)
@@ -95,6 +90,19 @@ def evaluate(
                 drawing.draw_run(run, test, metrics)
             else:
                 drawing.draw_posterior(run, test, metrics)
+    return metrics
+
+
+def _evaluate_jets(run: RunFolder, config: Run, figures: bool, device: str, generated: int | None) -> Metrics:
+    from normae.workflow.jet_classifier import evaluate_classifier
+    from normae.workflow.jet_evaluation import evaluate_jets
+
+    with locked(run.path):
+        if config.classifier is None:
+            metrics = evaluate_jets(run, config, figures, device, generated)
+        else:
+            metrics = evaluate_classifier(run, config, figures, device)
+        write_metrics(run, metrics)
     return metrics
 
 
