@@ -10,7 +10,7 @@ from normae.runs import RunFolder
 from normae.statistics import Estimate
 from normae.workflow.jet_evaluation import network_name, task_name
 from normae.workflow.paper import tagging_values
-from normae.workflow.reporting import acceptance_check, picture, posterior_words
+from normae.workflow.reporting import Status, acceptance_check, picture, posterior_words
 
 Metrics = Mapping[str, Estimate]
 NEEDED = ("auc", "rejection_20", "rejection_30", "score_background", "mse_mean_image", "mse_components")
@@ -61,8 +61,8 @@ def _summary(config: Run, metrics: Metrics) -> str:
     background, signal = ("QCD", "top") if config.data.jets == "qcd" else ("top", "QCD")
     auc = metrics.get("auc_draws", metrics["auc"])
     said = (
-        f"Trained on {background} jets alone, the reconstruction error ranks a {signal} jet above a {background} jet in "
-        f"{100 * auc.value:.1f} % of pairs (AUC {auc}, 0.5 is a coin); at a signal efficiency of 0.3 one in "
+        f"Trained on {background} jets alone, the reconstruction error ranks a {signal} jet above a {background} jet "
+        f"in {100 * auc.value:.1f} % of pairs (AUC {auc}, 0.5 is a coin); at a signal efficiency of 0.3 one in "
         f"{metrics['rejection_30'].value:.3g} {background} jets passes."
     )
     if "auc_draws" in metrics:
@@ -72,8 +72,8 @@ def _summary(config: Run, metrics: Metrics) -> str:
         )
     if "auc_generated_images" in metrics:
         said += (
-            f" A classifier tells its generated jets from true ones with AUC {metrics['auc_generated_images']} by their "
-            f"pictures and {metrics['auc_generated_observables']} by six observables."
+            f" A classifier tells its generated jets from true ones with AUC {metrics['auc_generated_images']} by "
+            f"their pictures and {metrics['auc_generated_observables']} by six observables."
         )
     return said
 
@@ -92,9 +92,8 @@ def _facts(config: Run, metrics: Metrics, provenance: dict[str, Any]) -> list[Fa
     sphere = " on a sphere" if network.latent_space == "sphere" else ""
     facts = [
         Fact("preset", config.name),
-        Fact(
-            "data", f"{config.data.train:,} training jets ({config.data.jets}), {config.data.test:,} test jets a class"
-        ),
+        Fact("training sample", f"{config.data.train:,} jets ({config.data.jets})"),
+        Fact("test sample", f"{config.data.test:,} jets of each class"),
     ]
     if config.classifier is not None:
         given = config.classifier
@@ -139,12 +138,11 @@ def jet_health(config: Run, metrics: Metrics, provenance: dict[str, Any], histor
 
 def _reconstruction_check(config: Run, metrics: Metrics) -> Check:
     energy, mean, best = (metrics[name].value for name in ("energy_background", "mse_mean_image", "mse_components"))
-    share = f"{energy:.2g}; the mean image alone has {mean:.2g}, {config.network.latent - 1} principal components {best:.2g}"
+    kept = config.network.latent - 1
+    share = f"{energy:.2g}; the mean image alone has {mean:.2g}, {kept} principal components {best:.2g}"
     if energy > 0.9 * mean:
-        return Check(
-            "reconstruction", "bad", f"The network reconstructs no better than one image for all: E = {share}."
-        )
-    status = "good" if energy < 1.5 * best else "warning"
+        return Check("reconstruction", "bad", f"It reconstructs no better than one image for all: E = {share}.")
+    status: Status = "good" if energy < 1.5 * best else "warning"
     return Check("reconstruction", status, f"The energy of the jets it was trained on is {share}.")
 
 
@@ -153,10 +151,10 @@ def _gap_check(lines: list[dict[str, Any]]) -> Check:
     positive = sum(line["positive_energy"] for line in tail) / len(tail)
     negative = sum(line["negative_energy"] for line in tail) / len(tail)
     gap = (positive - negative) / max(positive, negative)
-    status = "good" if abs(gap) < 0.1 else "warning" if abs(gap) < 0.5 else "bad"
+    status: Status = "good" if abs(gap) < 0.1 else "warning" if abs(gap) < 0.5 else "bad"
     return Check(
         "energies meet",
-        status,  # type: ignore[arg-type]
+        status,
         f"(E⁺ − E⁻) is {100 * gap:+.0f} % of the larger one over the last tenth of the training; it vanishes where "
         "samples follow the data.",
     )
@@ -166,10 +164,10 @@ def _chain_checks(lines: list[dict[str, Any]], config: Run) -> list[Check]:
     accepted = lines[-1].get("latent_acceptance")
     if accepted is None:
         return [acceptance_check(lines, config)]
-    status = "good" if accepted > 0.3 else "warning"
+    status: Status = "good" if accepted > 0.3 else "warning"
     exact = "exact" if config.sampling.latent.exact else "approximate"
     said = f"The latent chain accepts {100 * accepted:.1f} %; its test is {exact}."
-    return [Check("latent chain", status, said), acceptance_check(lines, config)]  # type: ignore[arg-type]
+    return [Check("latent chain", status, said), acceptance_check(lines, config)]
 
 
 def _tagging_check(metrics: Metrics) -> Check:
@@ -206,9 +204,9 @@ def _pictures(run: RunFolder, config: Run, metrics: Metrics) -> list[Picture]:
                      "further the signal lies to the right, the better it is tagged."),
         "gallery-anomalous": (
             "The most anomalous jets",
-            f"The eight highest scores among all test jets, with their true class and E/T{error}: input, what the network "
-            "makes of it, and the difference (red: energy that it misses, blue: that it invents). A score is high where "
-            "the energy sits at places that the network has not learned to fill."),
+            f"The eight highest scores among all test jets, with their true class and E/T{error}: input, what the "
+            "network makes of it, and the difference (red: energy that it misses, blue: that it invents). A score is "
+            "high where energy sits at places that the network has not learned to fill."),
         "gallery-typical": (
             "Typical jets",
             f"{background} jets with a score at the median, on the colour scale of this picture alone: the differences "
@@ -216,7 +214,7 @@ def _pictures(run: RunFolder, config: Run, metrics: Metrics) -> list[Picture]:
         "generated": (
             "Observables of generated jets",
             "Generated (dashed) and true jets (solid). W is the Wasserstein distance in standard deviations of the "
-            "truth, and in brackets what two halves of the truth have: a model that is right would have about as much."),
+            "truth, in brackets that of two halves of the truth: a model that is right would have about as much."),
         "generated-jets": ("Generated jets", "Pictures of the first chains: do they look like the typical jets above?"),
         "training": (
             "Course of the training",
