@@ -175,7 +175,9 @@ def test_jets_from_a_folder_and_from_the_variable(tmp_path, monkeypatch):
     assert events.test.shape == (10, 1, 40, 40)
     assert events.validation.shape == (5, 1, 40, 40)
     with pytest.raises(InputError, match="expected 101 top jets in test, got 100"):
-        load_events(read(CONFIGS / "jets-paper-top-nae.toml", ["data.train=30", "data.test=101", "data.validation=5"]).data, 0)
+        load_events(
+            read(CONFIGS / "jets-paper-top-nae.toml", ["data.train=30", "data.test=101", "data.validation=5"]).data, 0
+        )
 
 
 def test_one_file_is_split_by_the_seed():
