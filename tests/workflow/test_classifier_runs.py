@@ -24,9 +24,8 @@ from normae.workflow.classifier import _correction, _correction_tensors
 from normae.workflow.dual_reference import CORRECTIONS
 from normae.workflow.sources import load_both
 from normae.workflow.train import train
+from tiny_jets import CONFIGS, SAMPLE, tiny_jets
 
-CONFIGS = Path(__file__).parents[2] / "configs"
-SAMPLE = Path(__file__).parents[1] / "jets" / "data" / "sample.npz"
 TINY = [
     "device=cpu", f"data.path={SAMPLE}", "data.train=60", "data.test=10", "data.validation=30", "network.channels=2",
     "network.hidden=[8]", "classifier.epochs=12", "classifier.batch=20", "classifier.learning_rate=5e-3",
@@ -135,9 +134,9 @@ def test_a_classifier_is_no_autoencoder(trained, tmp_path):
         normae.load_classifier("toy-2gauss-nae")
     with pytest.raises(InputError, match="expected events of shape"):
         normae.load_classifier(trained).log_ratio(np.zeros((2, 40, 40)))
+    config = tiny_jets("jets-paper-qcd-nae", f"start={trained}")
     with pytest.raises(InputError, match="is a classifier, expected an autoencoder"):
-        nae = ["data.validation=10", "data.train=60", f"data.path={SAMPLE}", f"start={trained}", "device=cpu"]
-        train(read(CONFIGS / "jets-paper-qcd-nae.toml", [*nae, "data.test=10"]), tmp_path / "nae")
+        train(config, tmp_path / "nae")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from normae.runs import RunFolder, read_tensors
 from normae.training.trainer import Record
 from normae.workflow.sources import load_events
 from normae.workflow.train import train
-from test_jet_training import CONFIGS, SAMPLE, same, tiny_jets
+from tiny_jets import CONFIGS, SAMPLE, same, tiny_jets
 from tiny_run import tiny
 
 
