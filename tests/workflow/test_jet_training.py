@@ -10,7 +10,7 @@ import torch
 
 import normae
 from normae.cli import main
-from normae.config import Run, read
+from normae.config import read
 from normae.errors import InputError
 from normae.inference import BayesianModel
 from normae.runs import RunFolder, read_tensors
@@ -18,26 +18,9 @@ from normae.training.trainer import Record
 from normae.workflow.sources import load_events
 from normae.workflow.train import train
 from plain_conv import PlainConv
+from tiny_jets import CONFIGS, SAMPLE, TINY, same, tiny_jets
 
-CONFIGS = Path(__file__).parents[2] / "configs"
-SAMPLE = Path(__file__).parents[1] / "jets" / "data" / "sample.npz"
-TINY = [
-    "device=cpu", "data.train=60", "data.test=20", "data.validation=10", "network.channels=2", "network.hidden=[8]", "pretraining.epochs=2",
-    "pretraining.batch=20", "training.epochs=1", "training.batch=10", "sampling.buffer=20", "sampling.latent.steps=2",
-    "sampling.feature.steps=2", "guard.log_every=2", "guard.checkpoint_every=2",
-    "guard.largest_gap=1e9",
-]  # fmt: skip
 PRESETS = ["jets-paper-qcd-nae", "jets-paper-top-nae", "jets-paper-qcd-bnae", "jets-paper-top-bnae"]
-
-
-def tiny_jets(preset: str, *changes: str) -> Run:
-    return read(CONFIGS / f"{preset}.toml", [*TINY, f"data.path={SAMPLE}", *changes])
-
-
-def same(a: Path, b: Path) -> bool:
-    first, second = (read_tensors(RunFolder(path).model) for path in (a, b))
-    assert first[1] == second[1]
-    return all(torch.equal(first[0][name], second[0][name]) for name in first[0] | second[0])
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +127,8 @@ def test_the_fast_energy_is_faster_than_the_network_as_written():
         (["data.path=nowhere.npz"], None, "nowhere.npz: no such file or folder of jets"),
         ([], ".", ".: expected a file train.npz or train.h5 in it"),
         (["data.jets=bottom"], None, "data.jets"),
-        ([f"data.path={SAMPLE}", "data.train=99"], None, "expected at least 129 qcd jets for train = 99, test = 20 and validation = 10"),
+        ([f"data.path={SAMPLE}", "data.train=99"], None,
+         "expected at least 129 qcd jets for train = 99, test = 20 and validation = 10"),
     ],
 )  # fmt: skip
 def test_bad_jets_are_one_sentence_and_exit_code_2(monkeypatch, capsys, tmp_path, changes, environment, message):
@@ -169,13 +153,16 @@ def test_jets_from_a_folder_and_from_the_variable(tmp_path, monkeypatch):
     (tmp_path / "test.npz").symlink_to(SAMPLE)
     (tmp_path / "val.npz").symlink_to(SAMPLE)
     monkeypatch.setenv("NORMAE_JETS", str(tmp_path))
-    config = read(CONFIGS / "jets-paper-top-nae.toml", ["data.train=30", "data.test=10", "data.validation=5"]).data
+    sizes = ["data.train=30", "data.validation=5"]
+    config = read(CONFIGS / "jets-paper-top-nae.toml", [*sizes, "data.test=10"]).data
     events = load_events(config, 0)
     assert events.train.shape == (30, 1, 40, 40)
     assert events.test.shape == (10, 1, 40, 40)
     assert events.validation.shape == (5, 1, 40, 40)
     with pytest.raises(InputError, match="expected 101 top jets in test, got 100"):
-        load_events(read(CONFIGS / "jets-paper-top-nae.toml", ["data.train=30", "data.test=101", "data.validation=5"]).data, 0)
+        load_events(
+            read(CONFIGS / "jets-paper-top-nae.toml", ["data.train=30", "data.test=101", "data.validation=5"]).data, 0
+        )
 
 
 def test_one_file_is_split_by_the_seed():
