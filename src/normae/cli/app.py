@@ -16,6 +16,7 @@ from normae import __version__
 from normae.cli import dual, jets
 from normae.cli.bench import bench
 from normae.cli.progress import TrainingDisplay
+from normae.cli.reproduce_jets import reproduce_jets
 from normae.cli.score import score
 from normae.cli.show import describe_run
 from normae.config import Run, read
@@ -72,6 +73,7 @@ def parse_seeds(text: str | None) -> list[int] | None:
 
 
 Folder = Annotated[Path, typer.Argument(help="A run folder.", show_default=False)]
+JetData = Annotated[Path | None, typer.Option(help="Folder or file of jets; NORMAE_JETS where not given.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 
@@ -116,12 +118,13 @@ def evaluate(
     generated: Annotated[
         int | None, typer.Option(help="Jets to generate; evaluation.generated on CUDA, none on a CPU.", min=0)
     ] = None,
+    data: JetData = None,
 ) -> None:
     """Compare a trained run with its density, or let it tag the other class of jets: metrics.json and figures/."""
     from normae.workflow.evaluate import evaluate as evaluate_run
 
     use_threads(read(RunFolder.existing(run).config))
-    metrics = evaluate_run(run, figures, device, generated)
+    metrics = evaluate_run(run, figures, device, generated, data)
     table = Table("metric", "value", title=str(run))
     for name, metric in metrics.items():
         table.add_row(name, str(metric))
@@ -190,16 +193,24 @@ def sample(
 
 @app.command()
 def reproduce(
-    what: Annotated[str, typer.Argument(help="toy, bayes or dual", show_default=False)],
+    what: Annotated[str, typer.Argument(help="toy, bayes, dual or jets", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="Folder for runs, figures and table.")] = None,
     from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Train instead of using the zoo.")] = False,
     configs: Annotated[Path | None, typer.Option(help="Folder of other presets.")] = None,
     seed: Annotated[int, typer.Option(help="Of new trainings.")] = 0,
+    data: JetData = None,
+    generated: Annotated[int | None, typer.Option(help="Jets that each model generates.", min=0)] = None,
+    device: Device = "auto",
+    override: Annotated[list[str] | None, typer.Option("--set", help="Of new trainings on jets.")] = None,
 ) -> None:
     """Make the paper's figures and table again, theirs beside ours."""
     from normae.workflow import reproduce as work
 
     out = out or Path("runs") / f"reproduce-{what}"
+    if what == "jets":
+        settings = (data, from_scratch, configs, seed, device, generated, tuple(override or ()))
+        reproduce_jets(out, settings)
+        return
     with TrainingDisplay(console) as display:
         result = work.reproduce(what, out, from_scratch, configs, seed, display)
     table = Table(*work.header(result), title=work.SECTIONS[what].title)

@@ -1,7 +1,7 @@
 """Judge a trained run on a known density: every number of section 3.2 of the paper, and the ones beside them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +54,11 @@ class DensityTest:
 
 
 def evaluate(
-    path: str | Path, figures: bool = True, device: str = "auto", generated: int | None = None
+    path: str | Path,
+    figures: bool = True,
+    device: str = "auto",
+    generated: int | None = None,
+    data: str | Path | None = None,
 ) -> dict[str, Estimate]:
     """Write metrics.json and figures/ of the run at `path`, and return the metrics.
 
@@ -62,13 +66,16 @@ def evaluate(
         figures: whether to draw; drawing needs matplotlib, the numbers do not.
         device: where to compute.
         generated: jets to generate from a run on jets, see `normae.workflow.jet_evaluation.evaluate_jets`.
+        data: jets to judge a run on jets on, a folder or a file, where they are not where the run found them.
     """
     run = RunFolder.existing(path)
     config = read(run.config)
     if config.data.jets is not None:
+        if data is not None:
+            config = replace(config, data=replace(config.data, path=str(data)))
         return _evaluate_jets(run, config, figures, device, generated)
-    if generated is not None:
-        raise InputError(f"{path}: --generated is for runs on jets; this run has evaluation.classifier.points instead")
+    if generated is not None or data is not None:
+        raise InputError(f"{path}: --generated and --data are for runs on jets, and this is not one")
     model = load(run.path, device)
     events = load_events(config.data, config.seed)
     if events.density is None or model.event != (2,):

@@ -37,6 +37,7 @@ def classifier_scores(
 ) -> tuple[ClassifierReference, NDArray[np.bool_]]:
     """log r at the test jets, QCD first, with its calibration; and their labels."""
     key = digest(run, test.digest)
+    labels = np.repeat([False, True], [len(test.background), len(test.signal)])
     kept = read_kept(run.scores, key, ("log_ratio", "uncorrected"))
     if kept is None:
         classifier = load_classifier(run.path, device)
@@ -46,8 +47,7 @@ def classifier_scores(
                 rows["log_ratio"].append(classifier.log_ratio(x))
                 rows["uncorrected"].append(classifier.log_ratio(x, corrected=False))
         kept = {name: np.concatenate(parts) for name, parts in rows.items()}
-        write_kept(run.scores, key, kept)
-    labels = np.repeat([False, True], [len(test.background), len(test.signal)])
+        write_kept(run.scores, key, kept | {"labels": labels})
     before = calibration(kept["uncorrected"], labels, seed)
     method = str(read_json(run.provenance).get("calibration", "none"))
     after = before if method == "none" else calibration(kept["log_ratio"], labels, seed)

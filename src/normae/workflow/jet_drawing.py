@@ -175,7 +175,7 @@ def observable_sample(label: int, made: GeneratedJets, metrics: Metrics) -> Obse
 def draw_generated(run: RunFolder, made: dict[int, tuple[GeneratedJets, Metrics]], name: str = "generated") -> None:
     """The six observables of generated and true jets, and some generated ones as pictures, by the class's label."""
     samples = [observable_sample(label, *found) for label, found in sorted(made.items())]
-    figure, axes = new_figure(3, 2, panel=(4.3, 2.9))
+    figure, axes = new_figure(2, 3, panel=(4.0, 3.2))
     observable_panels(axes.ravel(), samples)
     columns: dict[str, list[NDArray[Any]]] = {key: [] for key in ("class", "generated", *samples[0].truth)}
     for sample in samples:

@@ -29,6 +29,9 @@ SHOWN = 8
 FEWEST = 60
 """Jets that a classifier test can be made with."""
 
+OTHERS = ("pictures", "auc", "counts", "acceptance")
+"""What generated.npz holds beside observables, in the order of `GeneratedJets`."""
+
 
 class GeneratedJets(NamedTuple):
     """Observables by name, generated and true, each with shape (N,); pictures of a few generated jets (K, 40, 40).
@@ -48,16 +51,15 @@ class GeneratedJets(NamedTuple):
 def generated_jets(run: RunFolder, model: Model, truth: SparseEvents, n: int, seed: int) -> GeneratedJets | None:
     """`n` jets of the model beside as many true ones; those that generated.npz keeps, where n is 0 or the same."""
     names = [f"{kind}_{name}" for kind in ("generated", "truth") for name in NAMES]
-    others = ("pictures", "auc", "counts", "acceptance")
     key = digest(run, truth.sha256(), str(seed))
-    kept = read_kept(run.generated, key, (*names, *others))
+    kept = read_kept(run.generated, key, (*names, *OTHERS))
     if kept is None or (n and int(kept["counts"][0]) != n):
         if n == 0:
             return None
         kept = _generate(model, truth, n, seed)
         write_kept(run.generated, key, kept)
     generated, true = ({name: kept[f"{kind}_{name}"] for name in NAMES} for kind in ("generated", "truth"))
-    return GeneratedJets(generated, true, *(kept[name] for name in others))
+    return GeneratedJets(generated, true, *(kept[name] for name in OTHERS))
 
 
 def _generate(model: Model, truth: SparseEvents, n: int, seed: int) -> dict[str, NDArray[Any]]:
