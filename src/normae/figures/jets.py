@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 
 from normae.errors import InputError
 from normae.figures.curves import ACCEPTANCES
-from normae.figures.style import TRUE_COLOUR
+from normae.figures.style import TRUE_COLOUR, colour_bar
 from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE
 from normae.jets.show import AXIS_NAMES, CLASSES, COLOURS
 from normae.statistics.arrays import Array
 
 FLOOR = 1e-5
 """The least share of pT that a picture shows."""
+GAP = 3
+"""Pixels between two pictures."""
 RESIDUAL_FLOOR = 1e-4
 """Below it the colour scale of residuals is linear."""
 
@@ -131,42 +133,48 @@ def observable_panels(axes: Sequence[Axes], samples: Sequence[ObservableSample])
     return axes
 
 
-def picture_rows(axes: NDArray[Any], rows: Sequence[NDArray[Any]], names: Sequence[str], titles: Sequence[str]) -> Any:
-    """Pictures of jets on one logarithmic colour scale; a row named "residual" on a scale of both signs.
+def picture_rows(
+    axes: Sequence[Axes], rows: Sequence[NDArray[Any]], names: Sequence[str], titles: Sequence[str]
+) -> Any:
+    """Pictures of jets side by side, eta to the right and phi upwards, on one logarithmic colour scale.
+
+    A row named "residual" has a scale of both signs, linear around zero.
 
     Args:
-        axes: with shape (R, K).
+        axes: one for each of R rows.
         rows: R arrays of images with shape (K, 40, 40).
         names: of the rows.
-        titles: of the columns.
+        titles: of the K columns.
     """
-    half = (SIDE / 2 * PIXEL_ETA, SIDE / 2 * PIXEL_PHI)
-    extent = (-half[0], half[0], -half[1], half[1])
     positive = [images for images, name in zip(rows, names, strict=True) if name != "residual"]
     highest = max(float(max(images.max() for images in positive)), 10 * FLOOR)
-    for row, (line, images, name) in enumerate(zip(axes, rows, names, strict=True)):
+    for ax, images, name in zip(axes, rows, names, strict=True):
         if images.shape[1:] != (SIDE, SIDE):
             raise InputError(f"{name}: expected images of shape (K, {SIDE}, {SIDE}), got {images.shape}")
-        reach = max(float(np.abs(images).max()), 10 * RESIDUAL_FLOOR)
         signed = name == "residual"
+        reach = max(float(np.abs(images).max()), 10 * RESIDUAL_FLOOR)
         norm = SymLogNorm(RESIDUAL_FLOOR, vmin=-reach, vmax=reach) if signed else LogNorm(FLOOR, highest)
-        for ax, image in zip(line, images, strict=True):
-            shown = image if signed else np.maximum(image, FLOOR)
-            drawn = ax.imshow(shown, origin="lower", extent=extent, norm=norm, aspect="auto",
-                              cmap="RdBu_r" if signed else "viridis")  # fmt: skip
-            ax.set(xticks=(-0.4, 0, 0.4), yticks=(-0.5, 0, 0.5))
-            ax.tick_params(labelsize=8, labelbottom=row == len(rows) - 1, labelleft=ax is line[0])
-        line[0].set_ylabel(f"{name}\n" + r"$\phi$", fontsize=10)
-        label = "difference" if signed else r"share of $p_T$"
-        bar = line[0].figure.colorbar(drawn, ax=list(line), label=label, pad=0.01, fraction=0.02)
+        strip = side_by_side(images if signed else np.maximum(images, FLOOR))
+        drawn = ax.imshow(strip, origin="lower", norm=norm, aspect=PIXEL_PHI / PIXEL_ETA, interpolation="nearest",
+                          cmap="RdBu_r" if signed else "viridis")  # fmt: skip
+        ax.set(xticks=[], yticks=[])
+        ax.set_ylabel(name, fontsize=10)
+        ax.spines[:].set_visible(False)
+        bar = colour_bar(ax, drawn, "difference" if signed else r"share of $p_T$", width=0.012)
         bar.ax.tick_params(labelsize=8)
         if signed:
-            bar.set_ticks([-RESIDUAL_FLOOR * 10, -RESIDUAL_FLOOR, 0, RESIDUAL_FLOOR, RESIDUAL_FLOOR * 10])
-    for ax, title in zip(axes[0], titles, strict=True):
-        ax.set_title(title, fontsize=9)
-    for ax in axes[-1]:
-        ax.set_xlabel(r"$\eta$", fontsize=10)
+            ticks = [10.0**k for k in range(-4, 0) if 10.0**k < reach]
+            bar.set_ticks([-t for t in ticks[::-1]] + [0.0] + ticks)
+    for column, title in enumerate(titles):
+        axes[0].text(column * (SIDE + GAP) + SIDE / 2, SIDE + 1, title, ha="center", va="bottom", fontsize=9)
     return axes
+
+
+def side_by_side(images: NDArray[Any]) -> NDArray[np.float64]:
+    """Images with shape (K, 40, 40) as one, with gaps of NaN between them: (40, 40 K + gaps)."""
+    gap = np.full((SIDE, GAP), np.nan)
+    pieces = [piece for image in images for piece in (image.astype(np.float64), gap)]
+    return np.concatenate(pieces[:-1], axis=1)
 
 
 def pretraining_curve(ax: Axes, records: Sequence[Mapping[str, Any]], lines: Mapping[str, float]) -> Axes:

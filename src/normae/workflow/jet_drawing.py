@@ -33,8 +33,8 @@ from normae.workflow.jet_sample import JetTest
 
 GALLERY = 8
 """Jets of a gallery."""
-SMALL = (1.55, 1.6)
-"""Inches of one picture."""
+SMALL = 1.5
+"""Inches that one picture is wide."""
 
 
 def draw_jets(
@@ -152,8 +152,8 @@ def _gallery(
 ) -> None:
     rows = [images[:, 0], reconstruction[:, 0], images[:, 0] - reconstruction[:, 0]]
     names = ["input", "reconstruction", "residual"]
-    figure, axes = new_figure(3, len(images), panel=SMALL)
-    picture_rows(axes, rows, names, titles)
+    figure, axes = new_figure(3, 1, panel=(SMALL * len(images), 1.3 * SMALL))
+    picture_rows(axes[:, 0], rows, names, titles)
     columns = {
         f"{kind}_{k}": picture.ravel() for kind, row in zip(names, rows, strict=True) for k, picture in enumerate(row)
     }
@@ -187,8 +187,8 @@ def draw_generated(run: RunFolder, made: dict[int, tuple[GeneratedJets, Metrics]
                 columns[key].append(column)
     save_figure(figure, run.figures, name, {key: np.concatenate(column) for key, column in columns.items()})
     for label, (found, _) in made.items():
-        figure, axes = new_figure(1, len(found.pictures), panel=SMALL)
-        picture_rows(axes, [found.pictures], [f"{CLASSES[label]}, generated"], [""] * len(found.pictures))
+        figure, axes = new_figure(1, 1, panel=(SMALL * len(found.pictures), 1.3 * SMALL))
+        picture_rows(axes[:, 0], [found.pictures], [f"{CLASSES[label]}, generated"], [""] * len(found.pictures))
         pixels = {f"jet_{k}": picture.ravel() for k, picture in enumerate(found.pictures)}
         save_figure(figure, run.figures, f"{name}-jets" if len(made) == 1 else f"{name}-jets-{CLASSES[label]}", pixels)
 

@@ -198,8 +198,8 @@ def _pictures(run: RunFolder, config: Run, metrics: Metrics) -> list[Picture]:
     bands = "; bands are one standard deviation over weight draws" if config.posteriors else ""
     error = ", ± the standard deviation over weight draws" if config.posteriors else ""
     sentences = {
-        "roc": ("ROC curve", f"The share of {signal} jets kept over that of {background} jets, and the rejection of {background} jets"
-                f"{bands}. Dotted: a coin."),
+        "roc": ("ROC curve", f"The share of {signal} jets kept over that of {background} jets, and the rejection of "
+                f"{background} jets{bands}. Dotted: a coin."),
         "energies": ("Energies", f"E/T of {background} jets, which it was trained on, and of {signal} jets{bands}. The "
                      "further the signal lies to the right, the better it is tagged."),
         "gallery-anomalous": (
