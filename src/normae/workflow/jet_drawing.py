@@ -25,7 +25,7 @@ from normae.inference import Model
 from normae.jets.show import CLASSES, COLOURS
 from normae.report import save_figure
 from normae.runs import RunFolder
-from normae.statistics import Estimate
+from normae.statistics import Estimate, format_estimate
 from normae.statistics.arrays import Array
 from normae.workflow.jet_evaluation import CURVE, JetScores, Metrics, network_name, roc_band
 from normae.workflow.jet_generation import GeneratedJets
@@ -129,7 +129,7 @@ def draw_galleries(run: RunFolder, model: Model, test: JetTest, scores: JetScore
 
 def score_words(value: float, sigma: float) -> str:
     """A score, with its error where there is one."""
-    return str(Estimate(float(value), float(sigma))) if sigma > 0 else f"{value:.3g}"
+    return format_estimate(Estimate(float(value), float(sigma)), 2) if sigma > 0 else f"{value:.3g}"
 
 
 def _images(test: JetTest, index: NDArray[np.int64], count: int) -> NDArray[np.float32]:

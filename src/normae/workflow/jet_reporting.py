@@ -68,7 +68,7 @@ def _summary(config: Run, metrics: Metrics) -> str:
     if "auc_draws" in metrics:
         said += (
             f" The errors of AUC and rejections are the spread over weight draws; the energy of a single {background} "
-            f"jet is uncertain by {100 * metrics['relative_sigma_background'].value:.2g} % (median)."
+            f"jet is uncertain by {100 * metrics['relative_sigma_background'].value:.1f} % (median)."
         )
     if "auc_generated_images" in metrics:
         said += (
