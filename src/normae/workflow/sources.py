@@ -10,14 +10,15 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from normae.config import DataConfig
 from normae.data import DENSITIES, Density, SparseEvents, read_table, split
 from normae.errors import InputError
-from normae.jets import SparseImages, read, read_images, sparse_images
+from normae.jets import read, read_images, sparse_images
 from normae.jets.imaging import SIGMA, filter_matrix
-from normae.jets.sparse import is_images
+from normae.jets.sparse import SparseImages, is_images
 from normae.random import stream
 
 
@@ -135,9 +136,13 @@ def read_jet_images(path: Path) -> SparseImages:
 
 
 def events_of_class(images: SparseImages, kind: Literal["qcd", "top"]) -> SparseEvents:
-    """The images of one class, filled pixels side by side."""
+    """The images of one class."""
+    return sparse_events(images, images.labels == ("qcd", "top").index(kind))
+
+
+def sparse_events(images: SparseImages, chosen: NDArray[np.bool_]) -> SparseEvents:
+    """Events of the chosen ones of N images; `chosen` has shape (N,)."""
     counts = np.diff(images.offsets)
-    chosen = images.labels == ("qcd", "top").index(kind)
     pixel = np.zeros((int(chosen.sum()), int(counts[chosen].max(initial=1))), dtype=np.int16)
     value = np.zeros(pixel.shape, dtype=np.float32)
     filled = np.arange(pixel.shape[1]) < counts[chosen][:, None]
