@@ -2,7 +2,7 @@
 
 from normae.figures.bars import speed_bars
 from normae.figures.coverage import Curve, coverage_by_region_maps, coverage_curves, pull_histogram, region_coverage
-from normae.figures.curves import training_curves
+from normae.figures.curves import pretraining_curve, training_curves
 from normae.figures.likelihood import likelihood_correlation
 from normae.figures.maps import density_map, deviation_map, region_map
 from normae.figures.marginals import marginal
@@ -27,6 +27,7 @@ __all__ = [
     "likelihood_correlation",
     "marginal",
     "new_figure",
+    "pretraining_curve",
     "pull_histogram",
     "ratio_correlation",
     "ratio_histograms",
