@@ -9,6 +9,7 @@ from normae.figures.marginals import marginal
 from normae.figures.ratios import Contours, RatioSample, ratio_correlation, ratio_histograms, ratio_outside_map
 from normae.figures.reliability import reliability_diagram
 from normae.figures.style import PANEL, REGION_COLOURS, figure_style, new_figure
+from normae.figures.temperature import component_temperatures, slope_against_temperature, temperature_estimates
 from normae.figures.uncertainty import colour_limits, field_map, uncertainty_maps
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Curve",
     "RatioSample",
     "colour_limits",
+    "component_temperatures",
     "coverage_by_region_maps",
     "coverage_curves",
     "density_map",
@@ -35,7 +37,9 @@ __all__ = [
     "region_coverage",
     "region_map",
     "reliability_diagram",
+    "slope_against_temperature",
     "speed_bars",
+    "temperature_estimates",
     "training_curves",
     "uncertainty_maps",
 ]

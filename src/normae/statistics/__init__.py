@@ -74,6 +74,16 @@ from normae.statistics.posterior import (
     pulls,
     relative_density_check,
 )
+from normae.statistics.temperature import (
+    Equipartition,
+    SlopeLine,
+    SlopePoint,
+    configurational_temperature,
+    equipartition,
+    next_temperature,
+    slope_line,
+    unit_slope_temperature,
+)
 
 __all__ = [
     "REGION_EDGES",
@@ -83,6 +93,7 @@ __all__ = [
     "ClassifierSettings",
     "CoverageBand",
     "DualRule",
+    "Equipartition",
     "Estimate",
     "IsotonicRecalibration",
     "LabelsMissing",
@@ -99,6 +110,8 @@ __all__ = [
     "Recalibration",
     "RelativeDensityCheck",
     "Reliability",
+    "SlopeLine",
+    "SlopePoint",
     "TooFewDraws",
     "Verdict",
     "auc",
@@ -109,6 +122,7 @@ __all__ = [
     "classifier_test",
     "compare_ratios",
     "confidence_levels",
+    "configurational_temperature",
     "coverage",
     "coverage_by_region",
     "coverage_over_trainings",
@@ -118,6 +132,7 @@ __all__ = [
     "density_mean_and_std",
     "density_pulls",
     "equal_count_edges",
+    "equipartition",
     "fit_isotonic",
     "fit_line",
     "fit_platt",
@@ -130,6 +145,7 @@ __all__ = [
     "largest_level",
     "log_mean_density",
     "mean_and_std",
+    "next_temperature",
     "pair_histogram",
     "pair_lines",
     "pair_mean_and_std",
@@ -144,6 +160,8 @@ __all__ = [
     "reliability",
     "share_outside",
     "share_within",
+    "slope_line",
     "train_ratio_classifier",
+    "unit_slope_temperature",
     "verdict",
 ]
