@@ -24,11 +24,12 @@ def test_events_in_a_plane_need_two_components():
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.integers(1, 4), st.integers(0, 1000))
-def test_it_is_sklearn_s_pca(k, seed):
+@given(st.integers(1, 4), st.integers(0, 1000), st.sampled_from([5, 40]))
+def test_it_is_sklearn_s_pca(k, seed, d):
+    """Also where few of many components are found by another method."""
     generator = np.random.default_rng(seed)
-    mixing = generator.normal(size=(5, 5))
-    train, held = (generator.normal(size=(n, 5)) @ mixing + 2 for n in (300, 50))
+    mixing = generator.normal(size=(d, d))
+    train, held = (generator.normal(size=(n, d)) @ mixing + 2 for n in (300, 50))
     (found,) = linear_errors(torch.from_numpy(train), torch.from_numpy(held), (k,))
     pca = PCA(k).fit(train)
     expected = np.square(held - pca.inverse_transform(pca.transform(held))).mean(1)

@@ -26,14 +26,14 @@ def temperature(
     trainings: Annotated[int, typer.Option(help="Most temperatures of a search.")] = 6,
     epochs: Annotated[int | None, typer.Option(help="Of each training of a search.")] = None,
     first: Annotated[float | None, typer.Option(help="Where a search begins.")] = None,
-    events: Annotated[int, typer.Option(help="Most events; 0 for all (a search), 5000 (a run).")] = 0,
+    events: Annotated[int, typer.Option(help="Most events; 0 for all (a search), 2000 (a run).")] = 0,
     data: Annotated[Path | None, typer.Option(help="Of a run: other events than it was trained on.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Stop a search after so many minutes.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Estimate the temperature of a RUN without a signal sample, or search it: CONFIG_A CONFIG_B --out FOLDER."""
     if len(what) == 1:
-        _estimate(what[0], events or 5000, data, device)
+        _estimate(what[0], events or 2000, data, device)
         return
     if len(what) != 2 or out is None:
         raise InputError("expected one run, or two configurations and --out, the folder of the search")

@@ -10,8 +10,10 @@ k = 0 being the mean event alone. Sums run over blocks of events, so that sparse
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from scipy.linalg import eigh
+from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
 from normae.data.images import SparseEvents
@@ -47,11 +49,14 @@ def linear_errors(
 
 def _leading(covariance: Tensor, k: int) -> Tensor:
     """The k leading eigenvectors with shape (d, k), the first first."""
-    d = len(covariance)
+    d, matrix = len(covariance), covariance.cpu().numpy()
     if k == 0:
         return covariance[:, :0]
-    _, vectors = eigh(covariance.cpu().numpy(), subset_by_index=(d - k, d - 1))
-    return torch.from_numpy(vectors[:, ::-1].copy()).to(covariance.device)
+    if k < d // 8:  # few of many: Lanczos, from a fixed vector
+        values, vectors = eigsh(matrix, k, v0=np.ones(d))
+    else:
+        values, vectors = eigh(matrix, subset_by_index=(d - k, d - 1))
+    return torch.from_numpy(vectors[:, np.argsort(-values)].copy()).to(covariance.device)
 
 
 def moments(events: Tensor | SparseEvents, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:

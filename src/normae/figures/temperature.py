@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
 from normae.errors import InputError
@@ -29,7 +30,7 @@ def temperature_estimates(ax: Axes, estimates: Mapping[str, Estimate], model: fl
     ax.set(xlim=(low / 2, high * 2), ylim=(-0.7, len(shown) - 0.1), xlabel="temperature $T$")
     ax.set_yticks(places, list(shown))
     ax.tick_params(axis="y", length=0)
-    ax.legend(loc="upper right")
+    ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2)
     return ax
 
 
@@ -73,5 +74,8 @@ def slope_against_temperature(ax: Axes, points: Sequence[SlopePoint], line: Slop
     ax.errorbar(t, m, yerr=error, fmt="o", color=COMPONENT_COLOUR, capsize=3, markersize=5, label="trainings")
     ax.set(xscale="log", xlim=(low, high), xlabel="temperature $T$", ylabel="slope $m$ of the dual test")
     ax.set_ylim(min(0.0, float(m.min()) - 0.1), 1.25 * max(1.2, float(m.max())))
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.xaxis.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(np.inf, np.inf)))
+    ax.xaxis.set_minor_formatter(NullFormatter())
     ax.legend()
     return ax

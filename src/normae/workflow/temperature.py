@@ -83,7 +83,7 @@ def _pair(estimate: Estimate) -> dict[str, float | None]:
 
 
 def estimate_temperatures(
-    run: str | Path, events: int = 5000, seed: int = 0, device: str = "auto", data: str | Path | None = None
+    run: str | Path, events: int = 2000, seed: int = 0, device: str = "auto", data: str | Path | None = None
 ) -> Temperatures:
     """The estimates for a run folder or a model of the zoo. Nothing is written.
 
