@@ -5,7 +5,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from normae.bench.floor import Floor, Sizes
-from normae.bench.toy import TINY, _iteration, _sizes
+from normae.bench.iterations import iterations
+from normae.bench.toy import TINY, _sizes
 from normae.config import preset_path, read
 from normae.random import stream
 
@@ -29,7 +30,7 @@ def test_the_trainer_s_iteration_takes_at_least_these_products():
     """It does them all, and little more."""
     run = read(preset_path("toy-paper"), TINY)
     events = torch.randn(500, 2, generator=stream(0, "x"))
-    work = _iteration(run, events, "explicit", torch.device("cpu"), 1)
+    work = iterations(run, events, "explicit", torch.device("cpu"), 1)
     floor = Floor(_sizes(run), torch.device("cpu"), stream(0, "floor"))
     with FlopCounterMode(display=False) as counter:
         work()

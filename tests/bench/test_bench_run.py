@@ -28,7 +28,12 @@ def command(*arguments: object) -> subprocess.CompletedProcess:
 def test_the_user_s_path(tmp_path):
     done = command("--quick", "-o", tmp_path / "out", "--device", "cpu")
     assert done.returncode == 0, done.stderr
-    for text in ("toy iteration: explicit over matrix products", "sampling: adapted step", "jet images: ours"):
+    for text in (
+        "toy iteration: explicit over matrix products",
+        "sampling: adapted step",
+        "jet images: ours",
+        "jet iteration, batch 4: reference against plain",
+    ):
         assert text in done.stdout
     content = json.loads((tmp_path / "out" / "bench.json").read_text())
     assert content["machine"]["quick"] is True

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from normae.errors import InputError, LogZUnknown
-from normae.inference import BayesianModel, MeanField, Model, cell_centres, grid_points
+from normae.inference import BayesianModel, LogZ, MeanField, Model, cell_centres, grid_points
 from normae.networks import Autoencoder, NetworkConfig, build_mlp_autoencoder
 from normae.networks.bayesian import rho_of
 from normae.random import stream
@@ -108,8 +108,10 @@ def test_convolutional_last_layer():
     fast = draws.energies(x)
     for k in range(3):
         assert torch.allclose(fast[k], model._deterministic(draws.one(k), 0.2).energy(x), atol=1e-6)
-    with pytest.raises(LogZUnknown):
-        model.log_prob(x)
+    for known in (None, LogZ(0.0, 0.0, (0.0, 1.0))):  # that of the centre does not serve a draw
+        model = BayesianModel(network, MeanField(network, rho, 0.2), 0.2, (1, 4, 4), SAMPLING, known)
+        with pytest.raises(LogZUnknown, match="use score_draws"):
+            model.log_prob(x)
 
 
 def test_errors():

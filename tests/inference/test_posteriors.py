@@ -1,5 +1,6 @@
 """Ensembles and SWA-Gaussian: which weights a draw has, and with which spread."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -7,6 +8,7 @@ from normae.energy import autograd_value_and_grad
 from normae.inference import Ensemble, Swag
 from normae.networks import NetworkConfig, build_mlp_autoencoder
 from normae.random import stream
+from normae.statistics import quantile_intervals
 
 X = torch.randn(6, 2, generator=stream(0, "x"))
 
@@ -20,16 +22,30 @@ def stacked(models):
     return {name: torch.stack([m.get_parameter(name).detach() for m in models]) for name in names}
 
 
-def test_an_ensemble_has_the_mean_and_the_covariance_of_its_members():
-    models = networks(5)
-    temperatures = torch.arange(5) / 5 + 1.0
-    draws = Ensemble(models[0], stacked(models), temperatures).draws(20_000, stream(0, "draws"))
+def test_draws_of_an_ensemble_are_around_the_mean_score_with_the_spread_of_the_members():
+    models = networks(8)
+    temperatures = torch.arange(8) / 8 + 1.0
+    draws = Ensemble(models[0], stacked(models), temperatures).draws(40_000, stream(0, "draws"))
     with torch.no_grad():
         scores = torch.stack([(X - m(X)).square().mean(1) / t for m, t in zip(models, temperatures, strict=True)])
     drawn = draws.energies(X) / draws.temperature[:, None]
+    variance = (1 + 1 / 8) * 7 / (7 - 2)  # of the predictive distribution, over that of the members
     assert torch.allclose(drawn.mean(0), scores.mean(0), atol=0.05)
-    assert torch.allclose(torch.cov(drawn.T), torch.cov(scores.T), rtol=0.05, atol=0.01)
-    assert torch.allclose(draws.mixture.sum(1), torch.ones(20_000), atol=1e-4)
+    assert torch.allclose(torch.cov(drawn.T), variance * torch.cov(scores.T), rtol=0.08, atol=0.02)
+    assert torch.allclose(draws.mixture.sum(1), torch.ones(40_000), atol=1e-4)
+
+
+@pytest.mark.parametrize("members", [4, 8])
+def test_an_ensemble_covers_one_more_model_as_often_as_it_says(members: int):
+    """Scores of members and of one more are Gaussian with any mean and width; 4000 ensembles, 1000 draws."""
+    ensemble = Ensemble(networks(1)[0], {}, torch.ones(members))
+    mixture = ensemble.draws(1000, stream(0, "draws")).mixture.double().numpy()
+    values = 3.0 + 0.2 * np.random.default_rng(members).standard_normal((members + 1, 4000))
+    drawn = mixture @ values[:members]
+    for level in (0.5, 0.68, 0.9, 0.95):
+        low, high = quantile_intervals(drawn, level)
+        share = np.mean((low <= values[members]) & (values[members] <= high))
+        assert share == pytest.approx(level, abs=0.035)  # the 1000 draws are the same for all
 
 
 def test_draws_of_an_ensemble_agree_and_know_their_gradients():

@@ -1,13 +1,12 @@
 """The fused convolutional kernels against the reference: energies, gradients, chains, and what they refuse.
 
-Where there is no CUDA device, Triton's interpreter runs the kernels; it must be asked for before triton is imported. A
+Where there is no CUDA device, Triton's interpreter runs the kernels; tests/conftest.py asks for it. A
 gradient of one small image takes it a second, so that chains are compared step by step with the same random numbers;
 what takes a sample is marked slow.
 """
 
 import logging
 import math
-import os
 import subprocess
 import sys
 
@@ -15,8 +14,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton")
 
 import triton

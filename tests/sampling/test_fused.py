@@ -1,10 +1,9 @@
 """The fused chain against the reference: energies and gradients, stationary moments, acceptance, random numbers.
 
-Where there is no CUDA device, Triton's interpreter runs the kernels; it must be asked for before triton is imported.
+Where there is no CUDA device, Triton's interpreter runs the kernels; tests/conftest.py asks for it.
 """
 
 import math
-import os
 import re
 import subprocess
 import sys
@@ -15,8 +14,6 @@ import torch
 from scipy.stats import truncnorm
 from torch import Tensor, nn
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton")
 
 from normae.energy import LatentEnergy, LocalEnergy, ReconstructionEnergy, autograd_value_and_grad

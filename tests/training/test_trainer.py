@@ -261,6 +261,18 @@ def test_rollback_returns_to_the_checkpoint_with_a_smaller_step():
     assert int(trainer.rollbacks) == 1
 
 
+def test_rollback_keeps_what_the_caller_changed_when_the_phase_began():
+    """The estimator puts its own chains into the buffer there."""
+    trainer = unstable(3)
+    for happening in trainer.run():
+        if isinstance(happening, Checkpoint) and happening == ("training", 0):
+            trainer.buffer.storage.fill_(0.25)
+        if isinstance(happening, Rollback):
+            break
+    assert happening.iteration == 0
+    assert bool((trainer.buffer.storage == 0.25).all())
+
+
 def test_a_good_model_is_not_touched_by_its_neighbour_s_rollback():
     """A NaN is planted in the second model once; the first ends with the same weights as if nothing had happened."""
     calm = finish(make_trainer((0, 1)))

@@ -23,7 +23,7 @@ POSTERIORS = {
     "bayesian": {"bayesian": {"layers": "last"}},
     "local": {"bayesian": {"layers": "last", "training": "local"}},
     "laplace": {"laplace": LAPLACE},
-    "ensemble": {"ensemble": {"members": 3}},
+    "ensemble": {"ensemble": {"members": 4}},
     "swag": {"swag": {"snapshots": 4}},
 }
 X = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
@@ -66,7 +66,7 @@ def test_evaluate_draws_and_reports(runs, name):
 
 
 def test_a_resumed_ensemble_is_the_same(tmp_path):
-    config = structure(tiny(ensemble={"members": 2}))
+    config = structure(tiny(ensemble={"members": 4}))
     train(config, tmp_path / "whole")
 
     def stop(trainer, _):
@@ -115,4 +115,4 @@ def test_error_bars_for_a_finished_run(tmp_path, make_run):
 
 def test_two_posteriors_are_one_too_many():
     with pytest.raises(InputError, match=r"at most one posterior, got \[laplace\] and \[ensemble\]"):
-        structure(tiny(laplace=LAPLACE, ensemble={"members": 2}))
+        structure(tiny(laplace=LAPLACE, ensemble={"members": 4}))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from normae.bench.images import images
+from normae.bench.jets import jets
 from normae.bench.rows import Report, Row
 from normae.bench.sampling import sampling
 from normae.bench.scoring import scoring
@@ -23,7 +24,9 @@ from normae.statistics import Estimate
 from normae.workflow.sources import choose_device
 
 Measurement = Callable[[torch.device, bool, int], Report]
-GROUPS: dict[str, Measurement] = {"toy": toy, "sampling": sampling, "scoring": scoring, "images": images}
+GROUPS: dict[str, Measurement] = {
+    "toy": toy, "sampling": sampling, "scoring": scoring, "jets": jets, "images": images,
+}  # fmt: skip
 """What can be measured, by name; a measurement takes the device, whether it should be quick, and the rounds."""
 ROUNDS = 9
 QUICK_ROUNDS = 3

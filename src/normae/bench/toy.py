@@ -5,22 +5,21 @@ alone against torchebm's Langevin sampler at equal steps. torchebm has no Metrop
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
 from normae.bench.floor import Floor, Sizes
+from normae.bench.iterations import backends, iterations, network, repeated
 from normae.bench.others import Missing, TorchEBM, plain
 from normae.bench.rows import Report
 from normae.bench.timing import Work, interleaved, median
 from normae.config import Run, preset_path, read
 from normae.data import DENSITIES
 from normae.energy import ReconstructionEnergy
-from normae.networks import MLP, Autoencoder, build_mlp_autoencoder
+from normae.networks import MLP
 from normae.random import stream
 from normae.sampling import run_chain
 from normae.statistics import Estimate
-from normae.training import Schedules, Trainer
 from normae.training.backends import choose_backend
 
 PRESET = "toy-paper"
@@ -28,7 +27,6 @@ TINY = [
     "data.train=500", "training.batch=64", "network.hidden=[16,16]", "sampling.latent.steps=2",
     "sampling.feature.steps=3", "sampling.buffer=200",
 ]  # fmt: skip
-BACKENDS = {"cpu": ("reference", "explicit"), "cuda": ("reference", "explicit", "graph", "fused")}
 GROUP = "toy iteration"
 CHAINS = "toy chains"
 
@@ -45,19 +43,19 @@ def toy(device: torch.device, quick: bool, rounds: int) -> Report:
 def _iterations(report: Report, run: Run, device: torch.device, block: int, rounds: int) -> None:
     events = DENSITIES[str(run.data.density)]().sample(run.data.train, stream(0, "data/train"))
     works: dict[str, Work] = {}
-    ours = [name for name in BACKENDS[device.type] if _serves(name, run, device)]
+    ours = backends(run, (2,), device)
     for name in ours:
-        works[name] = _iteration(run, events, name, device, block)
+        works[name] = iterations(run, events, name, device, block)
     try:
         for name, test in (("plain", False), ("plain with a Metropolis test", True)):
             works[name] = _plain_iteration(run, events, test, device, block)
     except Missing as missing:
         report.skipped.append(str(missing))
     floor = Floor(_sizes(run), device, stream(0, "bench/floor"))
-    works["matrix products"] = _repeated(floor.products, block)
+    works["matrix products"] = repeated(floor.products, block)
     if device.type == "cpu":
-        works["fastest products"] = _repeated(floor.fastest_products, block)
-    works["memory"] = _repeated(floor.copies, block)
+        works["fastest products"] = repeated(floor.fastest_products, block)
+    works["memory"] = repeated(floor.copies, block)
     times = interleaved(works, rounds, device)
     report.seconds(GROUP, times, block)
     speed = floor.flop() * block / times["matrix products"]
@@ -72,42 +70,12 @@ def _iterations(report: Report, run: Run, device: torch.device, block: int, roun
             report.faster(GROUP, times, best, other)
 
 
-def _serves(name: str, run: Run, device: torch.device) -> bool:
-    return choose_backend(name, _network(run), run.sampling, device).name == name
-
-
-def _network(run: Run) -> Autoencoder:
-    return build_mlp_autoencoder(run.network, (2,), stream(run.seed, "init"))
-
-
 def _sizes(run: Run) -> Sizes:
-    network = _network(run)
-    assert isinstance(network.encoder, MLP)
-    assert isinstance(network.decoder, MLP)
+    model = network(run, (2,))
+    assert isinstance(model.encoder, MLP)
+    assert isinstance(model.decoder, MLP)
     batch, sampling = run.training.batch, run.sampling
-    return Sizes(network.encoder.sizes, network.decoder.sizes, batch, sampling.latent.steps, sampling.feature.steps)
-
-
-def _repeated(work: Work, n: int) -> Work:
-    def several() -> None:
-        for _ in range(n):
-            work()
-
-    return several
-
-
-def _iteration(run: Run, events: torch.Tensor, backend: str, device: torch.device, block: int) -> Work:
-    """`block` iterations of a training that has just begun, as `normae train` runs them."""
-    guard = replace(run.guard, log_every=block, checkpoint_every=1_000_000 * block)
-    pretraining = replace(run.pretraining, epochs=0)
-    training = replace(run.training, epochs=1_000_000)
-    schedules = Schedules(pretraining, training, run.temperature, guard, run.bayesian)
-    sampling = replace(run.sampling, backend=backend)  # type: ignore[arg-type]
-    trainer = Trainer([_network(run)], [events], schedules, sampling, [0], device)
-    happenings = trainer.run()
-    while trainer.phase == 0:
-        next(happenings)
-    return lambda: next(happenings)
+    return Sizes(model.encoder.sizes, model.decoder.sizes, batch, sampling.latent.steps, sampling.feature.steps)
 
 
 def _plain_iteration(run: Run, events: torch.Tensor, test: bool, device: torch.device, block: int) -> Work:
@@ -120,14 +88,14 @@ def _plain_iteration(run: Run, events: torch.Tensor, test: bool, device: torch.d
         str(device),
     )  # fmt: skip
     batch = events[: run.training.batch].to(device)
-    return _repeated(lambda: model.iteration(batch), block)
+    return repeated(lambda: model.iteration(batch), block)
 
 
 def _chains(report: Report, run: Run, device: torch.device, rounds: int) -> None:
     """Our chains with the best backend against torchebm's: the same network, start, temperature and steps."""
-    network = _network(run).to(device).requires_grad_(False)
-    energy = ReconstructionEnergy(network)
-    backend = choose_backend("auto", network, run.sampling, device)
+    model = network(run, (2,)).to(device).requires_grad_(False)
+    energy = ReconstructionEnergy(model)
+    backend = choose_backend("auto", model, run.sampling, device)
     start = torch.randn(run.training.batch, run.network.latent, generator=stream(0, "bench/start")).to(device)
     generator = stream(0, "bench/chains", device)
     latent, feature = run.sampling.latent, run.sampling.feature
@@ -136,7 +104,7 @@ def _chains(report: Report, run: Run, device: torch.device, rounds: int) -> None
     def through(walk: Callable[..., torch.Tensor]) -> Work:
         def work() -> None:
             with torch.no_grad():
-                x = network.decoder(walk(0, start))
+                x = model.decoder(walk(0, start))
                 walk(1, x if feature.bounds is None else x.clamp(*feature.bounds))
 
         return work
@@ -146,7 +114,7 @@ def _chains(report: Report, run: Run, device: torch.device, rounds: int) -> None
         end: torch.Tensor = backend.runner(of, x, chain, temperature, generator).position
         return end
 
-    plainly = ReconstructionEnergy(network, explicit=False)
+    plainly = ReconstructionEnergy(model, explicit=False)
 
     def reference(which: int, x: torch.Tensor) -> torch.Tensor:
         of, chain = ((plainly.latent(), latent), (plainly, feature))[which]

@@ -14,7 +14,7 @@ def bench(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for bench.json and the picture.")] = Path(
         "runs/bench"
     ),
-    only: Annotated[str | None, typer.Option(help="toy, sampling, scoring or images.")] = None,
+    only: Annotated[str | None, typer.Option(help="toy, sampling, scoring, jets or images.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes, to see that everything runs.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     rounds: Annotated[int | None, typer.Option(help="How often everything is measured, in turns.", min=2)] = None,

@@ -3,7 +3,7 @@
 The whitened table is close to a standard Gaussian, and that is where training begins (see `contrast`): with f(x) near 0
 the energy is |x|^2/d, and T = 2/d makes exp(-E/T) the standard Gaussian. An autoencoder pretraining would flatten the
 energy first, and chains in many dimensions would then be lost in the box. The classification against the Gaussian does
-most of the learning; the likelihood training with chains that follows removes what it left.
+most of the learning; a likelihood training with chains follows.
 """
 
 import math

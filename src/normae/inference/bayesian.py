@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normae.energy import ReconstructionEnergy
-from normae.errors import InputError
+from normae.errors import InputError, LogZUnknown
 from normae.inference.log_z import LogZ, cell_centres, grid_log_z, grid_points
 from normae.inference.model import Model
 from normae.inference.posterior import Draws, Posterior
@@ -139,7 +139,10 @@ class BayesianModel(Model):
         """log Z of each draw, with shape (n,), float64: by the midpoint rule over the chain's bounds."""
         if (n, seed) not in self._log_z_draws:
             if not self._grid_serves():
-                _ = self.log_z  # the named error
+                raise LogZUnknown(
+                    f"{self.name}: log Z of each weight draw is taken on a grid over the feature chain's bounds, in at "
+                    f"most two dimensions, and events have shape {self.event}; use score_draws, which is E/T"
+                )
             self._log_z_draws[n, seed] = self._grid_log_z_draws(n, seed)
         return self._log_z_draws[n, seed]
 

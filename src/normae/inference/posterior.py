@@ -237,12 +237,15 @@ class MixedDraws:
 
 
 class Ensemble:
-    """The Gaussian of models trained apart, around their mean score:
+    """What one more model would be, after K models trained apart, around their mean score:
 
-        s_k = s + sum_j xi_kj (s_j - s) / sqrt(K - 1),    s = sum_j s_j / K,    xi ~ N(0, 1),
+        s_k = s + r_k sum_j xi_kj (s_j - s) / sqrt(K - 1),    s = sum_j s_j / K,    xi ~ N(0, 1),
+        r_k = sqrt((1 + 1/K) (K - 1) / chi^2_k),    chi^2 with K - 1 degrees of freedom.
 
-    with the mean and the covariance that the K members have, in any number of draws. A draw is an energy: scores mixed
-    with weights that add up to one. It costs what K members cost, however many the draws.
+    Without r the draws have the mean and the covariance of the members. Both are estimates from K of them, and r makes
+    the draws their predictive distribution, Student's t: it covers one more Gaussian model as often as it says, for any
+    K. A draw is an energy: scores mixed with weights that add up to one. It costs what K members cost, however many the
+    draws.
 
     Args:
         members: weights by name, with shape (K, *parameter).
@@ -261,7 +264,9 @@ class Ensemble:
     def draws(self, n: int, generator: torch.Generator) -> MixedDraws:
         """Random mixtures of the members."""
         count = len(self.temperatures)
-        noise = torch.randn(n, count, generator=generator, device=generator.device).to(self.temperatures)
-        mixture = 1 / count + (noise - noise.mean(1, keepdim=True)) / (count - 1) ** 0.5
+        normal = torch.randn(n, 2 * count - 1, generator=generator, device=generator.device).to(self.temperatures)
+        noise, chi_square = normal[:, :count], normal[:, count:].square().sum(1, keepdim=True)
+        spread = ((1 + 1 / count) / chi_square).sqrt()
+        mixture = 1 / count + spread * (noise - noise.mean(1, keepdim=True))
         centre = float(self.temperatures.mean())
         return MixedDraws(self.autoencoder, self.members, self.temperatures, mixture, centre)

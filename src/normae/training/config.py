@@ -131,14 +131,14 @@ class EnsembleConfig:
     """Models that differ in their initial weights, order of events and chains, trained side by side on the same events.
 
     Args:
-        members: how many.
+        members: how many; fewer than four do not tell their own spread.
     """
 
     members: int = 8
 
     def __post_init__(self) -> None:
-        if self.members < 2:
-            raise InputError(f"ensemble.members: expected at least 2, got {self.members}")
+        if self.members < 4:
+            raise InputError(f"ensemble.members: expected at least 4, got {self.members}")
 
 
 @dataclass(frozen=True)

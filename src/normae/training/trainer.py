@@ -271,15 +271,18 @@ class Trainer:
     # --- the loop
 
     def run(self) -> Iterator[Happening]:
-        """Train to the end, from wherever the training stands, or until `stop` is set."""
-        good = self.snapshot()
+        """Train to the end, from wherever the training stands, or until `stop` is set.
+
+        What the caller changes when a phase begins (its first `Checkpoint`) is where a rollback goes back to.
+        """
         yield Checkpoint(self._phase_name(), self.iteration)
+        good = self.snapshot()
         guard = self.schedules.guard
         while not self.finished:
             if self.iteration >= self.iterations(self.phase):
                 self._enter(self.phase + 1)
-                good = self.snapshot()
                 yield Checkpoint(self._phase_name(), self.iteration)
+                good = self.snapshot()
                 continue
             self._advance()
             last = self.iteration == self.iterations(self.phase)

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from normae.config import DataConfig
@@ -17,7 +18,7 @@ from normae.data import DENSITIES, Density, SparseEvents, read_table, split
 from normae.errors import InputError
 from normae.jets import read, read_images, sparse_images
 from normae.jets.imaging import SIGMA, filter_matrix
-from normae.jets.sparse import is_images
+from normae.jets.sparse import SparseImages, is_images
 from normae.random import stream
 
 
@@ -126,8 +127,12 @@ def _file_in(folder: Path, name: str) -> Path:
 def read_sparse(path: Path, kind: Literal["qcd", "top"]) -> SparseEvents:
     """Images of all jets of one class in a file of jets or of images."""
     images = read_images(path) if is_images(path) else sparse_images(read(path))
+    return sparse_events(images, images.labels == ("qcd", "top").index(kind))
+
+
+def sparse_events(images: SparseImages, chosen: NDArray[np.bool_]) -> SparseEvents:
+    """Events of the chosen ones of N images; `chosen` has shape (N,)."""
     counts = np.diff(images.offsets)
-    chosen = images.labels == ("qcd", "top").index(kind)
     pixel = np.zeros((int(chosen.sum()), int(counts[chosen].max(initial=1))), dtype=np.int16)
     value = np.zeros(pixel.shape, dtype=np.float32)
     filled = np.arange(pixel.shape[1]) < counts[chosen][:, None]

@@ -1,0 +1,113 @@
+"""The jet network: the paper's NAE iteration (30 latent and 30 feature steps, update), a pretraining iteration, and
+scores, each against a plain implementation.
+
+Events are images of synthetic jets; times do not depend on what is in them.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normae.bench.iterations import backends, iterations, network, repeated
+from normae.bench.others import Missing, plain
+from normae.bench.rows import Report
+from normae.bench.timing import Work, interleaved, median
+from normae.config import Run, preset_path, read
+from normae.data import SparseEvents
+from normae.inference import Model
+from normae.jets import sparse_images
+from normae.jets.bench import synthetic
+from normae.statistics import Estimate
+from normae.workflow.sources import sparse_events
+
+PRESET = "jets-paper-qcd-nae"
+TINY = [
+    "training.batch=4", "pretraining.batch=8", "sampling.latent.steps=1", "sampling.feature.steps=1",
+    "sampling.buffer=20",
+]  # fmt: skip
+CPU = ["training.batch=16", "pretraining.batch=128"]
+"""A CPU takes as long for each jet in a smaller batch."""
+WANTED = {"jet iteration": "20 ms, aim 5 ms", "jet pretraining": "6 ms, aim 3 ms"}
+BATCHES = (64, 128, 512, 2048)
+"""Of the plain network, whose best counts."""
+
+
+def jets(device: torch.device, quick: bool, rounds: int) -> Report:
+    """Measure all three."""
+    cuda = device.type == "cuda"
+    run = read(preset_path(PRESET), TINY if quick else ([] if cuda else CPU))
+    images = sparse_images(synthetic(40 if quick else 8192))
+    events = sparse_events(images, np.ones(len(images), dtype=np.bool_))
+    report = Report()
+    for pretraining in (False, True):
+        _iterations(report, run, events, device, rounds, 10 if cuda else 1, pretraining)
+    _scores(report, run, events, device, 16 if quick else (65_536 if cuda else 2048), rounds)
+    return report
+
+
+def _iterations(
+    report: Report, run: Run, events: SparseEvents, device: torch.device, rounds: int, block: int, pretraining: bool
+) -> None:
+    name = "jet pretraining" if pretraining else "jet iteration"
+    batch = (run.pretraining if pretraining else run.training).batch
+    group = f"{name}, batch {batch}"
+    ours = backends(run, events.shape[1:], device)
+    works = {n: iterations(run, events, n, device, block, pretraining) for n in ours}
+    try:
+        model = _plain(run, device)
+        x = events[torch.arange(batch)].to(device)
+        works["plain"] = repeated(lambda: (model.pretraining if pretraining else model.iteration)(x), block)
+    except Missing as missing:
+        report.skipped.append(str(missing))
+    times = interleaved(works, rounds, device)
+    report.seconds(group, times, block)
+    best = ours[-1]
+    if device.type == "cuda":
+        report.add(f"{group}: {best}, milliseconds", median(1e3 * times[best] / block), "ms", WANTED[name])
+    for other in (*ours[:-1], "plain"):
+        if other in times:
+            report.faster(group, times, best, other)
+
+
+def _plain(run: Run, device: torch.device, normalized: bool = True):  # type: ignore[no-untyped-def]
+    latent, feature = run.sampling.latent, run.sampling.feature
+    return plain("plain_jets").PlainJetNAE(
+        run.network.latent, run.temperature.initial, (latent.steps, feature.steps),
+        (latent.step_size, feature.step_size), (latent.noise, feature.noise), str(device), normalized,
+    )  # fmt: skip
+
+
+def _scores(report: Report, run: Run, events: SparseEvents, device: torch.device, n: int, rounds: int) -> None:
+    group = "jet scoring"
+    model = Model(network(run, events.shape[1:]), run.temperature.initial, tuple(events.shape[1:]), run.sampling)
+    model = model.to(device)
+    x = events[torch.arange(n) % len(events)].cpu()
+    array = x.numpy()
+    works: dict[str, Work] = {"ours": lambda: model.score(array)}
+    try:
+        works |= _plain_scores(run, x, device)
+    except Missing as missing:
+        report.skipped.append(str(missing))
+    times = interleaved(works, rounds, device)
+    wanted = "300,000 a second, aim 1,000,000" if device.type == "cuda" else ""
+    for name, values in times.items():
+        report.add(f"{group}: {name}", Estimate(*median(n / values)), "1/s", wanted if name == "ours" else "")
+        report.times[f"{group}: {name}"] = values
+    others = [name for name in times if name != "ours"]
+    if others:
+        best = min(others, key=lambda name: float(np.median(times[name])))
+        report.faster(group, times, "ours", best, "at least 3" if device.type == "cpu" else "")
+
+
+def _plain_scores(run: Run, x: Tensor, device: torch.device) -> dict[str, Work]:
+    """The network as the tables write it, in batches of several sizes."""
+    model = _plain(run, device, normalized=False)
+
+    def scored(size: int) -> Work:
+        def work() -> Tensor:
+            with torch.no_grad():
+                return torch.cat([model.energy(piece.to(device)).cpu() for piece in x.split(size)])
+
+        return work
+
+    return {f"plain, batches of {size}": scored(size) for size in BATCHES if size <= len(x)}
