@@ -199,7 +199,8 @@ def _autoencoders(configs: Pair, starts: Starts, folder: Path, watch: Watch | No
 def _mean_energy(paths: Sequence[str], sample: Labelled) -> float:
     """Mean squared error of the autoencoders, each at validation events of its own class: the paper's first guess."""
     masks = (~sample.labels, sample.labels)
-    means = [float(np.mean(load(path).energy(sample.x[mask]))) for path, mask in zip(paths, masks, strict=True)]
+    pairs = zip(paths, masks, strict=True)
+    means = [float(np.mean(load(path, "auto").energy(sample.x[mask]))) for path, mask in pairs]
     return math.sqrt(means[0] * means[1])
 
 
