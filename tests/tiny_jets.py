@@ -12,7 +12,8 @@ SAMPLE = Path(__file__).parent / "jets" / "data" / "sample.npz"
 TINY = [
     "device=cpu", "data.train=60", "data.test=20", "data.validation=10", "network.channels=2", "network.hidden=[8]",
     "pretraining.epochs=2", "pretraining.batch=20", "training.epochs=1", "training.batch=10", "sampling.buffer=20",
-    "sampling.latent.steps=2", "sampling.feature.steps=2", "guard.log_every=2", "guard.checkpoint_every=2", "guard.largest_gap=1e9",
+    "sampling.latent.steps=2", "sampling.feature.steps=2", "guard.log_every=2", "guard.checkpoint_every=2",
+    "guard.largest_gap=1e9",
 ]  # fmt: skip
 
 

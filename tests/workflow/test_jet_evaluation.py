@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import norm
 
 from normae import zoo
@@ -88,10 +89,10 @@ def test_metrics_of_known_scores():
 def test_simple_models_are_those_of_the_images(jets):
     events = held_out_jets(small("jets-paper-qcd-nae", jets)).background
     flat = events.dense().numpy().reshape(len(events), -1).astype(np.float64)
-    found = simple_models(events, 6)
-    assert found["mse_mean_image"].value == pytest.approx(flat.var(axis=0).mean())
+    found = simple_models(events, 5, torch.device("cpu"))
+    assert found["mse_mean_image"].value == pytest.approx(flat.var(axis=0).mean(), rel=1e-3)
     left = np.linalg.svd(flat - flat.mean(axis=0), compute_uv=False)[5:]
-    assert found["mse_components"].value == pytest.approx((left**2).sum() / flat.size)
+    assert found["mse_components"].value == pytest.approx((left**2).sum() / flat.size, rel=1e-3)
 
 
 def test_the_other_class_is_the_signal(jets):

@@ -172,3 +172,28 @@ def test_one_file_is_split_by_the_seed():
     assert not torch.equal(a.test, c.test)
     whole = torch.cat([a.train.dense(), a.test, a.validation.dense()]).flatten(1)
     assert len(whole.unique(dim=0)) == 90, "no jet is in two samples"
+
+
+@pytest.mark.parametrize("kind", ["nae", "bnae"])
+@pytest.mark.parametrize("jets", ["qcd", "top"])
+def test_the_candidates_say_what_they_are_and_differ_by_what_they_say(kind, jets):
+    best, paper = (read(CONFIGS / f"jets-{name}-{jets}-{kind}.toml") for name in ("best", "paper"))
+    assert best.name == f"jets-best-{jets}-{kind}"
+    assert "NOT YET TRAINED" in (CONFIGS / f"{best.name}.toml").read_text()
+    for name in ("data", "network", "temperature", "guard"):
+        assert getattr(best, name) == getattr(paper, name), name
+    assert best.sampling.feature == paper.sampling.feature
+    assert (best.sampling.latent.noise, best.sampling.latent.adapt) == (None, 0.6)
+    assert best.training.negative_penalty == paper.training.negative_penalty
+
+
+def test_a_candidate_trains_and_its_latent_steps_adapt(tmp_path):
+    assert train(tiny_jets("jets-best-qcd-nae", "training.warmup=0"), tmp_path / "run")
+    _, header = read_tensors(RunFolder(tmp_path / "run").model)
+    assert header["step_sizes"][0] != pytest.approx(7.2e-5, rel=1e-3)
+    assert header["step_sizes"][1] == pytest.approx(3.6e-5, rel=1e-5)
+
+
+def test_the_temperature_of_jets_can_be_trained(tmp_path):
+    assert train(tiny_jets("jets-paper-qcd-nae", "temperature.trained=true"), tmp_path / "run")
+    assert normae.load(tmp_path / "run").temperature != pytest.approx(6e-7, rel=1e-5)

@@ -17,6 +17,7 @@ from normae.config import Run, read, structure, to_toml
 from normae.errors import InputError
 from normae.runs import RunFolder, read_tensors
 from normae.training.trainer import Record
+from normae.workflow.pretraining import draw_pretraining, pretraining_metrics
 from normae.workflow.sources import load_events
 from normae.workflow.train import train
 from tiny_jets import CONFIGS, SAMPLE, same, tiny_jets
@@ -212,3 +213,22 @@ def test_a_training_does_not_need_the_test_jets(tmp_path):
     for name in ("train.npz", "val.npz"):
         (tmp_path / name).symlink_to(SAMPLE)
     assert train(short_jets("nae", f"data.path={tmp_path}", "training.epochs=0"), tmp_path / "run")
+
+
+def test_the_pretraining_is_held_against_linear_models(nae):
+    run = RunFolder(nae)
+    metrics = pretraining_metrics(run)
+    events = load_events(short_jets("nae").data, 0)
+    mean = events.train.dense().double().mean(0)
+    error = (events.validation.dense().double() - mean).square().mean()
+    assert metrics["mse_mean_event"].value == pytest.approx(float(error), rel=1e-5)
+    assert 0 < metrics["mse_5_components"].value < metrics["mse_mean_event"].value
+    assert metrics == pretraining_metrics(RunFolder(run.pretrained))
+    assert draw_pretraining(run)
+    assert {p.suffix for p in run.figures.glob("pretraining.*")} == {".svg", ".pdf", ".csv"}
+
+
+def test_without_a_validation_sample_there_is_no_such_figure(tmp_path):
+    assert train(structure(tiny(training__epochs=0)), tmp_path / "run")
+    assert not draw_pretraining(RunFolder(tmp_path / "run"))
+    assert pretraining_metrics(RunFolder(tmp_path / "run")) == {}

@@ -19,6 +19,7 @@ from normae.cli.progress import TrainingDisplay
 from normae.cli.reproduce_jets import reproduce_jets
 from normae.cli.score import score
 from normae.cli.show import describe_run
+from normae.cli.temperature import temperature
 from normae.config import Run, read
 from normae.errors import InputError, Interrupted
 from normae.files import atomic_path
@@ -32,6 +33,7 @@ app.add_typer(jets.app, name="jets")
 app.command()(dual.dual)
 app.command()(bench)
 app.command()(score)
+app.command()(temperature)
 console = Console(quiet=launched_rank() > 0)
 
 

@@ -2,7 +2,7 @@
 
 from normae.figures.bars import speed_bars
 from normae.figures.coverage import Curve, coverage_by_region_maps, coverage_curves, pull_histogram, region_coverage
-from normae.figures.curves import training_curves
+from normae.figures.curves import pretraining_curve, training_curves
 from normae.figures.jets import (
     ClassHistogram,
     ObservableSample,
@@ -11,7 +11,6 @@ from normae.figures.jets import (
     loss_curves,
     observable_panels,
     picture_rows,
-    pretraining_curve,
     roc_curves,
     training_energies,
 )
@@ -21,6 +20,7 @@ from normae.figures.marginals import marginal
 from normae.figures.ratios import Contours, RatioSample, ratio_correlation, ratio_histograms, ratio_outside_map
 from normae.figures.reliability import reliability_diagram
 from normae.figures.style import PANEL, REGION_COLOURS, figure_style, new_figure
+from normae.figures.temperature import component_temperatures, slope_against_temperature, temperature_estimates
 from normae.figures.uncertainty import colour_limits, field_map, uncertainty_maps
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "RatioSample",
     "RocCurve",
     "colour_limits",
+    "component_temperatures",
     "coverage_by_region_maps",
     "coverage_curves",
     "density_map",
@@ -55,7 +56,9 @@ __all__ = [
     "region_map",
     "reliability_diagram",
     "roc_curves",
+    "slope_against_temperature",
     "speed_bars",
+    "temperature_estimates",
     "training_curves",
     "training_energies",
     "uncertainty_maps",

@@ -177,20 +177,6 @@ def side_by_side(images: NDArray[Any]) -> NDArray[np.float64]:
     return np.concatenate(pieces[:-1], axis=1)
 
 
-def pretraining_curve(ax: Axes, records: Sequence[Mapping[str, Any]], lines: Mapping[str, float]) -> Axes:
-    """The reconstruction error over iterations, beside what simple models reach, `lines` by their names."""
-    iteration = np.array([record["iteration"] for record in records], dtype=np.float64)
-    energy = np.array([record["positive_energy"] for record in records], dtype=np.float64)
-    ax.plot(iteration, energy, color="tab:blue", linewidth=1.2, label="autoencoder")
-    for (name, value), style in zip(lines.items(), ("--", ":", "-."), strict=False):
-        ax.axhline(value, color=TRUE_COLOUR, linestyle=style, linewidth=1.0, label=name)
-    ax.set(xlabel="iteration of the pretraining", ylabel="reconstruction error $E$", yscale="log")
-    if iteration[-1] > iteration[0]:
-        ax.set_xlim(iteration[0], iteration[-1])
-    ax.legend()
-    return ax
-
-
 def loss_curves(ax: Axes, epoch: Array, train: Array, validation: Array) -> Axes:
     """The cross-entropy of a classifier on both samples over epochs, each with shape (N,), and the epoch kept."""
     ax.plot(epoch, train, color="tab:gray", linewidth=1.2, label="training")

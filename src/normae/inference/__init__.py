@@ -8,12 +8,14 @@ from normae.inference.laplace import Laplace, LaplaceConfig, LaplacePosterior, f
 from normae.inference.log_z import LogZ, cell_centres, evaluate_in_chunks, grid_log_z, grid_points
 from normae.inference.model import Model
 from normae.inference.posterior import Ensemble, MeanField, Posterior, Swag
+from normae.inference.temperature import Curvature, curvature, curvature_along
 
 __all__ = [
     "AISConfig",
     "AISResult",
     "BayesianModel",
     "Classifier",
+    "Curvature",
     "Ensemble",
     "GaussianBase",
     "Laplace",
@@ -26,6 +28,8 @@ __all__ = [
     "Swag",
     "ais_log_z",
     "cell_centres",
+    "curvature",
+    "curvature_along",
     "evaluate_in_chunks",
     "fit_base",
     "fit_laplace",

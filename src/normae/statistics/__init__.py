@@ -76,6 +76,16 @@ from normae.statistics.posterior import (
     relative_density_check,
 )
 from normae.statistics.roc import background_efficiency, rejection
+from normae.statistics.temperature import (
+    Equipartition,
+    SlopeLine,
+    SlopePoint,
+    configurational_temperature,
+    equipartition,
+    next_temperature,
+    slope_line,
+    unit_slope_temperature,
+)
 
 __all__ = [
     "REGION_EDGES",
@@ -85,6 +95,7 @@ __all__ = [
     "ClassifierSettings",
     "CoverageBand",
     "DualRule",
+    "Equipartition",
     "Estimate",
     "IsotonicRecalibration",
     "LabelsMissing",
@@ -101,6 +112,8 @@ __all__ = [
     "Recalibration",
     "RelativeDensityCheck",
     "Reliability",
+    "SlopeLine",
+    "SlopePoint",
     "TooFewDraws",
     "Verdict",
     "auc",
@@ -112,6 +125,7 @@ __all__ = [
     "classifier_test",
     "compare_ratios",
     "confidence_levels",
+    "configurational_temperature",
     "coverage",
     "coverage_by_region",
     "coverage_over_trainings",
@@ -121,6 +135,7 @@ __all__ = [
     "density_mean_and_std",
     "density_pulls",
     "equal_count_edges",
+    "equipartition",
     "fit_isotonic",
     "fit_line",
     "fit_platt",
@@ -133,6 +148,7 @@ __all__ = [
     "largest_level",
     "log_mean_density",
     "mean_and_std",
+    "next_temperature",
     "pair_histogram",
     "pair_lines",
     "pair_mean_and_std",
@@ -148,7 +164,9 @@ __all__ = [
     "reliability",
     "share_outside",
     "share_within",
+    "slope_line",
     "train_ratio_classifier",
+    "unit_slope_temperature",
     "verdict",
     "wasserstein",
     "wasserstein_halves",

@@ -30,6 +30,7 @@ from normae.statistics.arrays import Array
 from normae.workflow.jet_evaluation import CURVE, JetScores, Metrics, network_name, roc_band
 from normae.workflow.jet_generation import GeneratedJets
 from normae.workflow.jet_sample import JetTest
+from normae.workflow.pretraining import latent_dimensions
 
 GALLERY = 8
 """Jets of a gallery."""
@@ -202,12 +203,13 @@ def draw_history(run: RunFolder, config: Run, metrics: Metrics) -> None:
         return
     figure, axes = new_figure(1, bool(before) + 2 * bool(after))
     if before:
-        components = max(config.network.latent - 1, 0)
         simple = {
             "mean image": metrics["mse_mean_image"].value,
-            f"{components} components": metrics["mse_components"].value,
+            f"{latent_dimensions(config)} components": metrics["mse_components"].value,
         }
-        pretraining_curve(axes[0, 0], before, simple)
+        watched = ("epoch", "positive_energy", "validation_energy")
+        epoch, energy, held = (np.array([line.get(name, np.nan) for line in before]) for name in watched)
+        pretraining_curve(axes[0, 0], epoch, energy, held, simple)
     if after:
         training_energies(axes[0, -2:], after)
     names = ("iteration", "positive_energy", "negative_energy", "latent_acceptance", "feature_acceptance")

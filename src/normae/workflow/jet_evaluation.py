@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from normae.config import Run
-from normae.data import SparseEvents
+from normae.data import SparseEvents, linear_errors
 from normae.files import atomic_path
 from normae.inference import BayesianModel, Model
 from normae.runs import RunFolder
@@ -25,6 +26,7 @@ from normae.statistics import Estimate, auc, background_efficiency, rejection
 from normae.statistics.arrays import Array
 from normae.workflow.jet_sample import JetTest, held_out_jets, pieces
 from normae.workflow.loading import load
+from normae.workflow.pretraining import latent_dimensions
 
 Metrics = dict[str, Estimate]
 EFFICIENCIES = {"rejection_20": 0.2, "rejection_30": 0.3}
@@ -77,7 +79,7 @@ def evaluate_jets(
 
     model, test = load(run.path, device), held_out_jets(config)
     scores = jet_scores(run, model, test, config.evaluation.draws)
-    metrics = tagging_metrics(scores) | simple_models(test.background, config.network.latent)
+    metrics = tagging_metrics(scores) | simple_models(test.background, latent_dimensions(config), model.device)
     made = None
     if config.training.epochs:
         count = config.evaluation.generated if model.device.type == "cuda" else 0
@@ -166,22 +168,13 @@ def _over(values: list[float]) -> Estimate:
     return Estimate(float(np.mean(values)), float(np.std(values, ddof=1)))
 
 
-def simple_models(events: SparseEvents, latent: int) -> Metrics:
+def simple_models(events: SparseEvents, components: int, device: torch.device) -> Metrics:
     """What an autoencoder must beat: E of the mean image, and of as many principal components as it has dimensions.
 
-    A sphere in `latent` dimensions has one less. Mean and components are those of the test jets themselves.
+    Mean and components are those of the test jets themselves; `figures/pretraining` has them of the training jets.
     """
-    size, n = int(np.prod(events.shape[1:])), len(events)
-    total, outer = np.zeros(size), np.zeros((size, size))
-    for x in pieces(events):
-        flat = x.reshape(len(x), size).astype(np.float64)
-        total += flat.sum(axis=0)
-        outer += flat.T @ flat
-    mean = total / n
-    rising = np.linalg.eigvalsh(outer / n - np.outer(mean, mean))
-    kept = max(latent - 1, 0)
-    values = {"mse_mean_image": rising.sum(), "mse_components": rising[: len(rising) - kept].sum()}
-    return {name: Estimate(float(value / mean.size), 0.0) for name, value in values.items()}
+    found = linear_errors(events, events, (0, components), device)
+    return {name: _mean(e.numpy()) for name, e in zip(("mse_mean_image", "mse_components"), found, strict=True)}
 
 
 # --- curves

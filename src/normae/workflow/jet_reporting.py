@@ -10,6 +10,7 @@ from normae.runs import RunFolder
 from normae.statistics import Estimate
 from normae.workflow.jet_evaluation import network_name, task_name
 from normae.workflow.paper import tagging_values
+from normae.workflow.pretraining import latent_dimensions
 from normae.workflow.reporting import Status, acceptance_check, picture, posterior_words
 
 Metrics = Mapping[str, Estimate]
@@ -138,7 +139,7 @@ def jet_health(config: Run, metrics: Metrics, provenance: dict[str, Any], histor
 
 def _reconstruction_check(config: Run, metrics: Metrics) -> Check:
     energy, mean, best = (metrics[name].value for name in ("energy_background", "mse_mean_image", "mse_components"))
-    kept = config.network.latent - 1
+    kept = latent_dimensions(config)
     share = f"{energy:.2g}; the mean image alone has {mean:.2g}, {kept} principal components {best:.2g}"
     if energy > 0.9 * mean:
         return Check("reconstruction", "bad", f"It reconstructs no better than one image for all: E = {share}.")

@@ -27,6 +27,7 @@ from normae.training import Checkpoint, ClassifierTrainer, Happening, Record, Ro
 from normae.training.parallel import Group, processes
 from normae.workflow.classifier import train_classifier
 from normae.workflow.loading import build_model
+from normae.workflow.pretraining import Baselines, baselines
 from normae.workflow.provenance import machine_facts
 from normae.workflow.sources import (
     Events,
@@ -151,6 +152,7 @@ class _Session:
         if first.log_z is not None and len(self.event) != 1:
             raise InputError(f"log_z: expected events that are vectors, got events of shape {self.event}")
         self.annealing: dict[int, dict[str, Any]] = {}
+        self.linear: dict[int, Baselines] = {}
         self.replicas = 1 if first.ensemble is None else first.ensemble.members
         seeds = [c.seed + MEMBER * k for c in configs for k in range(self.replicas)]
         networks = [build_autoencoder(first.network, self.event, stream(seed, "init")) for seed in seeds]
@@ -354,6 +356,12 @@ class _Session:
         self.annealing[k] = {name: value for name, value in found._asdict().items() if name != "log_z"}
         return list(found.log_z)
 
+    def _baselines(self, k: int) -> Baselines:
+        """What linear models reach on the validation sample; found once."""
+        if k not in self.linear:
+            self.linear[k] = baselines(self.configs[k], self.events[k], self.trainer.device)
+        return self.linear[k]
+
     def _provenance(self, k: int) -> dict[str, Any]:
         facts = machine_facts(self.trainer.device) | {
             "seed": self.configs[k].seed,
@@ -364,5 +372,6 @@ class _Session:
             "rollbacks": int(self.trainer.rollbacks[self._of(k)].sum()),
             "wall_seconds": round(self._seconds(), 2),
         }
+        facts |= {"baselines": self._baselines(k)} if self.configs[k].start is None else {}
         facts |= {} if self.start_facts is None else {"start": self.start_facts[k]}
         return facts | ({"log_z": self.annealing[k]} if k in self.annealing else {})
