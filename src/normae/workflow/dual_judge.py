@@ -47,6 +47,7 @@ from normae.statistics import (
     verdict,
 )
 from normae.statistics.arrays import Array
+from normae.statistics.labels import balanced_weights
 from normae.workflow.dual_reference import ClassifierReference
 from normae.workflow.dual_sample import Labelled
 
@@ -159,7 +160,8 @@ class DualResult:
         ratios: the central log r by the choice of C, "c0" and "log_z", with shape (N,).
         constant: log Z_A - log Z_B, where known.
         against: by the name of the reference, "true" and "classifier", the first being the one to believe.
-        distributions: by the choice of C, against the first reference.
+        distributions: by the choice of C, against the first reference; where log Z is not known, with "fit" too, the C
+            of a line of slope 1.
         densities: the two true densities, where known.
         classifier: the supervised reference, where there is one.
         metrics: every number with its error, by name.
@@ -227,6 +229,10 @@ def judge(
     }
     first = next(iter(references.values()))
     distributions = {choice: _distribution(choice, first, sample, a, b, ratios, settings) for choice in ratios}
+    if constant is None:
+        shift = fitted_shift(first, central, sample.labels)
+        shifted, moved = {"c0": central + shift}, b._replace(rows=b.rows + np.float32(shift))
+        distributions["fit"] = _distribution("c0", first, sample, a, moved, shifted, settings)
     found = DualResult(
         (a.name, b.name), sample, ratios, constant, against, distributions, densities, classifier, {}, settings
     )
@@ -239,6 +245,11 @@ def true_ratio(a: Density, b: Density, sample: Labelled) -> Array:
     x = torch.from_numpy(sample.x).double()
     ratio: Array = (b.log_prob(x) - a.log_prob(x)).numpy()
     return ratio
+
+
+def fitted_shift(reference: Array, ratio: Array, labels: NDArray[np.bool_]) -> float:
+    """The C that a line of slope 1 has: the mean of reference minus model, both classes with the same weight."""
+    return float((reference - ratio) @ balanced_weights(labels))
 
 
 def _constant(a: Side, b: Side) -> Estimate | None:
