@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from normae import zoo
 from normae.cli import main
-from normae.config import Run, read
+from normae.config import Run, read, to_toml
 from normae.errors import InputError
 from normae.inference import BayesianModel
 from normae.runs import RunFolder
@@ -117,7 +117,21 @@ def test_one_file_is_judged_on_what_was_held_out():
 # --- runs
 
 
-@pytest.mark.parametrize("name", ["qcd-nae", "top-bnae", "qcd-nae/pretrained"])
+def test_a_bayesian_run_generates_and_has_spreads(runs):
+    """Without figures, which are most of the time."""
+    metrics = evaluate(runs / "top-bnae", figures=False, device="cpu", generated=70)
+    assert metrics["generated_jets"].value == 70
+    assert metrics["auc_draws"].error > 0
+    assert metrics["wasserstein_mass"].error > 0
+    assert 0.4 < metrics["auc_generated_images"].value <= 1
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("qcd-nae", marks=SLOW), pytest.param("top-bnae", marks=SLOW), "qcd-nae/pretrained"]
+)
 def test_evaluate_and_report(runs, name, monkeypatch):
     path = runs / name
     metrics = evaluate(path, device="cpu", generated=None if "pretrained" in name else 70)
@@ -239,6 +253,7 @@ def test_bad_input_is_one_sentence(runs, jets, monkeypatch, capsys, arguments, m
 # --- zoo and reproduction
 
 
+@pytest.mark.slow
 def test_publish_and_reproduce(runs, jets, tmp_path, monkeypatch):
     for name, source in {"jets-qcd-nae": "qcd-nae", "jets-top-nae": "top-nae", "jets-qcd-ae": "qcd-nae/pretrained",
                          "jets-classifier": "classifier"}.items():  # fmt: skip
@@ -261,3 +276,30 @@ def test_publish_and_reproduce(runs, jets, tmp_path, monkeypatch):
     assert {p.stem for p in (tmp_path / "out" / "figures").glob("*.svg")} >= {"roc-nae", "energies-nae"}
     assert (tmp_path / "out" / "dual-nae" / "report.html").is_file()
     assert Estimate(**json.loads((tmp_path / "out" / "table.json").read_text())["jets-qcd-nae"]["auc"]).error > 0
+
+
+@pytest.mark.slow
+def test_reproduce_from_scratch(jets, tmp_path):
+    """Every model of the section, trained from presets of another folder; a second call trains nothing."""
+    (tmp_path / "configs").mkdir()
+    for preset in {source.preset for source in sources().values()}:
+        config = small(preset, jets)
+        (tmp_path / "configs" / f"{preset}.toml").write_text(
+            to_toml(replace(config, data=replace(config.data, path=None)))
+        )
+    settings = Settings(jets, True, tmp_path / "configs", device="cpu", generated=70)
+    result = reproduce_jets(tmp_path / "out", settings)
+    assert result.left_out == []
+    assert [row[:2] for row in result.tables["tagging"][1:]] == [list(row) for row in TAGGING]
+    assert len(result.tables["generated"]) == 7
+    assert set(result.duals) == {"NAE", "BNAE"}
+    names = {
+        "roc-nae",
+        "roc-bnae",
+        "energies-nae",
+        "energies-bnae",
+        "generated-nae",
+        "generated-bnae",
+        "generated-nae-3d",
+    }
+    assert names <= {p.stem for p in (tmp_path / "out" / "figures").glob("*.svg")}
