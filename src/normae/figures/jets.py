@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from normae.errors import InputError
 from normae.figures.curves import ACCEPTANCES
-from normae.figures.style import TRUE_COLOUR, colour_bar
+from normae.figures.style import colour_bar
 from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE
 from normae.jets.show import AXIS_NAMES, CLASSES, COLOURS
 from normae.statistics.arrays import Array
@@ -49,7 +49,7 @@ def roc_curves(axes: Sequence[Axes], curves: Sequence[RocCurve], smallest: float
         smallest: background efficiency that the sample can still show; the rejection is drawn up to its inverse.
     """
     plain, rejecting = axes
-    plain.plot([0, 1], [0, 1], color=TRUE_COLOUR, linestyle=":", linewidth=1.0)
+    plain.plot([0, 1], [0, 1], color="0.6", linestyle=":", linewidth=1.0)
     for curve in curves:
         keywords: dict[str, Any] = {"color": curve.colour, "linestyle": curve.style}
         plain.plot(curve.background, curve.signal, label=curve.label, **keywords)
@@ -65,10 +65,13 @@ def roc_curves(axes: Sequence[Axes], curves: Sequence[RocCurve], smallest: float
     plain.set(xlim=(0, 1), ylim=(0, 1), xlabel=r"background efficiency $\epsilon_B$")
     plain.set_ylabel(r"signal efficiency $\epsilon_S$")
     grid = np.linspace(1e-3, 1, 200)
-    rejecting.plot(grid, 1 / grid, color=TRUE_COLOUR, linestyle=":", linewidth=1.0)
+    rejecting.plot(grid, 1 / grid, color="0.6", linestyle=":", linewidth=1.0)
     rejecting.set(xlim=(0, 1), ylim=(1, 1 / smallest), yscale="log", xlabel=r"signal efficiency $\epsilon_S$")
     rejecting.set_ylabel(r"background rejection $1/\epsilon_B$")
-    plain.legend(loc="best")
+    if len(curves) > 2:
+        plain.figure.legend(*plain.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    else:
+        plain.legend(loc="best")
     return axes
 
 

@@ -46,11 +46,11 @@ def kept_generated(run: RunFolder) -> GeneratedJets:
 
 
 def _draw_roc(folders: dict[str, RunFolder], runs: dict[str, Metrics], target: RunFolder, bayesian: bool) -> list[str]:
-    """Both tasks before (dashed) and after the NAE training, and the classifier."""
+    """Both tasks before (dash-dotted) and after the NAE training, and the classifier."""
     curves: list[RocCurve] = []
     smallest = 1.0
     for label, kind in enumerate(KINDS):
-        for network, style in (("bae", ":"), ("bnae", "-")) if bayesian else (("ae", ":"), ("nae", "-")):
+        for network, style in (("bae", "-."), ("bnae", "-")) if bayesian else (("ae", "-."), ("nae", "-")):
             if (name := f"jets-{kind}-{network}") in folders:
                 scores = kept_scores(folders[name], runs[name])
                 words = f"{network.upper()}, {CLASSES[1 - label]}-tagging, {auc_words(runs[name])}"
@@ -60,7 +60,7 @@ def _draw_roc(folders: dict[str, RunFolder], runs: dict[str, Metrics], target: R
         return []
     if CLASSIFIER in folders:
         curves.append(_classifier_curve(folders[CLASSIFIER], runs[CLASSIFIER]))
-    figure, axes = new_figure(1, 2, panel=(4.6, 4.0))
+    figure, axes = new_figure(1, 2, panel=(4.6, 4.4))
     roc_curves(axes[0], curves, smallest)
     columns: dict[str, Array] = {"signal_efficiency": CURVE}
     for curve in curves:
