@@ -115,7 +115,7 @@ def test_it_learns_a_known_likelihood_ratio():
 
 @pytest.mark.gpu
 def test_the_captured_training_is_the_plain_one():
-    """Some updates on a CUDA device, as a graph, against a CPU, whose order of events is another: nearly the same loss."""
+    """On a CUDA device as a graph, against a CPU, whose order of events is another: nearly the same loss."""
     config, losses = ClassifierConfig(epochs=2, batch=100, learning_rate=1e-3), []
     for device in ("cpu", "cuda"):
         network = conv_encoder(8, 4, 16, 1, torch.Generator().manual_seed(1))
