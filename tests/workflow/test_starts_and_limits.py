@@ -147,7 +147,7 @@ def test_a_bayesian_autoencoder_starts_a_bayesian_nae(tmp_path):
     [
         ("ensemble", {"members": 4}),
         ("swag", {"snapshots": 3}),
-        ("laplace", {"events": 200, "inducing": 20}),
+        ("laplace", {"events": 200, "inducing": 20, "rank": 5}),
         ("bayesian", {}),
     ],
 )
