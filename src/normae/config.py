@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 import cattrs
 from cattrs.errors import BaseValidationError
@@ -35,6 +35,7 @@ from normae.training.config import (
     TrainingConfig,
 )
 
+T = TypeVar("T")
 MOST_EVENTS = 1_000_000_000
 """A larger number is a slip of the hand."""
 
@@ -260,9 +261,14 @@ def _table(hint: Any) -> type | None:
 
 def structure(content: Mapping[str, Any], source: str = "configuration") -> Run:
     """The run that nested dictionaries describe."""
-    _check_keys(content, Run, "", source)
+    return structure_as(Run, content, source)
+
+
+def structure_as(cls: type[T], content: Mapping[str, Any], source: str) -> T:
+    """The dataclass that nested dictionaries describe; an unknown key or a wrong type is one sentence."""
+    _check_keys(content, cls, "", source)
     try:
-        return _converter().structure(content, Run)
+        return _converter().structure(content, cls)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
     except BaseValidationError as error:
@@ -284,16 +290,21 @@ def _first_message(error: BaseValidationError) -> str:
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Run:
     """The run of a TOML file, with overrides such as "training.epochs=5"."""
+    content = read_toml(path)
+    for override in overrides:
+        _set(content, override)
+    return structure(content, str(path))
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such configuration file")
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a TOML file ({error})") from None
-    for override in overrides:
-        _set(content, override)
-    return structure(content, str(path))
 
 
 def preset_path(name: str, folder: Path | None = None) -> Path:

@@ -17,6 +17,10 @@ class TrainingDiverged(RuntimeError):
     """A training ran away and the allowed number of rollbacks is used up."""
 
 
+class ClusterFailed(RuntimeError):
+    """The workers of a cluster, or its scheduler, failed for a reason that is not the input's; what is done is kept."""
+
+
 class LogZDisagreement(RuntimeError):
     """The bounds on log Z disagree, or too few chains carry them: log Z is not known. `result` holds the numbers."""
 

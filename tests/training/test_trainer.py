@@ -273,6 +273,23 @@ def test_rollback_keeps_what_the_caller_changed_when_the_phase_began():
     assert bool((trainer.buffer.storage == 0.25).all())
 
 
+def test_rollback_does_not_return_to_a_checkpoint_that_was_ill_already():
+    """The line of metrics before the checkpoint at 10 is made to say that E+ is 1000 T too large."""
+    guard = GuardConfig(log_every=5, checkpoint_every=5, largest_gap=1e4)
+    phases = PhaseConfig(epochs=2, batch=100), TrainingConfig(epochs=2, batch=100)
+    trainer = make_trainer(schedules=Schedules(*phases, TemperatureConfig(), guard))
+    back = None
+    for happening in trainer.run():
+        if isinstance(happening, Record) and happening.phase == "training" and happening.iteration == 10:
+            happening.values["positive_energy"][0] += 1000 * happening.values["temperature"][0]
+        if isinstance(happening, Checkpoint) and happening == ("training", 10):
+            trainer.weights[0, 0] = torch.nan
+        if isinstance(happening, Rollback):
+            back = happening.iteration
+            break
+    assert back == 5
+
+
 def test_a_good_model_is_not_touched_by_its_neighbour_s_rollback():
     """A NaN is planted in the second model once; the first ends with the same weights as if nothing had happened."""
     calm = finish(make_trainer((0, 1)))

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import normae
-from normae.cli import main
+from command import command
 from normae.config import read, structure
 from normae.errors import InputError
 from normae.runs import RunFolder, read_tensors
@@ -65,18 +65,6 @@ def columns_of(path: Path) -> dict[str, np.ndarray]:
 def _columns(path: Path) -> tuple[list[str], list]:
     content = pyarrow.parquet.read_table(path)
     return content.column_names, content.columns
-
-
-def command(*arguments: object) -> int:
-    """The exit code of `normae`, run in this process."""
-    before, sys.argv = sys.argv, ["normae", *map(str, arguments)]
-    try:
-        main()
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    finally:
-        sys.argv = before
-    return 0
 
 
 def test_a_run_remembers_its_columns(run):
@@ -383,10 +371,11 @@ def test_shards():
 
 
 MEASURE = """
-import resource, sys
+import sys
 import normae.cli.app
 from normae.workflow.score import open_scorer, score
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def peak():  # not ru_maxrss, which begins with the peak of the parent
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 before = peak()
 score(open_scorer(sys.argv[1], device="cpu"), [sys.argv[2]], sys.argv[3])
 print(peak() - before)

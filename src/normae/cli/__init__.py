@@ -2,14 +2,14 @@
 
 import sys
 
-from normae.errors import InputError, Interrupted, LogZDisagreement, TrainingDiverged
+from normae.errors import ClusterFailed, InputError, Interrupted, LogZDisagreement, TrainingDiverged
 
 
 def main() -> None:
     """Run the command.
 
-    Bad input is one sentence and exit code 2, a training that diverged or bounds on log Z that disagree exit code 1, an
-    interruption exit code 130.
+    Bad input is one sentence and exit code 2; a training that diverged, bounds on log Z that disagree or a cluster that
+    failed exit code 1; an interruption exit code 130.
     """
     try:
         from normae.cli.app import app  # here, so that an interruption while torch is imported is one sentence too
@@ -19,6 +19,8 @@ def main() -> None:
         _say(str(error) or type(error).__name__, 2)
     except TrainingDiverged as error:
         _say(f"the training diverged: {error}", 1)
+    except ClusterFailed as error:
+        _say(f"{error}; parts that are done are kept, and the same command does the rest", 1)
     except LogZDisagreement as error:
         _say(str(error), 1)
     except Interrupted as error:

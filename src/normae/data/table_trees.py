@@ -86,15 +86,15 @@ class RootTable(Table):
     """A tree of a ROOT file."""
 
     def __init__(self, path: Path, tree: Any) -> None:
-        self.tree = tree
-        names = list(tree.keys(recursive=False))
+        names = [branch.name for branch in tree.branches]
         super().__init__(path, int(tree.num_entries), names, (len(names),))
+        self.branches = dict(zip(names, tree.branches, strict=True))  # tree[name] would take a name for a path
 
     def kind(self, column: str) -> str | None:
         """What a branch holds, where it is not one real number in a row."""
-        found = getattr(self.tree[column].interpretation, "to_dtype", None)
+        found = getattr(self.branches[column].interpretation, "to_dtype", None)
         if found is None or found.shape or found.names:
-            return f"values of type {self.tree[column].typename}"
+            return f"values of type {self.branches[column].typename}"
         return not_real(found)
 
     def pieces(self, columns: Sequence[str] | None, start: int, stop: int, size: int) -> Iterator[Piece]:
@@ -102,7 +102,7 @@ class RootTable(Table):
         assert columns is not None
         for first in range(start, stop, size):
             last = min(first + size, stop)
-            found = [self.tree[name].array(library="np", entry_start=first, entry_stop=last) for name in columns]
+            found = [self.branches[name].array(library="np", entry_start=first, entry_stop=last) for name in columns]
             yield [np.asarray(values) for values in found]
 
 

@@ -71,7 +71,9 @@ class Table(ABC):
                 "name those to use"
             )
         for name in chosen:
-            if (kind := self.kind(name)) is not None:
+            with reading(self.path):
+                kind = self.kind(name)
+            if kind is not None:
                 raise InputError(f"{self.path}: the column {name!r} holds {kind}, where real numbers are expected")
         return chosen
 

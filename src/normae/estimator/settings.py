@@ -92,7 +92,11 @@ def settings_for(rows: int, columns: int, farthest: float, wishes: Wishes) -> Se
             training,
             TemperatureConfig(learning_rate=RATIO * wishes.learning_rate),
             GuardConfig(
-                log_every=25, checkpoint_every=100, largest_gap=3 + math.sqrt(columns), smallest_acceptance=0.05
+                log_every=25,
+                checkpoint_every=100,
+                largest_gap=3 + math.sqrt(columns),
+                smallest_acceptance=0.05,
+                calm=1.0,
             ),
         ),
         SamplingConfig(

@@ -98,9 +98,10 @@ class GuardConfig:
 
     Args:
         log_every: iterations between two lines of metrics; the guard looks at each line.
-        checkpoint_every: iterations between two checkpoints, to which a rollback returns.
+        checkpoint_every: iterations between two checkpoints; a rollback returns to the last at which all was well.
         largest_gap: largest abs(E+ - E-)/T that is still a training.
         smallest_acceptance: of the feature chain, below which nothing is sampled any more.
+        calm: share of `largest_gap` above which a checkpoint is not one to return to.
         rollbacks: how often a model may return to its checkpoint, each time with `backoff` times the learning rate.
         backoff: factor on the learning rate for each rollback.
     """
@@ -109,6 +110,7 @@ class GuardConfig:
     checkpoint_every: int = 500
     largest_gap: float = 100.0
     smallest_acceptance: float = 0.001
+    calm: float = 0.03
     rollbacks: int = 5
     backoff: float = 0.5
 
@@ -116,6 +118,7 @@ class GuardConfig:
         _positive("guard.log_every", self.log_every)
         _positive("guard.checkpoint_every", self.checkpoint_every)
         _positive("guard.largest_gap", self.largest_gap)
+        _positive("guard.calm", self.calm)
         _at_least_zero("guard.rollbacks", self.rollbacks)
         if not 0 < self.backoff < 1:
             raise InputError(f"guard.backoff: expected a factor between 0 and 1, got {self.backoff}")

@@ -7,6 +7,7 @@ that a run which is stopped and loaded again continues with the same numbers, bi
 
 import math
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -93,7 +94,7 @@ class Trainer:
         validation: Sequence[Tensor] | Sequence[SparseEvents] | None = None,
     ) -> None:
         self.group = group = group or Group()
-        self.architecture = autoencoders[0]
+        self.architecture = deepcopy(autoencoders[0]).to(device)  # its fixed matrices must be where the events are
         self.layout = Layout.of(self.architecture)
         self.schedules, self.sampling = schedules, sampling
         self.seeds, self.device = list(seeds), device
@@ -296,7 +297,7 @@ class Trainer:
                     continue
                 yield record
             if self.iteration % guard.checkpoint_every == 0 and not last:
-                good = self.snapshot()
+                good = self.snapshot() if self._well(record) else good
                 yield Checkpoint(self._phase_name(), self.iteration)
             if self.group.any(self.stop):
                 if looked or not self._trouble(self._means()):
@@ -501,6 +502,15 @@ class Trainer:
             if reason:
                 found[k] = f"seed {self.seeds[k]}: {reason} at iteration {record.iteration} of {record.phase}"
         return found
+
+    def _well(self, record: Record) -> bool:
+        """Whether this is a place to return to: a model that runs away is ill for a while before it is in trouble."""
+        guard = self.schedules.guard
+        columns = record.values
+        if "temperature" not in columns:
+            return True
+        energies = zip(columns["positive_energy"], columns["negative_energy"], columns["temperature"], strict=True)
+        return max(abs(up - down) / t for up, down, t in energies) <= guard.calm * guard.largest_gap
 
     def _reason(self, values: dict[str, float]) -> str | None:
         guard = self.schedules.guard

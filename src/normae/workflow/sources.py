@@ -21,6 +21,9 @@ from normae.jets.imaging import SIGMA, filter_matrix
 from normae.jets.sparse import SparseImages, is_images
 from normae.random import stream
 
+LARGEST = 1e18
+"""Number that can be trained on."""
+
 
 class Events(NamedTuple):
     """Training and test events with shape (N, *event), and the true density where it is known.
@@ -52,6 +55,7 @@ def load_events(config: DataConfig, seed: int, test: bool = True) -> Events:
         return load_jets(config, seed, test)
     assert config.file is not None
     values, columns = read_table(config.file, config.columns, config.dataset)
+    _check_squares(config.file, values, columns)
     events = torch.from_numpy(values)
     parts = _parts(len(events), config, seed, f"{config.file}: expected at least {{}} events")
     held = events[parts[2]] if config.validation else None
@@ -68,6 +72,19 @@ def _parts(n: int, config: DataConfig, seed: int, expected: str) -> list[Tensor]
             f"{expected.format(needed)} for train = {config.train}{held or f' and test = {config.test}'}, got {n}"
         )
     return split(n, [size, config.test, config.validation], stream(seed, "data/split"))
+
+
+def _check_squares(path: str, values: NDArray[np.float32], columns: tuple[str, ...] | None) -> None:
+    """An energy is a mean of squares: refuse numbers whose squares float32 cannot hold."""
+    flat = values.reshape(len(values), -1)
+    largest = np.maximum(flat.max(axis=0), -flat.min(axis=0))
+    place = int(np.argmax(largest))
+    if largest[place] > LARGEST:
+        name = f"column {columns[place]!r}" if columns is not None else f"feature {place}"
+        raise InputError(
+            f"{path}: expected numbers up to {LARGEST:g}, whose squares float32 holds, got {largest[place]:.3g} in "
+            f"{name}; rescale it, or remove such rows"
+        )
 
 
 def load_jets(config: DataConfig, seed: int, test: bool = True) -> Events:
