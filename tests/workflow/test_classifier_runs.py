@@ -113,6 +113,18 @@ def test_it_learns_a_known_likelihood_ratio():
     assert model.log_ratio(x[:0]).shape == (0,)
 
 
+@pytest.mark.gpu
+def test_the_captured_training_is_the_plain_one():
+    """On a CUDA device as a graph, against a CPU, whose order of events is another: nearly the same loss."""
+    config, losses = ClassifierConfig(epochs=2, batch=100, learning_rate=1e-3), []
+    for device in ("cpu", "cuda"):
+        network = conv_encoder(8, 4, 16, 1, torch.Generator().manual_seed(1))
+        trainer = ClassifierTrainer(network, blobs(0, 500), blobs(1, 200), config, 0, torch.device(device))
+        records = [happening for happening in trainer.run() if isinstance(happening, Record)]
+        losses.append([record.values["validation_loss"][0] for record in records])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=2e-2)
+
+
 @pytest.mark.parametrize("method", list(CORRECTIONS))
 def test_a_correction_survives_the_file(method):
     generator = np.random.default_rng(0)

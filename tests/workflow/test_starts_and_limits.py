@@ -15,6 +15,7 @@ import normae
 from normae.cli import main
 from normae.config import Run, read, structure, to_toml
 from normae.errors import InputError
+from normae.inference import BayesianModel
 from normae.runs import RunFolder, read_tensors
 from normae.training.trainer import Record
 from normae.workflow.pretraining import draw_pretraining, pretraining_metrics
@@ -139,6 +140,24 @@ def test_a_bayesian_autoencoder_starts_a_bayesian_nae(tmp_path):
     other, _ = read_tensors(RunFolder(tmp_path / "bnae").model)
     name = next(name for name in one if name.startswith("rho."))
     assert (one[name] - other[name]).abs().max() < 0.01, "the widths go on from where they were"
+
+
+@pytest.mark.parametrize(
+    ("table", "settings"),
+    [
+        ("ensemble", {"members": 4}),
+        ("swag", {"snapshots": 3}),
+        ("laplace", {"events": 200, "inducing": 20, "rank": 5}),
+        ("bayesian", {}),
+    ],
+)
+def test_the_autoencoder_inside_any_kind_of_run_loads(tmp_path, table, settings):
+    """Of a posterior that comes after the training, the autoencoder has none."""
+    short = {"training__epochs": 1, "training__schedule": "constant", "data__train": 600, "evaluation__log_z_cells": 20}
+    assert train(structure(tiny(**short, **{table: settings})), tmp_path / "run")
+    model = normae.load(tmp_path / "run" / "pretrained")
+    assert isinstance(model, BayesianModel) == (table in ("ensemble", "bayesian"))
+    assert np.isfinite(model.score(np.zeros((3, 2)))).all()
 
 
 # --- minutes
