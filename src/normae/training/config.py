@@ -167,6 +167,28 @@ class SwagConfig:
 
 
 @dataclass(frozen=True)
+class ClassifierConfig:
+    """A supervised classifier of the two classes of jets, in place of an autoencoder; the paper's by default.
+
+    Args:
+        epochs: passes over the training sample; the weights of the lowest validation loss are kept.
+        batch: events of an update.
+        learning_rate: of Adam with its default parameters.
+        schedule: "constant", or "cosine" down to a hundredth of the learning rate.
+    """
+
+    epochs: int = 300
+    batch: int = 2048
+    learning_rate: float = 1e-3
+    schedule: Schedule = "constant"
+
+    def __post_init__(self) -> None:
+        _positive("classifier.epochs", self.epochs)
+        _positive("classifier.batch", self.batch)
+        _positive("classifier.learning_rate", self.learning_rate)
+
+
+@dataclass(frozen=True)
 class Schedules:
     """Everything that a trainer needs to know about how to train."""
 
