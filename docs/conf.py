@@ -24,7 +24,7 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "normae"
 html_show_sourcelink = False
-exclude_patterns = ["_build", "examples"]
+exclude_patterns = ["_build", "examples", "gallery_examples"]
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 napoleon_use_ivar = True
@@ -34,7 +34,7 @@ torch.set_num_threads(1)
 warnings.filterwarnings("error", module="normae")
 
 sphinx_gallery_conf = {
-    "examples_dirs": "examples",
+    "examples_dirs": "gallery_examples",
     "gallery_dirs": "gallery",
     "filename_pattern": "plot_",
     "within_subsection_order": "FileNameSortKey",

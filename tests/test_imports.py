@@ -8,7 +8,8 @@ import normae
 ROOT = Path(normae.__file__).parent
 FOUNDATION = ["errors", "files", "random", "tensors"]
 ROOMS = [
-    *FOUNDATION, "data", "jets", "networks", "energy", "sampling", "training", "inference", "estimator", "statistics",
+    *FOUNDATION, "data", "jets", "networks", "energy", "sampling", "training", "inference", "estimator", "export",
+    "statistics", "search",
     "figures", "report", "zoo", "runs", "config", "workflow", "bench", "cli",
 ]  # fmt: skip
 

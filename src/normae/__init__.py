@@ -11,14 +11,16 @@ from normae.errors import InputError, LogZDisagreement, LogZUnknown, TrainingDiv
 
 if TYPE_CHECKING:
     from normae.estimator import NormalizedAutoencoder
-    from normae.inference import BayesianModel, Model
+    from normae.inference import BayesianModel, Classifier, Model
     from normae.sampling import langevin
+    from normae.workflow.classifier import load_classifier
     from normae.workflow.loading import load
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BayesianModel",
+    "Classifier",
     "InputError",
     "LogZDisagreement",
     "LogZUnknown",
@@ -28,14 +30,17 @@ __all__ = [
     "__version__",
     "langevin",
     "load",
+    "load_classifier",
 ]
 
 _PLACES = {
     "BayesianModel": "normae.inference",
+    "Classifier": "normae.inference",
     "Model": "normae.inference",
     "NormalizedAutoencoder": "normae.estimator",
     "langevin": "normae.sampling",
     "load": "normae.workflow.loading",
+    "load_classifier": "normae.workflow.classifier",
 }
 
 

@@ -26,6 +26,7 @@ from normae.networks.bayesian import BayesianConfig
 from normae.sampling.config import SamplingConfig
 from normae.statistics import ClassifierSettings
 from normae.training.config import (
+    ClassifierConfig,
     EnsembleConfig,
     GuardConfig,
     PhaseConfig,
@@ -39,6 +40,13 @@ MOST_EVENTS = 1_000_000_000
 """A larger number is a slip of the hand."""
 
 
+CLASSIFIER_UNUSED = (
+    "start", "temperature", "pretraining", "training", "guard", "bayesian", "laplace", "ensemble", "swag", "sampling",
+    "log_z",
+)  # fmt: skip
+"""What only autoencoders have."""
+
+
 @dataclass(frozen=True)
 class DataConfig:
     """Where the training events come from: a toy density, a file, or jets; one of the three.
@@ -49,21 +57,24 @@ class DataConfig:
         columns: of the file, in this order; all of them where it is None.
         dataset: the array of an .npz file, the group or dataset of an HDF5 file, the tree of a ROOT file; not needed
             where there is no choice.
-        jets: the class of jets to train on; images of them are the events.
-        path: of the jets, a folder with the files train and test (.npz or .h5, jets or images), or one file that is
-            split; the environment variable NORMAE_JETS where it is None.
-        train: number of training events; 0 takes all of a file that are not held out for the test.
+        jets: the class of jets to train on; images of them are the events. "both" for a classifier, where the numbers
+            below are of each class.
+        path: of the jets, a folder with the files train, test and, for validation, val (.npz or .h5, jets or images),
+            or one file that is split; the environment variable NORMAE_JETS where it is None.
+        train: number of training events; 0 takes all of a file that are not held out for test and validation.
         test: number of test events, drawn apart from the training events.
+        validation: number of events, apart from both, at which the energy is watched during the training; 0 for none.
     """
 
     density: str | None = None
     file: str | None = None
     columns: tuple[str, ...] | None = None
     dataset: str | None = None
-    jets: Literal["qcd", "top"] | None = None
+    jets: Literal["qcd", "top", "both"] | None = None
     path: str | None = None
     train: int = 500_000
     test: int = 250_000
+    validation: int = 0
 
     def __post_init__(self) -> None:
         if sum(source is not None for source in (self.density, self.file, self.jets)) != 1:
@@ -81,6 +92,8 @@ class DataConfig:
         for name, value in (("train", self.train), ("test", self.test)):
             if not lowest <= value <= MOST_EVENTS:
                 raise InputError(f"data.{name}: expected {lowest} to {MOST_EVENTS} events, got {value}")
+        if not 0 <= self.validation <= MOST_EVENTS:
+            raise InputError(f"data.validation: expected 0 to {MOST_EVENTS} events, got {self.validation}")
 
 
 @dataclass(frozen=True)
@@ -93,6 +106,8 @@ class EvaluationConfig:
         log_z_cells: cells along each axis for log Z, over the bounds of the feature chain.
         long_factor: how much longer than the paper's recipe the feature chains of the second kind of samples are.
         classifier: the classifier test.
+        draws: weight draws of a Bayesian run on jets.
+        generated: jets to generate from a run on jets, on a CUDA device; a CPU needs a word of the user's.
     """
 
     grid: int = 500
@@ -100,8 +115,12 @@ class EvaluationConfig:
     log_z_cells: int = 1000
     long_factor: int = 10
     classifier: ClassifierSettings = field(default_factory=ClassifierSettings)
+    draws: int = 50
+    generated: int = 10_000
 
     def __post_init__(self) -> None:
+        if not 2 <= self.draws <= 1000 or not 0 <= self.generated <= MOST_EVENTS:
+            raise InputError("evaluation: expected 2 to 1000 draws and a number of generated jets of at least 0")
         if self.grid < 2 or not 0 < self.grid_limit < math.inf or self.long_factor < 1:
             raise InputError("evaluation: expected grid >= 2, a positive grid_limit and long_factor >= 1")
         if self.log_z_cells < 4 or self.log_z_cells % 2:
@@ -115,7 +134,10 @@ class Run:
     Args:
         bayesian, laplace, ensemble, swag: the posterior over weights, at most one of them: mean-field, trained with the
             network; of the linearized network, after the training; an ensemble; SWA-Gaussian.
+        start: a run folder or a name of the zoo whose autoencoder the NAE phase begins with, in place of a pretraining.
         log_z: log Z by annealed importance sampling when the training is over, for vector events that no grid serves.
+        classifier: train a supervised classifier of data.jets = "both", the encoder of `network` with one output, and
+            no autoencoder; of the other tables only [data], [network] and [evaluation] belong to it.
         threads: CPU threads of the commands on this run; 0 leaves it to torch. Small networks are about as fast with
             one thread, and much faster where the cores are shared.
     """
@@ -125,6 +147,7 @@ class Run:
     seed: int = 0
     device: str = "auto"
     threads: int = 0
+    start: str | None = None
     network: NetworkConfig = field(default_factory=NetworkConfig)
     temperature: TemperatureConfig = field(default_factory=TemperatureConfig)
     pretraining: PhaseConfig = field(default_factory=PhaseConfig)
@@ -136,6 +159,7 @@ class Run:
     swag: SwagConfig | None = None
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     log_z: AISConfig | None = None
+    classifier: ClassifierConfig | None = None
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
@@ -143,6 +167,7 @@ class Run:
             raise InputError(f"seed: expected a whole number of at least 0, got {self.seed}")
         if self.threads < 0:
             raise InputError(f"threads: expected a whole number of at least 0, got {self.threads}")
+        self._check_classifier()
         self._check_spaces()
         if len(self.posteriors) > 1:
             raise InputError(f"expected at most one posterior, got [{'] and ['.join(self.posteriors)}]")
@@ -158,6 +183,26 @@ class Run:
             raise InputError(
                 f"sampling.buffer: expected at least the batch of {batch} persistent chains, got {self.sampling.buffer}"
             )
+
+    def _check_classifier(self) -> None:
+        """A classifier needs both classes and an image network, and nothing of an autoencoder's training."""
+        if (self.data.jets == "both") != (self.classifier is not None):
+            raise InputError('classifier: expected data.jets = "both" with a [classifier] table, and only with it')
+        if self.classifier is None:
+            return
+        if self.network.kind != "conv" or self.network.spectral_norm or not self.data.validation:
+            raise InputError(
+                'classifier: expected network.kind = "conv" without spectral_norm, and data.validation of at least 1'
+            )
+        for name in self.unused:
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, str) or value != type(value)()):
+                raise InputError(f"{name}: a classifier has no such settings; leave them out")
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The keys that a run of this kind does not read."""
+        return () if self.classifier is None else CLASSIFIER_UNUSED
 
     @property
     def posteriors(self) -> list[str]:
@@ -310,7 +355,7 @@ def _toml_value(value: Any) -> str:
 def _lines(config: Any, where: str) -> list[str]:
     plain, tables = [], []
     for f in fields(config):
-        value = getattr(config, f.name)
+        value = None if f.name in getattr(config, "unused", ()) else getattr(config, f.name)
         if is_dataclass(value):
             tables += ["", f"[{where}{f.name}]", *_lines(value, f"{where}{f.name}.")]
         elif value is not None:

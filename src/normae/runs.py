@@ -8,7 +8,11 @@ metrics.json           final figures, each {"value": v, "error": e}
 provenance.json        versions, commit, seed, data hash, device, wall time
 figures/               each as SVG and PDF, with its numbers as CSV
 report.html
+pretrained/            the autoencoder that the NAE phase began with: a run folder of its own
+start.safetensors      of an autoencoder: the weights as a training holds them, for an NAE that starts there
 background.npz         scores of the held-out background, once something was scored
+scores.npz             jets: energies of the test sample, for every weight draw
+generated.npz          jets: observables of generated and of true jets
 """
 
 import fcntl
@@ -45,6 +49,10 @@ class RunFolder:
         self.figures = self.path / "figures"
         self.report = self.path / "report.html"
         self.background = self.path / "background.npz"
+        self.start = self.path / "start.safetensors"
+        self.pretrained = self.path / "pretrained"
+        self.scores = self.path / "scores.npz"
+        self.generated = self.path / "generated.npz"
 
     @classmethod
     def existing(cls, path: str | Path) -> "RunFolder":

@@ -55,7 +55,7 @@ def command_lines(page: Path) -> list[str]:
     found: list[str] = []
     for block in blocks(page):
         if block.language in ("", "bash", "sh", "console"):
-            found += block.text.splitlines()
+            found += re.sub(r"\\\n\s*", "", block.text).splitlines()
     text = prose(page)
     found += re.findall(r"^ {4}(normae .*)$", text, flags=re.M)
     found += [span for span in re.findall(r"`([^`\n]+)`", text) if " -" in span]

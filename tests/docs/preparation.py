@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from normae.config import structure
+import normae
+from normae.config import preset_path, read, structure
 from normae.workflow.train import train
 from tiny_run import tiny
 
@@ -25,11 +26,12 @@ def small_run(path: str, **changes: object) -> None:
     assert train(structure(tiny(training__epochs=1, **known, **changes)), path)
 
 
-def table(path: str, *columns: str) -> None:
+def table(path: str, *columns: str, seed: int = 0) -> None:
+    """A Parquet file with these columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     pq.write_table(pa.table({name: random.normal(size=300) for name in columns}), path)
 
 
@@ -67,12 +69,43 @@ def dual() -> Names:
     return {}
 
 
+def export() -> Names:
+    from normae.workflow.export import export_onnx
+
+    small_run("runs/mine")
+    export_onnx("runs/mine", "model.onnx")
+    rows = np.random.default_rng(0).normal(size=(100, 2))
+    fitted = normae.NormalizedAutoencoder(random_state=0, start_iterations=20, iterations=5).fit(rows)
+    return {"x": np.zeros((3, 2), dtype=np.float32), "estimator": fitted, "table": rows}
+
+
+def searches() -> Names:
+    columns = ["mass", "tau1"]
+    for seed, name in enumerate(("background", "signal")):
+        table(f"{name}.parquet", *columns, seed=seed)
+    data = {"file": "background.parquet", "columns": columns, "train": 0, "test": 200}
+    small_run("runs/mine", data=data)
+    return {"counts": None}
+
+
+def classifier() -> Names:
+    from normae import jets as package
+
+    settings = ["device=cpu", f"data.path={SAMPLE}", "data.train=60", "data.test=10", "data.validation=30",
+                "network.channels=2", "network.hidden=[8]", "classifier.epochs=1", "classifier.batch=20"]  # fmt: skip
+    assert train(read(preset_path("jets-paper-classifier"), settings), "runs/classifier")
+    return {"normae": normae, "x": package.images(package.read(SAMPLE, 3))}
+
+
 PREPARATIONS: dict[str, Callable[[], Names]] = {
     "README.md": readme,
     "docs/estimator.md": estimator,
     "docs/scoring.md": scoring,
     "docs/jets.md": jets,
     "docs/dual.md": dual,
+    "docs/export.md": export,
+    "docs/searches.md": searches,
+    "docs/jets-network.md": classifier,
 }
 
 QUICK_FIT = ("NormalizedAutoencoder(random_state=0)",
@@ -83,6 +116,7 @@ SMALLER: dict[str, list[tuple[str, str]]] = {
     "docs/estimator.md": [QUICK_FIT, ("sample(1000)", "sample(10)")],
     "docs/own-table.md": [QUICK_FIT],
     "docs/scoring.md": [('on_cluster("slurm", 40)', 'on_cluster("local", 1)')],
+    "docs/searches.md": [("pseudo_experiments(templates, 500)", "pseudo_experiments(templates, 5)")],
     "docs/dual.md": [("DualSettings(events=50_000)", "DualSettings(events=200, n_bootstrap=20)")],
 }
 """Text of a page and what is run instead of it: the same call, smaller."""

@@ -1,4 +1,4 @@
-"""Links between pages, to headings and to files of the repository lead somewhere; every page is in the table of contents."""
+"""Links to pages, headings and files of the repository lead somewhere; the table of contents has every page."""
 
 import re
 
@@ -23,7 +23,7 @@ def problem(page, target):
     path, _, anchor = target.partition("#")
     place = (page.parent / path).resolve() if path else page
     if re.match(r"gallery/", path):
-        place = DOCS / "examples" / (re.sub(r"^gallery/|\.html$", "", path) + ".py")
+        place = DOCS / "gallery_examples" / (re.sub(r"^gallery/|\.html$", "", path) + ".py")
         return None if path == "gallery/index" or place.is_file() else "no such example"
     if not place.exists():
         return "no such file"
@@ -49,7 +49,7 @@ def test_files_that_are_named_exist(page):
 
 
 def test_examples_link_to_pages():
-    for example in sorted((DOCS / "examples").glob("*.py")):
+    for example in sorted((DOCS / "gallery_examples").glob("*.py")):
         for target in re.findall(r":doc:`/([\w-]+)`", example.read_text(encoding="utf-8")):
             assert (DOCS / f"{target}.md").is_file(), f"{example.name}: {target}"
 

@@ -1,6 +1,7 @@
 """Bayesian runs end to end: train with each posterior, load, evaluate, coverage over trainings, and what is refused."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from normae.inference import BayesianModel
 from normae.workflow.coverage import coverage_of_group
 from normae.workflow.evaluate import evaluate
 from normae.workflow.linearize import linearize
+from normae.workflow.sources import bootstrapped, load_events
 from normae.workflow.train import train
 from tiny_run import tiny
 
@@ -63,6 +65,18 @@ def test_evaluate_draws_and_reports(runs, name):
         assert (runs / name / "figures" / f"{figure}.svg").is_file()
     assert CliRunner().invoke(app, ["report", str(runs / name)]).exit_code == 0
     assert "Coverage by region" in (runs / name / "report.html").read_text()
+
+
+def test_members_have_their_own_events_drawn_with_replacement():
+    events = load_events(structure(tiny()).data, 0)
+    first, second = (bootstrapped(events, seed).train for seed in (0, 1))
+    assert first.shape == events.train.shape
+    assert not torch.equal(first, second)
+    rows = {tuple(row) for row in events.train.tolist()}
+    drawn = {tuple(row) for row in first.tolist()}
+    assert drawn < rows
+    assert len(drawn) / len(rows) == pytest.approx(1 - math.exp(-1), abs=0.1)
+    assert torch.equal(bootstrapped(events, 0).train, first)
 
 
 def test_a_resumed_ensemble_is_the_same(tmp_path):

@@ -10,7 +10,7 @@ import torch
 
 import normae
 from normae.cli import main
-from normae.config import Run, read
+from normae.config import read
 from normae.errors import InputError
 from normae.inference import BayesianModel
 from normae.runs import RunFolder, read_tensors
@@ -18,26 +18,9 @@ from normae.training.trainer import Record
 from normae.workflow.sources import load_events
 from normae.workflow.train import train
 from plain_conv import PlainConv
+from tiny_jets import CONFIGS, SAMPLE, TINY, same, tiny_jets
 
-CONFIGS = Path(__file__).parents[2] / "configs"
-SAMPLE = Path(__file__).parents[1] / "jets" / "data" / "sample.npz"
-TINY = [
-    "device=cpu", "data.train=60", "data.test=20", "network.channels=2", "network.hidden=[8]", "pretraining.epochs=2",
-    "pretraining.batch=20", "training.epochs=1", "training.batch=10", "sampling.buffer=20", "sampling.latent.steps=2",
-    "sampling.feature.steps=2", "guard.log_every=2", "guard.checkpoint_every=2",
-    "guard.largest_gap=1e9",
-]  # fmt: skip
 PRESETS = ["jets-paper-qcd-nae", "jets-paper-top-nae", "jets-paper-qcd-bnae", "jets-paper-top-bnae"]
-
-
-def tiny_jets(preset: str, *changes: str) -> Run:
-    return read(CONFIGS / f"{preset}.toml", [*TINY, f"data.path={SAMPLE}", *changes])
-
-
-def same(a: Path, b: Path) -> bool:
-    first, second = (read_tensors(RunFolder(path).model) for path in (a, b))
-    assert first[1] == second[1]
-    return all(torch.equal(first[0][name], second[0][name]) for name in first[0] | second[0])
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +127,8 @@ def test_the_fast_energy_is_faster_than_the_network_as_written():
         (["data.path=nowhere.npz"], None, "nowhere.npz: no such file or folder of jets"),
         ([], ".", ".: expected a file train.npz or train.h5 in it"),
         (["data.jets=bottom"], None, "data.jets"),
-        ([f"data.path={SAMPLE}", "data.train=99"], None, "expected at least 119 qcd jets"),
+        ([f"data.path={SAMPLE}", "data.train=99"], None,
+         "expected at least 129 qcd jets for train = 99, test = 20 and validation = 10"),
     ],
 )  # fmt: skip
 def test_bad_jets_are_one_sentence_and_exit_code_2(monkeypatch, capsys, tmp_path, changes, environment, message):
@@ -167,13 +151,18 @@ def test_bad_jets_are_one_sentence_and_exit_code_2(monkeypatch, capsys, tmp_path
 def test_jets_from_a_folder_and_from_the_variable(tmp_path, monkeypatch):
     (tmp_path / "train.npz").symlink_to(SAMPLE)
     (tmp_path / "test.npz").symlink_to(SAMPLE)
+    (tmp_path / "val.npz").symlink_to(SAMPLE)
     monkeypatch.setenv("NORMAE_JETS", str(tmp_path))
-    config = read(CONFIGS / "jets-paper-top-nae.toml", ["data.train=30", "data.test=10"]).data
+    sizes = ["data.train=30", "data.validation=5"]
+    config = read(CONFIGS / "jets-paper-top-nae.toml", [*sizes, "data.test=10"]).data
     events = load_events(config, 0)
     assert events.train.shape == (30, 1, 40, 40)
     assert events.test.shape == (10, 1, 40, 40)
+    assert events.validation.shape == (5, 1, 40, 40)
     with pytest.raises(InputError, match="expected 101 top jets in test, got 100"):
-        load_events(read(CONFIGS / "jets-paper-top-nae.toml", ["data.train=30", "data.test=101"]).data, 0)
+        load_events(
+            read(CONFIGS / "jets-paper-top-nae.toml", ["data.train=30", "data.test=101", "data.validation=5"]).data, 0
+        )
 
 
 def test_one_file_is_split_by_the_seed():
@@ -181,5 +170,30 @@ def test_one_file_is_split_by_the_seed():
     a, b, c = (load_events(config, seed) for seed in (0, 0, 1))
     assert torch.equal(a.test, b.test)
     assert not torch.equal(a.test, c.test)
-    whole = torch.cat([a.train.dense(), a.test]).flatten(1)
-    assert len(whole.unique(dim=0)) == 80, "no jet is in both samples"
+    whole = torch.cat([a.train.dense(), a.test, a.validation.dense()]).flatten(1)
+    assert len(whole.unique(dim=0)) == 90, "no jet is in two samples"
+
+
+@pytest.mark.parametrize("kind", ["nae", "bnae"])
+@pytest.mark.parametrize("jets", ["qcd", "top"])
+def test_the_candidates_say_what_they_are_and_differ_by_what_they_say(kind, jets):
+    best, paper = (read(CONFIGS / f"jets-{name}-{jets}-{kind}.toml") for name in ("best", "paper"))
+    assert best.name == f"jets-best-{jets}-{kind}"
+    assert "NOT YET TRAINED" in (CONFIGS / f"{best.name}.toml").read_text()
+    for name in ("data", "network", "temperature", "guard"):
+        assert getattr(best, name) == getattr(paper, name), name
+    assert best.sampling.feature == paper.sampling.feature
+    assert (best.sampling.latent.noise, best.sampling.latent.adapt) == (None, 0.6)
+    assert best.training.negative_penalty == paper.training.negative_penalty
+
+
+def test_a_candidate_trains_and_its_latent_steps_adapt(tmp_path):
+    assert train(tiny_jets("jets-best-qcd-nae", "training.warmup=0"), tmp_path / "run")
+    _, header = read_tensors(RunFolder(tmp_path / "run").model)
+    assert header["step_sizes"][0] != pytest.approx(7.2e-5, rel=1e-3)
+    assert header["step_sizes"][1] == pytest.approx(3.6e-5, rel=1e-5)
+
+
+def test_the_temperature_of_jets_can_be_trained(tmp_path):
+    assert train(tiny_jets("jets-paper-qcd-nae", "temperature.trained=true"), tmp_path / "run")
+    assert normae.load(tmp_path / "run").temperature != pytest.approx(6e-7, rel=1e-5)

@@ -1,5 +1,6 @@
 """The commands of `normae`."""
 
+import json
 import logging
 import shlex
 from pathlib import Path
@@ -14,9 +15,13 @@ from rich.table import Table
 from normae import __version__
 from normae.cli import dual, jets
 from normae.cli.bench import bench
+from normae.cli.export import export
+from normae.cli.histogram import histogram
 from normae.cli.progress import TrainingDisplay
+from normae.cli.reproduce_jets import reproduce_jets
 from normae.cli.score import score
 from normae.cli.show import describe_run
+from normae.cli.temperature import temperature
 from normae.config import Run, read
 from normae.errors import InputError, Interrupted
 from normae.files import atomic_path
@@ -30,6 +35,9 @@ app.add_typer(jets.app, name="jets")
 app.command()(dual.dual)
 app.command()(bench)
 app.command()(score)
+app.command()(export)
+app.command()(histogram)
+app.command()(temperature)
 console = Console(quiet=launched_rank() > 0)
 
 
@@ -71,6 +79,7 @@ def parse_seeds(text: str | None) -> list[int] | None:
 
 
 Folder = Annotated[Path, typer.Argument(help="A run folder.", show_default=False)]
+JetData = Annotated[Path | None, typer.Option(help="Folder or file of jets; NORMAE_JETS where not given.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 
@@ -81,24 +90,29 @@ def train(
     override: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, any number of times.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds side by side, for example 0-7.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was stopped.")] = False,
+    start: Annotated[str | None, typer.Option(help="A finished autoencoder, in place of a pretraining.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes; --resume goes on.")] = None,
 ) -> None:
-    """Train a normalized autoencoder into a run folder."""
-    run = read(config, override or [])
+    """Train a normalized autoencoder, or a jet classifier, into a run folder."""
+    override = [*(override or []), *([] if start is None else [f"start={json.dumps(start)}"])]
+    run = read(config, override)
     use_threads(run)
     with TrainingDisplay(console) as display:
-        finished = train_run(run, out, parse_seeds(seeds), resume, display)
+        finished = train_run(run, out, parse_seeds(seeds), resume, display, minutes)
     if not finished:
-        raise Interrupted(f"stopped; the run is safe. Go on with: {_again(config, out, override or [], seeds)}")
+        raise Interrupted(f"stopped; the run is safe. Go on with: {_again(config, out, override, seeds, minutes)}")
     console.print(f"Trained: {out}. Next: normae evaluate {out}", soft_wrap=True)
 
 
-def _again(config: Path, out: Path, override: list[str], seeds: str | None) -> str:
+def _again(config: Path, out: Path, override: list[str], seeds: str | None, minutes: float | None) -> str:
     """The command that continues a training."""
     parts = ["normae", "train", str(config), "--out", str(out)]
     for change in override:
         parts += ["--set", change]
     if seeds is not None:
         parts += ["--seeds", seeds]
+    if minutes is not None:
+        parts += ["--minutes", f"{minutes:g}"]
     return shlex.join([*parts, "--resume"])
 
 
@@ -107,12 +121,16 @@ def evaluate(
     run: Folder,
     figures: Annotated[bool, typer.Option(help="Draw the figures too.")] = True,
     device: Device = "auto",
+    generated: Annotated[
+        int | None, typer.Option(help="Jets to generate; evaluation.generated on CUDA, none on a CPU.", min=0)
+    ] = None,
+    data: JetData = None,
 ) -> None:
-    """Compare a trained run with the density that it was trained on: metrics.json and figures/."""
+    """Compare a trained run with its density, or let it tag the other class of jets: metrics.json and figures/."""
     from normae.workflow.evaluate import evaluate as evaluate_run
 
     use_threads(read(RunFolder.existing(run).config))
-    metrics = evaluate_run(run, figures, device)
+    metrics = evaluate_run(run, figures, device, generated, data)
     table = Table("metric", "value", title=str(run))
     for name, metric in metrics.items():
         table.add_row(name, str(metric))
@@ -181,16 +199,24 @@ def sample(
 
 @app.command()
 def reproduce(
-    what: Annotated[str, typer.Argument(help="toy, bayes or dual", show_default=False)],
+    what: Annotated[str, typer.Argument(help="toy, bayes, dual or jets", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="Folder for runs, figures and table.")] = None,
     from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Train instead of using the zoo.")] = False,
     configs: Annotated[Path | None, typer.Option(help="Folder of other presets.")] = None,
     seed: Annotated[int, typer.Option(help="Of new trainings.")] = 0,
+    data: JetData = None,
+    generated: Annotated[int | None, typer.Option(help="Jets that each model generates.", min=0)] = None,
+    device: Device = "auto",
+    override: Annotated[list[str] | None, typer.Option("--set", help="Of new trainings on jets.")] = None,
 ) -> None:
     """Make the paper's figures and table again, theirs beside ours."""
     from normae.workflow import reproduce as work
 
     out = out or Path("runs") / f"reproduce-{what}"
+    if what == "jets":
+        settings = (data, from_scratch, configs, seed, device, generated, tuple(override or ()))
+        reproduce_jets(out, settings)
+        return
     with TrainingDisplay(console) as display:
         result = work.reproduce(what, out, from_scratch, configs, seed, display)
     table = Table(*work.header(result), title=work.SECTIONS[what].title)

@@ -16,10 +16,17 @@ console = Console()
 def dual(
     run_a: Annotated[str, typer.Argument(help="A: a run folder or a model of the zoo.", show_default=False)],
     run_b: Annotated[str, typer.Argument(help="B: a run folder or a model of the zoo.", show_default=False)],
-    data: Annotated[Path | None, typer.Option(help="A .npz file with x and labels, 1 for B and 0 for A.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="A .npz file with x and labels, 1 for B and 0 for A; a folder or file of jets.")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="A trained jet classifier, in place of one that is trained here.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder; dual/A-B where not given.")] = None,
     draws: Annotated[int | None, typer.Option(help="Weight draws of a Bayesian run; 100 where not given.")] = None,
-    events: Annotated[int, typer.Option(help="Of each density, drawn where there is no --data.")] = 100_000,
+    events: Annotated[
+        int, typer.Option(help="Of each density, drawn where there is no --data; most jets of each class.")
+    ] = 100_000,
     seed: Annotated[int, typer.Option(help="Gives all randomness.")] = 0,
     classifier: Annotated[bool, typer.Option(help="Train a classifier as a reference.")] = True,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -29,9 +36,9 @@ def dual(
     from normae.workflow.dual_judge import DualSettings
     from normae.workflow.dual_output import default_folder, notes
 
-    folder = output or default_folder(run_a, run_b, data)
+    folder = output or default_folder(run_a, run_b, data, reference)
     settings = DualSettings(events=events, draws=draws, seed=seed, classifier=classifier)
-    result = dual_runs(run_a, run_b, data, folder, settings, device)
+    result = dual_runs(run_a, run_b, data, folder, settings, device, reference)
     console.print(_table(result))
     for sentence in [*result.verdicts.values(), *notes(result)]:
         console.print(sentence, soft_wrap=True, highlight=False, markup=False)

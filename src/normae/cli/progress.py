@@ -5,7 +5,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from normae.training import PHASES, Happening, Record, Rollback, Trainer
+from normae.training import ClassifierTrainer, Happening, Record, Rollback, Trainer
 
 
 class TrainingDisplay:
@@ -34,12 +34,12 @@ class TrainingDisplay:
     ) -> None:
         self.progress.stop()
 
-    def __call__(self, trainer: Trainer, happening: Happening) -> None:
+    def __call__(self, trainer: Trainer | ClassifierTrainer, happening: Happening) -> None:
         if isinstance(happening, Rollback):
             self.console.print(f"Rolled back: {happening.reason}", soft_wrap=True)
         if not isinstance(happening, Record):
             return
-        total = trainer.iterations(PHASES.index(happening.phase))
+        total = trainer.length(happening.phase)
         numbers = describe(happening)
         if happening.phase not in self.tasks:
             self.tasks[happening.phase] = self.progress.add_task(happening.phase, total=total, numbers="")
@@ -53,7 +53,11 @@ class TrainingDisplay:
 def describe(record: Record) -> str:
     """The numbers of a record in one line; of several models, the first with the number of the others."""
     values = {name: column[0] for name, column in record.values.items()}
+    if "loss" in values:
+        return f"loss {values['loss']:.4g} validation {values['validation_loss']:.4g} best {values['best_loss']:.4g}"
     text = f"E+ {values['positive_energy']:.4g}"
+    if "validation_energy" in values:
+        text += f" validation {values['validation_energy']:.4g}"
     if "temperature" in values:
         text += (
             f" E- {values['negative_energy']:.4g} T {values['temperature']:.4g} "

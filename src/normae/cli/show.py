@@ -16,13 +16,17 @@ def describe_run(path: Path) -> str:
 
 def _describe(run: RunFolder) -> str:
     config = read(run.config)
+    source = config.data.density or config.data.file or f"jets ({config.data.jets})"
     lines = [
         f"{run.path}: {config.name}, seed {config.seed}",
-        f"  data           {config.data.density or config.data.file}, {config.data.train} training events",
-        f"  latent chain   {config.sampling.latent.describe()}",
-        f"  feature chain  {config.sampling.feature.describe()}",
-        f"  state          {_state(run, config)}",
+        f"  data           {source}, {config.data.train} training events",
     ]
+    if config.classifier is None:
+        lines += [
+            f"  latent chain   {config.sampling.latent.describe()}",
+            f"  feature chain  {config.sampling.feature.describe()}",
+        ]
+    lines.append(f"  state          {_state(run, config)}")
     if run.provenance.is_file():
         facts = run.read_provenance()
         lines.append(f"  trained on     {facts['device']} in {facts['wall_seconds']} s, backend {facts['backend']}")
@@ -40,5 +44,7 @@ def _state(run: RunFolder, config: Run) -> str:
         return "begun; continue with normae train ... --resume"
     last = history[-1]
     epochs = config.pretraining.epochs if last["phase"] == "pretraining" else config.training.epochs
+    if config.classifier is not None:
+        epochs = config.classifier.epochs
     done = float(last.get("epoch", 0.0))
     return f"{last['phase']}, epoch {done:.1f} of {epochs}; continue with normae train ... --resume"

@@ -2,6 +2,7 @@
 
 from normae.data.arrays import check_events, read_events
 from normae.data.images import SparseEvents
+from normae.data.linear import linear_errors
 from normae.data.splits import split
 from normae.data.tables import Table, open_table, read_table
 from normae.data.toys import DENSITIES, Density, GaussianMixture, Ring, Spiral, one_gaussian, two_gaussians
@@ -15,6 +16,7 @@ __all__ = [
     "Spiral",
     "Table",
     "check_events",
+    "linear_errors",
     "one_gaussian",
     "open_table",
     "read_events",

@@ -2,31 +2,52 @@
 
 from normae.figures.bars import speed_bars
 from normae.figures.coverage import Curve, coverage_by_region_maps, coverage_curves, pull_histogram, region_coverage
-from normae.figures.curves import training_curves
+from normae.figures.curves import pretraining_curve, training_curves
+from normae.figures.jets import (
+    ClassHistogram,
+    ObservableSample,
+    RocCurve,
+    energy_histograms,
+    loss_curves,
+    observable_panels,
+    picture_rows,
+    roc_curves,
+    training_energies,
+)
 from normae.figures.likelihood import likelihood_correlation
 from normae.figures.maps import density_map, deviation_map, region_map
 from normae.figures.marginals import marginal
 from normae.figures.ratios import Contours, RatioSample, ratio_correlation, ratio_histograms, ratio_outside_map
 from normae.figures.reliability import reliability_diagram
 from normae.figures.style import PANEL, REGION_COLOURS, figure_style, new_figure
+from normae.figures.temperature import component_temperatures, slope_against_temperature, temperature_estimates
 from normae.figures.uncertainty import colour_limits, field_map, uncertainty_maps
 
 __all__ = [
     "PANEL",
     "REGION_COLOURS",
+    "ClassHistogram",
     "Contours",
     "Curve",
+    "ObservableSample",
     "RatioSample",
+    "RocCurve",
     "colour_limits",
+    "component_temperatures",
     "coverage_by_region_maps",
     "coverage_curves",
     "density_map",
     "deviation_map",
+    "energy_histograms",
     "field_map",
     "figure_style",
     "likelihood_correlation",
+    "loss_curves",
     "marginal",
     "new_figure",
+    "observable_panels",
+    "picture_rows",
+    "pretraining_curve",
     "pull_histogram",
     "ratio_correlation",
     "ratio_histograms",
@@ -34,7 +55,11 @@ __all__ = [
     "region_coverage",
     "region_map",
     "reliability_diagram",
+    "roc_curves",
+    "slope_against_temperature",
     "speed_bars",
+    "temperature_estimates",
     "training_curves",
+    "training_energies",
     "uncertainty_maps",
 ]

@@ -41,6 +41,27 @@ def training_curves(axes: Sequence[Axes], records: Sequence[Mapping[str, Any]]) 
     return axes
 
 
+LEVEL_STYLES = (("0.35", ":"), ("0.35", "--"), ("0.35", "-."))
+
+
+def pretraining_curve(ax: Axes, epoch: Array, train: Array, held: Array, levels: Mapping[str, float]) -> Axes:
+    """The reconstruction error of an autoencoder during its pretraining, against that of simpler models.
+
+    Args:
+        epoch, train, held: with shape (N,) each; the errors are those of training events and of validation events.
+        levels: errors of other models by name, drawn as horizontal lines.
+    """
+    if not len(epoch) == len(train) == len(held) > 0:
+        raise InputError(f"expected errors of one length, got {len(epoch)}, {len(train)} and {len(held)}")
+    _line(ax, epoch, train, "tab:blue", "training")
+    _line(ax, epoch, held, "tab:red", "validation")
+    for (name, value), (colour, style) in zip(levels.items(), LEVEL_STYLES, strict=False):
+        ax.axhline(value, color=colour, linestyle=style, linewidth=1.2, label=name)
+    ax.set(xlabel="epoch of the pretraining", ylabel="mean squared error", yscale="log", xlim=(0, float(epoch[-1])))
+    ax.legend()
+    return ax
+
+
 def _column(records: Sequence[Mapping[str, Any]], name: str) -> Array:
     """The values of `name` with shape (N,), NaN where a record has none."""
     values = (record.get(name) for record in records)

@@ -76,9 +76,9 @@ def new_figure(
     return figure, axes
 
 
-def colour_bar(ax: Axes, drawn: Any, label: str) -> Any:
-    """A colour bar on the right, exactly as high as the axes."""
-    return ax.figure.colorbar(drawn, cax=ax.inset_axes((1.03, 0.0, 0.05, 1.0)), label=label)
+def colour_bar(ax: Axes, drawn: Any, label: str, width: float = 0.05) -> Any:
+    """A colour bar on the right, exactly as high as the axes, and `width` times as wide."""
+    return ax.figure.colorbar(drawn, cax=ax.inset_axes((1 + 0.6 * width, 0.0, width, 1.0)), label=label)
 
 
 def square(ax: Axes, low: float, high: float) -> Axes:

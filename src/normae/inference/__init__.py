@@ -2,16 +2,20 @@
 
 from normae.inference.ais import AISConfig, AISResult, GaussianBase, ais_log_z, fit_base
 from normae.inference.bayesian import BayesianModel
+from normae.inference.classifier import Classifier
 from normae.inference.exact import grid_draws
 from normae.inference.laplace import Laplace, LaplaceConfig, LaplacePosterior, fit_laplace
 from normae.inference.log_z import LogZ, cell_centres, evaluate_in_chunks, grid_log_z, grid_points
 from normae.inference.model import Model
 from normae.inference.posterior import Ensemble, MeanField, Posterior, Swag
+from normae.inference.temperature import Curvature, curvature, curvature_along
 
 __all__ = [
     "AISConfig",
     "AISResult",
     "BayesianModel",
+    "Classifier",
+    "Curvature",
     "Ensemble",
     "GaussianBase",
     "Laplace",
@@ -24,6 +28,8 @@ __all__ = [
     "Swag",
     "ais_log_z",
     "cell_centres",
+    "curvature",
+    "curvature_along",
     "evaluate_in_chunks",
     "fit_base",
     "fit_laplace",

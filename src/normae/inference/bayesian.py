@@ -97,7 +97,7 @@ class BayesianModel(Model):
         log_z = torch.from_numpy(self.log_z_draws(n, seed))[:, None]
         return self._draws(x, n, seed, lambda energy, temperature: -energy / temperature - log_z.to(energy))
 
-    def _draw_set(self, n: int, seed: int) -> Draws:
+    def draw_set(self, n: int, seed: int) -> Draws:
         """The draws of a seed, kept: they hold what is the same for every batch of events."""
         if n < 1:
             raise InputError(f"n: expected at least 1 draw, got {n}")
@@ -106,7 +106,7 @@ class BayesianModel(Model):
         return self._kept[n, seed]
 
     def _draws(self, x: Any, n: int, seed: int, function: Callable[[Tensor, Tensor], Tensor]) -> Any:
-        draws = self._draw_set(n, seed)
+        draws = self.draw_set(n, seed)
         temperature = draws.temperature[:, None]
         if isinstance(x, Tensor):
             return function(draws.energies(self._check(x)), temperature)

@@ -19,6 +19,9 @@ from normae.networks.bayesian import split_decoder, width
 from normae.networks.mlp import MLP
 from normae.networks.parameters import call, prefixed
 
+CONVOLVED = 32
+"""Events whose pictures of all draws are in memory at once: 10 MB for 50 draws of 40 x 40 pixels."""
+
 
 class Draws(Protocol):
     """n weight draws; `temperature` has shape (n,)."""
@@ -90,8 +93,24 @@ class WeightDraws:
         if isinstance(layer, torch.nn.Linear):
             out = torch.einsum("nh,koh->kno", hidden, last["weight"]) + last["bias"][:, None]
             return (x[None] - out).square().mean(-1)
+        if type(layer) is torch.nn.Conv2d and layer.groups == 1:
+            return _convolved_energies(layer, last, hidden, x)
         each = ({name: value[k : k + 1] for name, value in last.items()} for k in range(self.n))
         return torch.stack([mean_square(x - call(layer, own, hidden)) for own in each])
+
+
+def _convolved_energies(layer: torch.nn.Conv2d, last: Mapping[str, Tensor], hidden: Tensor, x: Tensor) -> Tensor:
+    """E of n draws of a convolution, with shape (n, N): all draws as the channels of one, some events at a time."""
+    weight, bias = last["weight"], last["bias"]
+    draws, channels = max(len(weight), len(bias)), weight.shape[1]
+    kernels = weight.expand(draws, *weight.shape[1:]).flatten(0, 1)
+    offsets = bias.expand(draws, channels).flatten()
+    found = []
+    for h, event in zip(torch.split(hidden, CONVOLVED), torch.split(x, CONVOLVED), strict=True):
+        out = torch.nn.functional.conv2d(h, kernels, offsets, layer.stride, layer.padding, layer.dilation)
+        out = out.unflatten(1, (draws, channels)) - event[:, None]
+        found.append(out.square().flatten(2).mean(-1).T)
+    return torch.cat(found, dim=1)
 
 
 class MeanField:
@@ -237,15 +256,14 @@ class MixedDraws:
 
 
 class Ensemble:
-    """What one more model would be, after K models trained apart, around their mean score:
+    """Around the mean score of K models trained apart, with their spread:
 
         s_k = s + r_k sum_j xi_kj (s_j - s) / sqrt(K - 1),    s = sum_j s_j / K,    xi ~ N(0, 1),
-        r_k = sqrt((1 + 1/K) (K - 1) / chi^2_k),    chi^2 with K - 1 degrees of freedom.
+        r_k = sqrt((K - 1) / chi^2_k),    chi^2 with K - 1 degrees of freedom.
 
-    Without r the draws have the mean and the covariance of the members. Both are estimates from K of them, and r makes
-    the draws their predictive distribution, Student's t: it covers one more Gaussian model as often as it says, for any
-    K. A draw is an energy: scores mixed with weights that add up to one. It costs what K members cost, however many the
-    draws.
+    Without r the draws have the mean and the covariance of the members. The covariance is an estimate from K of them,
+    and r makes the draws Student's t, which allows for that. A draw is an energy: scores mixed with weights that add up
+    to one. It costs what K members cost, however many the draws.
 
     Args:
         members: weights by name, with shape (K, *parameter).
@@ -266,7 +284,6 @@ class Ensemble:
         count = len(self.temperatures)
         normal = torch.randn(n, 2 * count - 1, generator=generator, device=generator.device).to(self.temperatures)
         noise, chi_square = normal[:, :count], normal[:, count:].square().sum(1, keepdim=True)
-        spread = ((1 + 1 / count) / chi_square).sqrt()
-        mixture = 1 / count + spread * (noise - noise.mean(1, keepdim=True))
+        mixture = 1 / count + chi_square.rsqrt() * (noise - noise.mean(1, keepdim=True))
         centre = float(self.temperatures.mean())
         return MixedDraws(self.autoencoder, self.members, self.temperatures, mixture, centre)

@@ -39,6 +39,10 @@ class SpectralNorm:
         self.sizes = [size for shape in shapes for size in (shape[0], int(torch.Size(shape[1:]).numel()))]
         self.member = self._membership(weights)
         self.vectors = normal((len(weights), sum(self.sizes)), generators, weights)
+        self.settle(weights)
+
+    def settle(self, weights: Tensor) -> None:
+        """The power iterations that weights (S, P) need which u and v do not know yet."""
         for _ in range(FIRST_ITERATIONS):
             self.iterate(weights)
 

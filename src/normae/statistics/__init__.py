@@ -1,6 +1,6 @@
 """Measures of a learned density against a known one: pure functions of arrays, each number with its error."""
 
-from normae.statistics.auc import auc, ideal_auc_from_kl
+from normae.statistics.auc import auc, auc_difference, ideal_auc_from_kl
 from normae.statistics.calibration import (
     CalibrationError,
     IsotonicRecalibration,
@@ -40,6 +40,7 @@ from normae.statistics.density import (
     relative_deviation,
     share_within,
 )
+from normae.statistics.distance import wasserstein, wasserstein_halves
 from normae.statistics.dual import (
     BinnedResiduals,
     DualRule,
@@ -74,6 +75,17 @@ from normae.statistics.posterior import (
     pulls,
     relative_density_check,
 )
+from normae.statistics.roc import background_efficiency, rejection
+from normae.statistics.temperature import (
+    Equipartition,
+    SlopeLine,
+    SlopePoint,
+    configurational_temperature,
+    equipartition,
+    next_temperature,
+    slope_line,
+    unit_slope_temperature,
+)
 
 __all__ = [
     "REGION_EDGES",
@@ -83,6 +95,7 @@ __all__ = [
     "ClassifierSettings",
     "CoverageBand",
     "DualRule",
+    "Equipartition",
     "Estimate",
     "IsotonicRecalibration",
     "LabelsMissing",
@@ -99,9 +112,13 @@ __all__ = [
     "Recalibration",
     "RelativeDensityCheck",
     "Reliability",
+    "SlopeLine",
+    "SlopePoint",
     "TooFewDraws",
     "Verdict",
     "auc",
+    "auc_difference",
+    "background_efficiency",
     "balanced_pearson",
     "binned_residuals",
     "calibration_error",
@@ -109,6 +126,7 @@ __all__ = [
     "classifier_test",
     "compare_ratios",
     "confidence_levels",
+    "configurational_temperature",
     "coverage",
     "coverage_by_region",
     "coverage_over_trainings",
@@ -118,6 +136,7 @@ __all__ = [
     "density_mean_and_std",
     "density_pulls",
     "equal_count_edges",
+    "equipartition",
     "fit_isotonic",
     "fit_line",
     "fit_platt",
@@ -130,6 +149,7 @@ __all__ = [
     "largest_level",
     "log_mean_density",
     "mean_and_std",
+    "next_temperature",
     "pair_histogram",
     "pair_lines",
     "pair_mean_and_std",
@@ -139,11 +159,16 @@ __all__ = [
     "quantile_intervals",
     "ratio_histogram",
     "regions",
+    "rejection",
     "relative_density_check",
     "relative_deviation",
     "reliability",
     "share_outside",
     "share_within",
+    "slope_line",
     "train_ratio_classifier",
+    "unit_slope_temperature",
     "verdict",
+    "wasserstein",
+    "wasserstein_halves",
 ]

@@ -33,6 +33,22 @@ def auc(positive_scores: ArrayLike, negative_scores: ArrayLike) -> Estimate:
     return Estimate(float(above.mean()), math.sqrt(float(variance)))
 
 
+def auc_difference(
+    positive_first: ArrayLike, negative_first: ArrayLike, positive_second: ArrayLike, negative_second: ArrayLike
+) -> Estimate:
+    """AUC of a first score minus that of a second score of the same events, in the same order.
+
+    The error is DeLong's with the covariance of the two: Var(V - V')/m + Var(W - W')/n.
+    """
+    pairs = [
+        _row_means(as_vector(positive, "positive_scores", least=2), as_vector(negative, "negative_scores", least=2))
+        for positive, negative in ((positive_first, negative_first), (positive_second, negative_second))
+    ]
+    above, below = (first - second for first, second in zip(*pairs, strict=True))
+    variance = np.var(above, ddof=1) / above.size + np.var(below, ddof=1) / below.size
+    return Estimate(float(above.mean()), math.sqrt(float(variance)))
+
+
 def _row_means(positive: Array, negative: Array) -> tuple[Array, Array]:
     """For each positive the share of negatives below it, (M,), and for each negative that of positives above, (N,)."""
     from scipy.stats import rankdata  # here, since scipy.stats takes a second to import

@@ -1,6 +1,8 @@
 """One loop for autoencoder pretraining and NAE training; it yields what happened, and the caller writes."""
 
+from normae.training.classifier import ClassifierTrainer
 from normae.training.config import (
+    ClassifierConfig,
     EnsembleConfig,
     GuardConfig,
     PhaseConfig,
@@ -14,6 +16,8 @@ from normae.training.trainer import PHASES, Checkpoint, Happening, Record, Rollb
 __all__ = [
     "PHASES",
     "Checkpoint",
+    "ClassifierConfig",
+    "ClassifierTrainer",
     "EnsembleConfig",
     "GuardConfig",
     "Happening",

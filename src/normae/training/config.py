@@ -131,13 +131,16 @@ class GuardConfig:
 
 @dataclass(frozen=True)
 class EnsembleConfig:
-    """Models that differ in their initial weights, order of events and chains, trained side by side on the same events.
+    """Models that differ in their initial weights, order of events and chains, trained side by side.
 
     Args:
         members: how many; fewer than four do not tell their own spread.
+        bootstrap: each is trained on as many events drawn with replacement, so that their spread has that of other
+            samples in it; without, all have the same events, and the spread is that of the training alone.
     """
 
     members: int = 8
+    bootstrap: bool = True
 
     def __post_init__(self) -> None:
         if self.members < 4:
@@ -161,6 +164,28 @@ class SwagConfig:
             raise InputError(
                 f"swag: expected at least 2 snapshots over a share in (0, 1], got {self.snapshots} and {self.share}"
             )
+
+
+@dataclass(frozen=True)
+class ClassifierConfig:
+    """A supervised classifier of the two classes of jets, in place of an autoencoder; the paper's by default.
+
+    Args:
+        epochs: passes over the training sample; the weights of the lowest validation loss are kept.
+        batch: events of an update.
+        learning_rate: of Adam with its default parameters.
+        schedule: "constant", or "cosine" down to a hundredth of the learning rate.
+    """
+
+    epochs: int = 300
+    batch: int = 2048
+    learning_rate: float = 1e-3
+    schedule: Schedule = "constant"
+
+    def __post_init__(self) -> None:
+        _positive("classifier.epochs", self.epochs)
+        _positive("classifier.batch", self.batch)
+        _positive("classifier.learning_rate", self.learning_rate)
 
 
 @dataclass(frozen=True)

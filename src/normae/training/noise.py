@@ -92,6 +92,14 @@ class WeightNoise:
         views = {name: view[0] for name, view in self.layout.views(spread[None]).items()}
         return named | {f"rho.{name}": view for name, view in views.items() if not view.isnan().any()}
 
+    def row(self, tensors: dict[str, Tensor]) -> Tensor:
+        """The inverse of `tensors`, (P + B,)."""
+        means = [tensors[name].reshape(-1) for name in self.layout.names]
+        if self.config is None:
+            return torch.cat(means)
+        names = [name for name in self.layout.names if f"rho.{name}" in tensors]
+        return torch.cat([*means, *(tensors[f"rho.{name}"].reshape(-1) for name in names)])
+
     def decode(self, row: Tensor, z: Tensor, generators: Generators) -> Tensor:
         """Events from latent points (S * N, d_z), with local reparameterization of the last layer."""
         mean = prefixed(self.layout.views(self.mean(row)), "decoder.")

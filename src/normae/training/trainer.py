@@ -35,6 +35,8 @@ from normae.training.parallel import Group
 from normae.training.samples import Samples
 
 PHASES = ("pretraining", "training")
+VALIDATION_ROWS = 2048
+"""Of the validation sample that are dense at a time."""
 
 
 class Record(NamedTuple):
@@ -77,6 +79,7 @@ class Trainer:
         seeds: one seed for each model.
         device: where to train.
         group: the processes that train together; each takes its part of the events, of the batch and of the buffer.
+        validation: samples at which the energy is watched, S of one shape; each process takes all of them.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Trainer:
         seeds: Sequence[int],
         device: torch.device,
         group: Group | None = None,
+        validation: Sequence[Tensor] | Sequence[SparseEvents] | None = None,
     ) -> None:
         self.group = group = group or Group()
         self.architecture = deepcopy(autoencoders[0]).to(device)  # its fixed matrices must be where the events are
@@ -97,6 +101,7 @@ class Trainer:
         self.members = len(autoencoders)
         self.noise = WeightNoise(self.layout, schedules.bayesian, self.architecture, device)
         self.data = Samples(self._part(data), device)
+        self.validation = None if validation is None else Samples(validation, device)
         self.generators = [stream(seed, self._named("chain"), device) for seed in seeds]
         weights = self.layout.flatten(autoencoders).to(device)
         self.spectral: SpectralNorm | None = None
@@ -182,6 +187,10 @@ class Trainer:
         n = self.data.size
         return config.epochs * (n // min(config.batch // self.group.size, n))
 
+    def length(self, phase: str) -> int:
+        """Number of iterations of the phase called `phase`."""
+        return self.iterations(PHASES.index(phase))
+
     @property
     def finished(self) -> bool:
         return self.phase >= len(PHASES)
@@ -241,6 +250,24 @@ class Trainer:
     def snapshot(self) -> dict[str, Tensor]:
         """A copy of `state()`."""
         return {name: tensor.clone() for name, tensor in self.state().items()}
+
+    # --- another training's start
+
+    def start(self) -> dict[str, Tensor]:
+        """Copies of what an NAE training can begin with: rows of weights (S, P + B), not yet divided by their singular
+        values, and the vectors of the spectral normalization (S, V), where there is one."""
+        parts = {"weights": self.weights} | ({"spectral": self.spectral.vectors} if self.spectral is not None else {})
+        return {name: tensor.clone() for name, tensor in parts.items()}
+
+    def begin_with(self, start: dict[str, Tensor]) -> None:
+        """Enter the NAE phase with what `start()` of a pretraining gave; without vectors they are found anew."""
+        with torch.no_grad():
+            self.weights.copy_(start["weights"])
+            if self.spectral is not None and "spectral" in start:
+                self.spectral.vectors.copy_(start["spectral"])
+            elif self.spectral is not None:
+                self.spectral.settle(self.weights)
+        self._enter(1)
 
     # --- the loop
 
@@ -436,7 +463,20 @@ class Trainer:
     def _record(self) -> Record:
         record = self._means()
         self.sums.zero_()
+        if self.validation is not None:
+            record.values["validation_energy"] = self._validate(self.validation)
         return record
+
+    @torch.no_grad()
+    def _validate(self, samples: Samples) -> list[float]:
+        """The mean energy of each model's validation sample, at the mean weights of a Bayesian one."""
+        energy = self._energy(self.noise.mean(self.weights))
+        total = torch.zeros(self.members, dtype=torch.float64, device=self.device)
+        for rows in torch.split(torch.arange(samples.size, device=self.device), VALIDATION_ROWS):
+            each = energy(samples.take(rows.expand(self.members, -1)))
+            total += each.reshape(self.members, -1).double().sum(1)
+        means: list[float] = (total / samples.size).tolist()
+        return means
 
     def _means(self) -> Record:
         """Means over the window so far."""
@@ -505,11 +545,15 @@ class Trainer:
 
     # --- the result
 
-    def result(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows of weights and rho (S, P + B), temperatures (S,) and step sizes (2, S), averaged where asked for."""
-        if self.schedules.swag is not None:
+    def result(self, last: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows of weights and rho (S, P + B), temperatures (S,) and step sizes (2, S), averaged where asked for.
+
+        Args:
+            last: the weights as they are now, as of an autoencoder before its NAE phase.
+        """
+        if self.schedules.swag is not None and not last:
             return self.snapshots.mean(1), self.average_log_temperature.exp().flatten(), self.log_sizes.exp()
-        averaged = self.schedules.training.average > 0
+        averaged = self.schedules.training.average > 0 and not last
         weights = self.average if averaged else self.weights
         log_temperature = self.average_log_temperature if averaged else self.log_temperature
         if self.spectral is not None:

@@ -34,6 +34,7 @@ from normae.statistics import (
 )
 from normae.workflow.evaluate import DensityTest
 from normae.workflow.posterior import PosteriorTest
+from normae.workflow.pretraining import draw_pretraining
 
 Test = DensityTest | PosteriorTest
 
@@ -159,6 +160,7 @@ def _draw_density(run: RunFolder, test: DensityTest) -> None:
 
 
 def _draw_training(run: RunFolder) -> None:
+    draw_pretraining(run)
     records = [line for line in run.read_history() if line.get("phase") == "training" and "rollback" not in line]
     if not records:
         return

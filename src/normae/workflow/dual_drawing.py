@@ -23,12 +23,12 @@ from normae.inference import grid_points
 from normae.report import save_figure
 from normae.statistics import BinnedResiduals, DualRule
 from normae.statistics.arrays import Array
-from normae.workflow.dual_judge import DualResult
+from normae.workflow.dual_judge import DualResult, fitted_shift
 from normae.workflow.dual_reference import ClassifierReference
 
 COLOURS = ("tab:blue", "tab:green")
 """Of A and B."""
-CHOICES = {"c0": "$C = 0$", "log_z": r"$C$ from $\log\, Z$"}
+CHOICES = {"c0": "$C = 0$", "log_z": r"$C$ from $\log\, Z$", "fit": "$C$ fitted"}
 INDEX = {"true": "true", "classifier": "class"}
 FIGURES = ("correlation-true", "correlation-classifier", "outside", "distributions", "residuals", "reliability")
 """All that there can be."""
@@ -44,18 +44,21 @@ def draw_dual(result: DualResult, folder: Path) -> list[str]:
             names.append(_draw_outside(result, folder))
         names += [_draw_distributions(result, folder), _draw_residuals(result, folder)]
         if result.classifier is not None:
-            names.append(_draw_reliability(result.classifier, folder))
+            names.append(draw_reliability(result.classifier, folder))
     return names
 
 
 def _draw_correlation(result: DualResult, name: str, folder: Path) -> str:
     found, labels = result.against[name], result.sample.labels
-    figure, axes = new_figure(1, len(result.ratios))
-    everything = np.concatenate([found.log_ratio, *result.ratios.values()])
+    ratios = dict(result.ratios)
+    if result.constant is None:
+        ratios["fit"] = ratios["c0"] + fitted_shift(found.log_ratio, ratios["c0"], labels)
+    figure, axes = new_figure(1, len(ratios))
+    everything = np.concatenate([found.log_ratio, *ratios.values()])
     margin = 0.03 * float(np.ptp(everything))
     span = float(everything.min()) - margin, float(everything.max()) + margin
-    for ax, (choice, ratio) in zip(axes[0], result.ratios.items(), strict=True):
-        comparison = found.comparisons[choice]
+    for ax, (choice, ratio) in zip(axes[0], ratios.items(), strict=True):
+        comparison = found.comparisons.get(choice, found.best)
         text = f"Pearson {comparison.pearson.value:.4f}\n$m$ = {comparison.line.slope.value:.3f}"
         ratio_correlation(ax, found.log_ratio, ratio, labels, result.settings.limit, INDEX[name], text=text, span=span)
         ax.set_title(CHOICES[choice])
@@ -157,7 +160,8 @@ def _residuals(ax: Axes, residuals: BinnedResiduals, rule: DualRule, index: str)
     )  # fmt: skip
 
 
-def _draw_reliability(found: ClassifierReference, folder: Path) -> str:
+def draw_reliability(found: ClassifierReference, folder: Path) -> str:
+    """The reliability diagram as trained and as corrected; the figure's name."""
     figure, axes = new_figure(2, 1, height_ratios=(3, 1), sharex=True)
     shown = [("as trained", found.before, "tab:gray", "s")]
     if found.method != "none":

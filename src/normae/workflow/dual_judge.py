@@ -47,6 +47,7 @@ from normae.statistics import (
     verdict,
 )
 from normae.statistics.arrays import Array
+from normae.statistics.labels import balanced_weights
 from normae.workflow.dual_reference import ClassifierReference
 from normae.workflow.dual_sample import Labelled
 
@@ -159,7 +160,8 @@ class DualResult:
         ratios: the central log r by the choice of C, "c0" and "log_z", with shape (N,).
         constant: log Z_A - log Z_B, where known.
         against: by the name of the reference, "true" and "classifier", the first being the one to believe.
-        distributions: by the choice of C, against the first reference.
+        distributions: by the choice of C, against the first reference; where log Z is not known, with "fit" too, the C
+            of a line of slope 1.
         densities: the two true densities, where known.
         classifier: the supervised reference, where there is one.
         metrics: every number with its error, by name.
@@ -227,6 +229,10 @@ def judge(
     }
     first = next(iter(references.values()))
     distributions = {choice: _distribution(choice, first, sample, a, b, ratios, settings) for choice in ratios}
+    if constant is None:
+        shift = fitted_shift(first, central, sample.labels)
+        shifted, moved = {"c0": central + shift}, b._replace(rows=b.rows + np.float32(shift))
+        distributions["fit"] = _distribution("c0", first, sample, a, moved, shifted, settings)
     found = DualResult(
         (a.name, b.name), sample, ratios, constant, against, distributions, densities, classifier, {}, settings
     )
@@ -239,6 +245,11 @@ def true_ratio(a: Density, b: Density, sample: Labelled) -> Array:
     x = torch.from_numpy(sample.x).double()
     ratio: Array = (b.log_prob(x) - a.log_prob(x)).numpy()
     return ratio
+
+
+def fitted_shift(reference: Array, ratio: Array, labels: NDArray[np.bool_]) -> float:
+    """The C that a line of slope 1 has: the mean of reference minus model, both classes with the same weight."""
+    return float((reference - ratio) @ balanced_weights(labels))
 
 
 def _constant(a: Side, b: Side) -> Estimate | None:
@@ -305,9 +316,10 @@ def _rejudge(
         return binned_residuals(reference[inside], ratio[inside], labels[inside], whole.line, rule.bins)
 
     residuals = residuals_of(classifier.log_ratio)
-    scatter = np.std([residuals_of(member).residual for member in classifier.members], axis=0, ddof=1)
-    residuals = residuals._replace(error=np.hypot(residuals.error, scatter))
-    spread = math.hypot(spread, member_slopes(classifier, ratio, labels).std(ddof=1))
+    if len(classifier.members) > 1:  # one classifier says nothing about its own error
+        scatter = np.std([residuals_of(member).residual for member in classifier.members], axis=0, ddof=1)
+        residuals = residuals._replace(error=np.hypot(residuals.error, scatter))
+        spread = math.hypot(spread, member_slopes(classifier, ratio, labels).std(ddof=1))
     return whole._replace(residuals=residuals, verdict=verdict(whole.line, residuals, rule, spread))
 
 
@@ -370,6 +382,7 @@ def _metrics(result: DualResult, a: Side, b: Side) -> dict[str, Estimate]:
             metrics |= {f"{quantity}_{name}_{choice}": value for quantity, value in values.items()}
         if found.pairs is not None:
             metrics[f"slope_pairs_{name}"] = _over(found.pairs.slope)
+            metrics[f"pearson_pairs_{name}"] = _over(found.pairs.pearson)
             for choice, constants in found.pair_constants.items():
                 metrics[f"constant_pairs_{name}_{choice}"] = _over(constants)
     if result.constant is not None:
@@ -391,13 +404,15 @@ def _classifier_metrics(result: DualResult) -> dict[str, Estimate]:
     if found is None:
         return {}
     metrics = {
-        "slope_members_classifier": _over(member_slopes(found, result.ratios["c0"], result.sample.labels)),
         "classifier_ece": found.before.error.measured,
         "classifier_ece_perfect": found.before.error.perfect,
         "classifier_cross_entropy": found.before.cross_entropy,
         "classifier_ece_corrected": found.after.error.measured,
         "classifier_cross_entropy_corrected": found.after.cross_entropy,
     }
+    if len(found.members) > 1:
+        slopes = member_slopes(found, result.ratios["c0"], result.sample.labels)
+        metrics["slope_members_classifier"] = _over(slopes)
     if "true" in result.against:
         true, limit = result.against["true"].log_ratio, result.settings.limit
         metrics["classifier_pearson_true"] = balanced_pearson(true, found.log_ratio, result.sample.labels)

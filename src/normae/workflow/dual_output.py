@@ -21,10 +21,13 @@ def short_name(run: str | Path) -> str:
     return f"{path.parent.name}-{name}" if name.startswith("seed-") and path.parent.name else name
 
 
-def default_folder(run_a: str | Path, run_b: str | Path, data: str | Path | None = None) -> Path:
-    """dual/ in the current folder, and in it a folder named after the two runs and the sample."""
+def default_folder(
+    run_a: str | Path, run_b: str | Path, data: str | Path | None = None, reference: str | Path | None = None
+) -> Path:
+    """dual/ in the current folder, and in it a folder named after the two runs, the sample and the reference."""
     sample = [] if data is None else [f"on-{Path(data).stem}"]
-    return Path("dual") / "-".join([short_name(run_a), short_name(run_b), *sample])
+    by = [] if reference is None else [f"by-{short_name(reference)}"]
+    return Path("dual") / "-".join([short_name(run_a), short_name(run_b), *sample, *by])
 
 
 class DualFolder:
@@ -32,12 +35,20 @@ class DualFolder:
 
     Args:
         path: where it is or will be.
-        run_a, run_b, data: what is tested; a folder with the test of something else is never touched.
+        run_a, run_b, data, reference: what is tested; a folder with the test of something else is never touched.
     """
 
-    def __init__(self, path: Path, run_a: str | Path, run_b: str | Path, data: str | Path | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        run_a: str | Path,
+        run_b: str | Path,
+        data: str | Path | None,
+        reference: str | Path | None = None,
+    ) -> None:
         self.path = path
         self.tested = {"run_a": str(run_a), "run_b": str(run_b), "data": None if data is None else str(data)}
+        self.tested |= {} if reference is None else {"reference": str(reference)}
 
     def check(self) -> None:
         """One clear sentence if the folder holds anything but an earlier test of the same."""
@@ -107,8 +118,10 @@ def classifier_limits(result: DualResult) -> list[str]:
     """Where the classifier is judged, and how far it is from the truth where that is known."""
     found = result.against["classifier"]
     judged, whole = found.judged, "passes" if found.everywhere.passes else "fails"
-    slope = result.metrics["slope_members_classifier"]
-    said = [f"Over the classifiers, each trained on half of the events, the slope is {slope} (their spread)."]
+    said = ["The classifier is one training, so that its own error is in none of the errors here."]
+    if "slope_members_classifier" in result.metrics:
+        slope = result.metrics["slope_members_classifier"]
+        said = [f"Over the classifiers, each trained on half of the events, the slope is {slope} (their spread)."]
     if judged is not None:
         said.append(
             f"Against it linearity is judged for log r from {judged[0]:.2g} to {judged[1]:.2g}, where both classes "
@@ -129,8 +142,8 @@ def classifier_limits(result: DualResult) -> list[str]:
 def page(result: DualResult, figures: Path, names: list[str], tested: dict[str, str | None]) -> Report:
     """The report of the test; `names` are the figures that were drawn."""
     a, b = (short_name(name) for name in result.names)
-    source = "" if tested["data"] is None else f" --data {tested['data']}"
-    command = f"normae dual {tested['run_a']} {tested['run_b']}{source}"
+    options = [f" --{name} {tested[name]}" for name in ("data", "reference") if tested.get(name) is not None]
+    command = f"normae dual {tested['run_a']} {tested['run_b']}{''.join(options)}"
     return Report(
         title=f"Dual test of A = {a} and B = {b}: {result.outcome}",
         summary=" ".join([_introduction(result), *result.verdicts.values()]),
@@ -157,7 +170,10 @@ def _facts(result: DualResult, tested: dict[str, str | None]) -> list[Fact]:
     facts = [
         Fact("A", result.names[0]),
         Fact("B", result.names[1]),
-        Fact("sample", tested["data"] or "drawn from the two densities"),
+        Fact(
+            "sample", tested["data"] or ("drawn from the two densities" if result.densities else "the jets of A's run")
+        ),
+        *([Fact("reference", str(tested["reference"]))] if "reference" in tested else []),
         Fact("events of A and B in the test", f"{len(result.sample.labels) - count:,} and {count:,}"),
         Fact("seed", str(result.settings.seed)),
     ]
@@ -165,7 +181,8 @@ def _facts(result: DualResult, tested: dict[str, str | None]) -> list[Fact]:
 
 
 QUANTITIES = {
-    "pearson": "Pearson correlation", "slope_pairs": "slope over pairs of draws", "slope": "slope m",
+    "pearson_pairs": "Pearson correlation over pairs of draws", "pearson": "Pearson correlation",
+    "slope_pairs": "slope over pairs of draws", "slope": "slope m",
     "constant_pairs": "constant over pairs of draws", "constant": "constant C",
     "outside_a": "share off, events of A", "outside_b": "share off, events of B", "outside": "share off, all events",
 }  # fmt: skip

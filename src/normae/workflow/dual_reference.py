@@ -75,7 +75,8 @@ class ClassifierReference(NamedTuple):
         found, perfect = self.before.error.measured, self.before.error.perfect
         start = f"The classifier's expected calibration error is {found}; a perfect one would have {perfect}"
         if self.method == "none":
-            return f"{start}, so it needs no correction."
+            words = "so it needs no correction" if self.before.error.calibrated else "and it was not corrected"
+            return f"{start}, {words}."
         left = "which is calibrated" if self.after.error.calibrated else "which is still not calibrated"
         return f"{start}. Corrected on held-out events ({self.method}): {self.after.error.measured}, {left}."
 

@@ -31,6 +31,17 @@ class Labelled(NamedTuple):
         return Labelled(self.x[index], self.labels[index])
 
 
+def is_labelled(path: str | Path) -> bool:
+    """Whether a file is an .npz of events `x`, which a file of jets is not."""
+    if Path(path).suffix != ".npz" or not Path(path).is_file():
+        return False
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            return "x" in content
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile):
+        return False
+
+
 def read_labelled(path: str | Path, event: tuple[int, ...]) -> Labelled:
     """The events of shape `event` and the labels of a .npz file with the arrays `x` and `labels`."""
     path = Path(path)

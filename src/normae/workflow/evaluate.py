@@ -1,7 +1,7 @@
 """Judge a trained run on a known density: every number of section 3.2 of the paper, and the ones beside them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -53,15 +53,29 @@ class DensityTest:
     test_model: np.ndarray
 
 
-def evaluate(path: str | Path, figures: bool = True, device: str = "auto") -> dict[str, Estimate]:
+def evaluate(
+    path: str | Path,
+    figures: bool = True,
+    device: str = "auto",
+    generated: int | None = None,
+    data: str | Path | None = None,
+) -> dict[str, Estimate]:
     """Write metrics.json and figures/ of the run at `path`, and return the metrics.
 
     Args:
         figures: whether to draw; drawing needs matplotlib, the numbers do not.
         device: where to compute.
+        generated: jets to generate from a run on jets, see `normae.workflow.jet_evaluation.evaluate_jets`.
+        data: jets to judge a run on jets on, a folder or a file, where they are not where the run found them.
     """
     run = RunFolder.existing(path)
     config = read(run.config)
+    if config.data.jets is not None:
+        if data is not None:
+            config = replace(config, data=replace(config.data, path=str(data)))
+        return _evaluate_jets(run, config, figures, device, generated)
+    if generated is not None or data is not None:
+        raise InputError(f"{path}: --generated and --data are for runs on jets, and this is not one")
     model = load(run.path, device)
     events = load_events(config.data, config.seed)
     if events.density is None or model.event != (2,):
@@ -75,7 +89,7 @@ def evaluate(path: str | Path, figures: bool = True, device: str = "auto") -> di
             test = density_test(model, config, events.density, events.test)
             metrics = density_metrics(model, config, events.density, test)
             metrics |= sample_metrics(model, config, events.density, test)
-        write_json(run.metrics, {name: {"value": m.value, "error": m.error} for name, m in metrics.items()})
+        write_metrics(run, metrics)
         if figures:
             from normae.workflow import drawing
 
@@ -84,6 +98,24 @@ def evaluate(path: str | Path, figures: bool = True, device: str = "auto") -> di
             else:
                 drawing.draw_posterior(run, test, metrics)
     return metrics
+
+
+def _evaluate_jets(run: RunFolder, config: Run, figures: bool, device: str, generated: int | None) -> Metrics:
+    from normae.workflow.jet_classifier import evaluate_classifier
+    from normae.workflow.jet_evaluation import evaluate_jets
+
+    with locked(run.path):
+        if config.classifier is None:
+            metrics = evaluate_jets(run, config, figures, device, generated)
+        else:
+            metrics = evaluate_classifier(run, config, figures, device)
+        write_metrics(run, metrics)
+    return metrics
+
+
+def write_metrics(run: RunFolder, metrics: Metrics) -> None:
+    """metrics.json: flat names, each with value and error."""
+    write_json(run.metrics, {name: {"value": m.value, "error": m.error} for name, m in metrics.items()})
 
 
 def density_test(model: Model, config: Run, density: Density, events: Tensor) -> DensityTest:

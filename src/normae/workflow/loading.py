@@ -42,6 +42,8 @@ def load(name: str | Path, device: str = "cpu") -> Model:
         raise InputError(f"{name}: neither a run folder nor a model of the zoo ({', '.join(zoo.names())})")
     run = RunFolder.existing(folder)
     config = read(run.config)
+    if config.classifier is not None:
+        raise InputError(f"{name}: a classifier, which has no energy; load it with normae.load_classifier")
     tensors, header = read_tensors(run.model)
     return build_model(config, tensors, header, str(name)).to(choose_device(device))
 

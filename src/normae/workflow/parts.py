@@ -121,7 +121,7 @@ def score_parts(scorer: Scorer, parts: Sequence[Part], chunk: int, watch: Watch)
     waiting = iter(parts)
     part = next(waiting)
     row = part.start
-    for events in _events(scorer, part.file, row, parts[-1].stop, fitting[-1] * scorer.block):
+    for events in read_events(scorer, part.file, row, parts[-1].stop, fitting[-1] * scorer.block):
         found.append(scorer.score(events))
         _check_scores(scorer, file, row, events, found[-1]["score"])
         watch(len(events))
@@ -148,7 +148,7 @@ def _check_scores(
     )
 
 
-def _events(scorer: Scorer, file: File, start: int, stop: int, size: int) -> Iterator[NDArray[np.float32]]:
+def read_events(scorer: Scorer, file: File, start: int, stop: int, size: int) -> Iterator[NDArray[np.float32]]:
     """Rows start to stop of a file in arrays of `size` events."""
     if not scorer.jets:
         with open_table(file.place, file.dataset) as table:

@@ -2,13 +2,15 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
-from normae.config import Run, read
+from normae.config import Run, read, to_toml
 from normae.errors import InputError
-from normae.files import write_text
+from normae.files import write_json, write_text
 from normae.runs import RunFolder
 from normae.statistics import Estimate
+from normae.workflow.jet_card import jet_card
 from normae.workflow.paper import BAYES, TOY, markdown_table
 from normae.workflow.reporting import posterior_words
 
@@ -17,19 +19,37 @@ KEPT_LINES = 200
 
 
 def publish(group: str | Path, seed: int, target: str | Path) -> Path:
-    """Copy the run of `seed` out of a folder of evaluated seeds to `target`, with a card over all seeds."""
-    members = RunFolder(group).members()
+    """Copy the run of `seed` out of a folder of evaluated seeds to `target`, with a card over all seeds.
+
+    A run folder serves too, as a group of one. Paths of this machine stay out of what is copied.
+    """
+    members = RunFolder(group).members() or [RunFolder.existing(group)]
     chosen = [m for m in members if read(m.config).seed == seed]
     if not chosen:
         raise InputError(f"{group}: holds no run with seed {seed}")
     target = Path(target)
     target.mkdir(parents=True, exist_ok=True)
     run = chosen[0]
+    jets = read(run.config).data.jets is not None
+    run.read_metrics()
     for source in (run.config, run.model, run.metrics, run.provenance):
         shutil.copyfile(source, target / source.name)
     write_text(target / "metrics.jsonl", _thinned(run))
-    write_text(target / "card.md", card(target.name, run, members))
+    if jets:
+        _without_paths(run, RunFolder(target))
+    shipped = RunFolder(target)
+    write_text(target / "card.md", (jet_card if jets else card)(target.name, shipped, members))
     return target
+
+
+def _without_paths(run: RunFolder, target: RunFolder) -> None:
+    """The configuration and provenance of a run on jets without the places where jets and start lay."""
+    config, facts = read(run.config), run.read_provenance()
+    start = None if config.start is None else Path(config.start).name
+    write_text(target.config, to_toml(replace(config, start=start, data=replace(config.data, path=None))))
+    if isinstance(facts.get("start"), dict):
+        facts["start"] = {name: Path(v).name if name == "run" else v for name, v in facts["start"].items()}
+    write_json(target.provenance, facts)
 
 
 def _thinned(run: RunFolder) -> str:

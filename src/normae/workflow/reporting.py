@@ -27,6 +27,11 @@ def report(path: str | Path) -> Path:
     run = RunFolder.existing(path)
     config = read(run.config)
     metrics = {name: Estimate(m["value"], m["error"]) for name, m in run.read_metrics().items()}
+    if config.data.jets is not None:
+        from normae.workflow.jet_reporting import jet_report
+
+        write_text(run.report, render(jet_report(run, config, metrics)))
+        return run.report
     needed = NEEDED + (POSTERIOR if config.posteriors else ALONE)
     missing = [name for name in needed if name not in metrics]
     if missing:
@@ -126,7 +131,7 @@ def posterior_words(config: Run) -> str:
 def health(config: Run, metrics: Metrics, provenance: dict[str, Any], history: list[dict[str, Any]]) -> list[Check]:
     """What a reader should know about the training before trusting its result."""
     lines = [line for line in history if line.get("phase") == "training" and "rollback" not in line]
-    checks = [_gap_check(lines), _acceptance_check(lines, config)] if lines else []
+    checks = [_gap_check(lines), acceptance_check(lines, config)] if lines else []
     rollbacks = int(provenance["rollbacks"])
     said = "The training never ran away." if rollbacks == 0 else f"It ran away and was rolled back {rollbacks} times."
     checks.append(Check("stability", "good" if rollbacks == 0 else "warning", said))
@@ -158,7 +163,8 @@ def _gap_check(lines: list[dict[str, Any]]) -> Check:
     )
 
 
-def _acceptance_check(lines: list[dict[str, Any]], config: Run) -> Check:
+def acceptance_check(lines: list[dict[str, Any]], config: Run) -> Check:
+    """Whether the feature chain samples, and by which test."""
     accepted = lines[-1]["feature_acceptance"]
     chain = config.sampling.feature
     if chain.metropolis == "off":
@@ -246,10 +252,11 @@ def _pictures(run: RunFolder, config: Run, metrics: Metrics) -> list[Picture]:
         ),
     }
     left_out = ("density",) if config.posteriors else ("uncertainties", "pulls", "coverage", "coverage-regions")
-    return [_picture(run, name, *words) for name, words in sentences.items() if name not in left_out]
+    return [picture(run, name, *words) for name, words in sentences.items() if name not in left_out]
 
 
-def _picture(run: RunFolder, name: str, title: str, sentence: str) -> Picture:
+def picture(run: RunFolder, name: str, title: str, sentence: str) -> Picture:
+    """A figure of the run, or an error that says how to make it."""
     path = run.figures / f"{name}.svg"
     if not path.is_file():
         raise InputError(f"{path}: missing; run `normae evaluate {run.path}` first")

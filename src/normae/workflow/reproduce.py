@@ -74,7 +74,7 @@ def reproduce(
         watch: display of the trainings.
     """
     if what not in SECTIONS:
-        raise InputError(f"reproduce: expected {' or '.join(SECTIONS)}, got {what!r}")
+        raise InputError(f"reproduce: expected {' or '.join(SECTIONS)} or jets, got {what!r}")
     out, section = Path(out), SECTIONS[what]
     table: Table = {}
     for title, sources in section.models.items():
@@ -83,15 +83,15 @@ def reproduce(
         folders = [RunFolder(out / ("scratch" if scratch else "zoo") / source.name) for source in sources]
         for folder, source in zip(folders, sources, strict=True):
             if scratch:
-                _train(folder, preset_path(source.preset, configs), source.overrides, seed, watch)
+                train_source(folder, preset_path(source.preset, configs), source.overrides, seed, watch)
             else:
-                _copy(source.name, folder)
+                copy_model(source.name, folder)
         table[title] = _judged(folders, out, title)
     if not table:
         missing = sorted({source.name for sources in section.models.values() for source in sources} - set(zoo.names()))
         raise InputError(f"{', '.join(missing)}: not in the zoo; use --from-scratch")
     write_text(out / "table.md", markdown(what, table))
-    write_json(out / "table.json", {title: _plain(metrics) for title, metrics in table.items()})
+    write_json(out / "table.json", {title: plain(metrics) for title, metrics in table.items()})
     return table
 
 
@@ -106,13 +106,15 @@ def _judged(folders: list[RunFolder], out: Path, title: str) -> dict[str, Estima
     return dual(folders[0].path, folders[1].path, out=out / f"dual-{title.lower()}").metrics
 
 
-def _train(folder: RunFolder, preset: Path, overrides: Sequence[str], seed: int, watch: Watch | None) -> None:
+def train_source(folder: RunFolder, preset: Path, overrides: Sequence[str], seed: int, watch: Watch | None) -> None:
+    """Train a preset into a folder, or go on with what is there."""
     config = replace(read(preset, overrides), seed=seed)
     if not train(config, folder.path, resume=folder.config.exists(), watch=watch):
         raise Interrupted("stopped; the same command goes on where it was")
 
 
-def _copy(name: str, folder: RunFolder) -> None:
+def copy_model(name: str, folder: RunFolder) -> None:
+    """Copy a model of the zoo into a run folder; one that holds another run is refused."""
     if name not in zoo.names():
         raise InputError(f"{name}: not in the zoo ({', '.join(zoo.names())}); use --from-scratch")
     files = [source for source in zoo.path(name).iterdir() if source.is_file()]
@@ -127,7 +129,8 @@ def _copy(name: str, folder: RunFolder) -> None:
                 shutil.copyfile(source, temporary)
 
 
-def _plain(metrics: Mapping[str, Estimate]) -> dict[str, Any]:
+def plain(metrics: Mapping[str, Estimate]) -> dict[str, Any]:
+    """Metrics as JSON holds them."""
     return {name: {"value": m.value, "error": m.error} for name, m in metrics.items()}
 
 

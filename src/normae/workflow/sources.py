@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -28,35 +29,49 @@ class Events(NamedTuple):
     """Training and test events with shape (N, *event), and the true density where it is known.
 
     Jets for training stay sparse; a batch of them is made dense on the device. `columns` are the names of the features
-    of a table that has names.
+    of a table that has names. `validation` events are apart from both, where a run asks for them.
     """
 
     train: Tensor | SparseEvents
     test: Tensor
     density: Density | None
     columns: tuple[str, ...] | None = None
+    validation: Tensor | SparseEvents | None = None
 
 
-def load_events(config: DataConfig, seed: int) -> Events:
-    """The events of a run with this seed. Training and test never share one."""
+def load_events(config: DataConfig, seed: int, test: bool = True) -> Events:
+    """The events of a run with this seed. Training and test never share one.
+
+    Args:
+        test: of jets, whether to read the test sample too; a training does not need it.
+    """
     if config.density is not None:
         density = DENSITIES[config.density]()
         train = density.sample(config.train, stream(seed, "data/train"))
-        return Events(train, density.sample(max(config.test, 1), stream(seed, "data/test")), density)
+        tested = density.sample(max(config.test, 1), stream(seed, "data/test"))
+        held = density.sample(config.validation, stream(seed, "data/validation")) if config.validation else None
+        return Events(train, tested, density, None, held)
     if config.jets is not None:
-        return load_jets(config, seed)
+        return load_jets(config, seed, test)
     assert config.file is not None
     values, columns = read_table(config.file, config.columns, config.dataset)
     _check_squares(config.file, values, columns)
     events = torch.from_numpy(values)
-    train_size = config.train or len(events) - config.test
-    if train_size < 1 or train_size + config.test > len(events):
+    parts = _parts(len(events), config, seed, f"{config.file}: expected at least {{}} events")
+    held = events[parts[2]] if config.validation else None
+    return Events(events[parts[0]], events[parts[1]], None, columns, held)
+
+
+def _parts(n: int, config: DataConfig, seed: int, expected: str) -> list[Tensor]:
+    """Which of `n` events train, test and validate; `expected` begins the sentence for too few."""
+    size = config.train or n - config.test - config.validation
+    needed = max(size, 1) + config.test + config.validation
+    if size < 1 or needed > n:
+        held = f", test = {config.test} and validation = {config.validation}" if config.validation else ""
         raise InputError(
-            f"{config.file}: expected at least {max(train_size, 1) + config.test} events for train = {config.train} "
-            f"and test = {config.test}, got {len(events)}"
+            f"{expected.format(needed)} for train = {config.train}{held or f' and test = {config.test}'}, got {n}"
         )
-    first, second = split(len(events), [train_size, config.test], stream(seed, "data/split"))
-    return Events(events[first], events[second], None, columns)
+    return split(n, [size, config.test, config.validation], stream(seed, "data/split"))
 
 
 def _check_squares(path: str, values: NDArray[np.float32], columns: tuple[str, ...] | None) -> None:
@@ -72,27 +87,41 @@ def _check_squares(path: str, values: NDArray[np.float32], columns: tuple[str, .
         )
 
 
-def load_jets(config: DataConfig, seed: int) -> Events:
+def load_jets(config: DataConfig, seed: int, test: bool = True) -> Events:
     """Images of the jets of one class, in the order of the files; one file is split by the seed."""
     assert config.jets is not None
+    if config.jets == "both":
+        raise InputError('data.jets: expected "qcd" or "top", got "both", which only a classifier is trained on')
     path = jets_path(config)
     if path.is_dir():
-        train = read_sparse(_file_in(path, "train"), config.jets)
-        test = read_sparse(_file_in(path, "test"), config.jets)
-        sizes = (config.train or len(train), config.test or len(test))
-        for sample, size, name in zip((train, test), sizes, ("train", "test"), strict=True):
-            if size > len(sample):
-                raise InputError(f"{path}: expected {size} {config.jets} jets in {name}, got {len(sample)}")
-        return Events(train.first(sizes[0]), test.first(sizes[1]).dense(), None)
+        train = _jets_in(path, "train", config.jets, config.train)
+        tested = _jets_in(path, "test", config.jets, config.test) if test else train.first(0)
+        held = _jets_in(path, "val", config.jets, config.validation) if config.validation else None
+        return Events(train, tested.dense(), None, None, held)
     everything = read_sparse(path, config.jets)
-    size = config.train or len(everything) - config.test
-    if size < 1 or size + config.test > len(everything):
-        raise InputError(
-            f"{path}: expected at least {max(size, 1) + config.test} {config.jets} jets for train = {config.train} and "
-            f"test = {config.test}, got {len(everything)}"
-        )
-    first, second = split(len(everything), [size, config.test], stream(seed, "data/split"))
-    return Events(everything.rows(first), everything[second], None)
+    parts = _parts(len(everything), config, seed, f"{path}: expected at least {{}} {config.jets} jets")
+    held = everything.rows(parts[2]) if config.validation else None
+    return Events(everything.rows(parts[0]), everything[parts[1][: None if test else 0]], None, None, held)
+
+
+def load_both(config: DataConfig, seed: int) -> tuple[dict[str, SparseEvents], dict[str, SparseEvents]]:
+    """Training and validation jets of each class, "qcd" and "top": what a classifier is made from."""
+    train: dict[str, SparseEvents] = {}
+    held: dict[str, SparseEvents] = {}
+    for kind in ("qcd", "top"):
+        events = load_jets(replace(config, jets=kind), seed, test=False)
+        assert isinstance(events.train, SparseEvents)
+        assert isinstance(events.validation, SparseEvents)
+        train[kind], held[kind] = events.train, events.validation
+    return train, held
+
+
+def _jets_in(folder: Path, name: str, kind: Literal["qcd", "top"], size: int) -> SparseEvents:
+    """The first `size` jets of a class, or all of them for 0, in the file `name` of a folder."""
+    sample = read_sparse(file_in(folder, name), kind)
+    if size > len(sample):
+        raise InputError(f"{folder}: expected {size} {kind} jets in {name}, got {len(sample)}")
+    return sample.first(size or len(sample))
 
 
 def jets_path(config: DataConfig) -> Path:
@@ -105,7 +134,8 @@ def jets_path(config: DataConfig) -> Path:
     return Path(given)
 
 
-def _file_in(folder: Path, name: str) -> Path:
+def file_in(folder: Path, name: str) -> Path:
+    """The file called `name` in a folder of jets."""
     for suffix in (".npz", ".h5", ".hdf5"):
         if (folder / f"{name}{suffix}").is_file():
             return folder / f"{name}{suffix}"
@@ -114,7 +144,16 @@ def _file_in(folder: Path, name: str) -> Path:
 
 def read_sparse(path: Path, kind: Literal["qcd", "top"]) -> SparseEvents:
     """Images of all jets of one class in a file of jets or of images."""
-    images = read_images(path) if is_images(path) else sparse_images(read(path))
+    return events_of_class(read_jet_images(path), kind)
+
+
+def read_jet_images(path: Path) -> SparseImages:
+    """The images of all jets of a file of jets or of images."""
+    return read_images(path) if is_images(path) else sparse_images(read(path))
+
+
+def events_of_class(images: SparseImages, kind: Literal["qcd", "top"]) -> SparseEvents:
+    """The images of one class."""
     return sparse_events(images, images.labels == ("qcd", "top").index(kind))
 
 
@@ -129,10 +168,28 @@ def sparse_events(images: SparseImages, chosen: NDArray[np.bool_]) -> SparseEven
     return SparseEvents(torch.from_numpy(pixel), torch.from_numpy(value), torch.from_numpy(filter_matrix(SIGMA)))
 
 
+def bootstrapped(events: Events, seed: int) -> Events:
+    """The same with as many training events, drawn from them with replacement."""
+    n = len(events.train)
+    index = torch.randint(n, (n,), generator=stream(seed, "data/bootstrap"))
+    train = events.train.rows(index) if isinstance(events.train, SparseEvents) else events.train[index]
+    return events._replace(train=train)
+
+
 def training_samples(events: Sequence[Events]) -> Sequence[Tensor] | Sequence[SparseEvents]:
     """The training samples of several runs, all dense or all sparse."""
-    sparse = [e.train for e in events if isinstance(e.train, SparseEvents)]
-    return sparse or [e.train for e in events if isinstance(e.train, Tensor)]
+    return _alike([e.train for e in events])
+
+
+def validation_samples(events: Sequence[Events]) -> Sequence[Tensor] | Sequence[SparseEvents] | None:
+    """The validation samples of several runs, or None where they have none."""
+    held = [e.validation for e in events if e.validation is not None]
+    return _alike(held) if held else None
+
+
+def _alike(samples: Sequence[Tensor | SparseEvents]) -> Sequence[Tensor] | Sequence[SparseEvents]:
+    sparse = [sample for sample in samples if isinstance(sample, SparseEvents)]
+    return sparse or [sample for sample in samples if isinstance(sample, Tensor)]
 
 
 def events_hash(events: Tensor | SparseEvents) -> str:

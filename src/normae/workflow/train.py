@@ -5,13 +5,8 @@ checkpoint for all of them, since they advance together. Started with torchrun, 
 first one writes.
 """
 
-import os
-import platform
-import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,21 +23,39 @@ from normae.inference import Model, ais_log_z, fit_base, fit_laplace, grid_log_z
 from normae.networks import build_autoencoder
 from normae.random import stream
 from normae.runs import History, RunFolder, locked, read_tensors, write_tensors
-from normae.training import Happening, Record, Rollback, Schedules, Trainer
+from normae.training import Checkpoint, ClassifierTrainer, Happening, Record, Rollback, Schedules, Trainer
 from normae.training.parallel import Group, processes
+from normae.workflow.classifier import train_classifier
 from normae.workflow.loading import build_model
-from normae.workflow.sources import Events, choose_device, events_hash, load_events, training_samples
+from normae.workflow.pretraining import Baselines, baselines
+from normae.workflow.provenance import machine_facts
+from normae.workflow.sources import (
+    Events,
+    bootstrapped,
+    choose_device,
+    events_hash,
+    load_events,
+    training_samples,
+    validation_samples,
+)
+from normae.workflow.starting import Start, joined, pretrained_config, read_start, write_start
+from normae.workflow.stopping import check_minutes, interruptible, limited
 
 MEMBER = 1_000_000
 """Between the seeds of two members of an ensemble; the first has the run's own."""
 BASE_EVENTS = 100_000
 """Most events that the base of annealed importance sampling is fitted to."""
-Watch = Callable[[Trainer, Happening], None]
+Watch = Callable[[Trainer | ClassifierTrainer, Happening], None]
 """Called with everything that happens, for a display."""
 
 
 def train(
-    config: Run, out: str | Path, seeds: Sequence[int] | None = None, resume: bool = False, watch: Watch | None = None
+    config: Run,
+    out: str | Path,
+    seeds: Sequence[int] | None = None,
+    resume: bool = False,
+    watch: Watch | None = None,
+    minutes: float | None = None,
 ) -> bool:
     """Train into the folder `out`.
 
@@ -51,28 +64,41 @@ def train(
         seeds: train these seeds side by side, each into `out`/seed-N.
         resume: continue a training that was stopped.
         watch: called with everything that happens.
+        minutes: stop after so much time, from the call on, with a checkpoint.
 
     Returns:
-        Whether the training is finished; False if it was interrupted and can be resumed.
+        Whether the training is finished; False if it was interrupted or out of time, and can be resumed.
     """
+    begun = time.monotonic()
+    check_minutes(minutes)
     group = RunFolder(out)
     configs = [config] if seeds is None else [replace(config, seed=seed) for seed in seeds]
     folders = [group] if seeds is None else [RunFolder(group.path / f"seed-{seed}") for seed in seeds]
     if len({c.seed for c in configs}) != len(configs):
         raise InputError(f"seeds: expected different seeds, got {list(seeds or [])}")
+    if config.classifier is not None:
+        if seeds is not None:
+            raise InputError("seeds: a classifier is trained one at a time; use --set seed=N")
+        _check_folder(group, folders, configs, resume)
+        return train_classifier(config, group, watch, minutes)
     with processes() as team:
         if team.rank == 0:
             _check_folder(group, folders, configs, resume)
         device = choose_device(config.device)
-        events = [load_events(c.data, c.seed) for c in configs]
+        events = [load_events(c.data, c.seed, test=False) for c in configs]
         for e, c in zip(events, configs, strict=True):
             if isinstance(e.train, Tensor):
                 check_events(e.train, c.data.file or "training sample")
+        event = tuple(events[0].train.shape[1:])
+        begins = config.start is not None and not group.checkpoint.exists()
+        starts = [read_start(c, event) for c in configs] if begins else None
         if team.rank > 0:
-            return _Session(group, folders, configs, events, device, team).run(None)
+            session = _Session(group, folders, configs, events, device, team, starts)
+            return session.run(None, minutes, begun)
         with locked(group.path):
             _check_folder(group, folders, configs, resume)
-            return _Session(group, folders, configs, events, device, team).run(watch)
+            session = _Session(group, folders, configs, events, device, team, starts)
+            return session.run(watch, minutes, begun)
 
 
 def _check_folder(group: RunFolder, folders: list[RunFolder], configs: list[Run], resume: bool) -> None:
@@ -113,8 +139,10 @@ class _Session:
         events: list[Events],
         device: torch.device,
         team: Group,
+        starts: list[Start] | None = None,
     ) -> None:
-        self.team = team
+        self.team, self.starts = team, starts
+        self.start_facts = None if starts is None else [start.facts for start in starts]
         self.group, self.folders, self.configs, self.events = group, folders, configs, events
         self.histories = [History(folder.history) for folder in folders]
         self.seconds = 0.0
@@ -125,24 +153,28 @@ class _Session:
         if first.log_z is not None and len(self.event) != 1:
             raise InputError(f"log_z: expected events that are vectors, got events of shape {self.event}")
         self.annealing: dict[int, dict[str, Any]] = {}
+        self.linear: dict[int, Baselines] = {}
         self.replicas = 1 if first.ensemble is None else first.ensemble.members
         seeds = [c.seed + MEMBER * k for c in configs for k in range(self.replicas)]
         networks = [build_autoencoder(first.network, self.event, stream(seed, "init")) for seed in seeds]
         schedules = Schedules(
             first.pretraining, first.training, first.temperature, first.guard, first.bayesian, first.swag
         )
-        samples = training_samples([e for e in events for _ in range(self.replicas)])
-        self.trainer = Trainer(networks, samples, schedules, first.sampling, seeds, device, team)
+        repeated = [e for e in events for _ in range(self.replicas)]
+        if first.ensemble is not None and first.ensemble.bootstrap:
+            repeated = [bootstrapped(e, seed) for seed, e in zip(seeds, repeated, strict=True)]
+        samples, held = training_samples(repeated), validation_samples(repeated)
+        self.trainer = Trainer(networks, samples, schedules, first.sampling, seeds, device, team, held)
 
     def _of(self, k: int) -> slice:
         """The trainer's models that belong to run k: one, or the members of its ensemble."""
         return slice(k * self.replicas, (k + 1) * self.replicas)
 
-    def run(self, watch: Watch | None) -> bool:
+    def run(self, watch: Watch | None, minutes: float | None, begun: float) -> bool:
         if all(folder.model.exists() for folder in self.folders):
             return True
         self._begin()
-        with _interruptible(self.trainer):
+        with interruptible(self.trainer), limited(self.trainer, minutes, begun):
             for happening in self.trainer.run():
                 self._write(happening)
                 if watch is not None:
@@ -157,6 +189,8 @@ class _Session:
         self.team.any(False)  # nobody reads before the first process has cleared up
         if self.group.checkpoint.exists():
             self._take_up()
+        elif self.starts is not None:
+            self.trainer.begin_with(joined(self.starts, self.trainer.noise, self.replicas))
 
     def _clear_up(self) -> None:
         """What a killed job left behind goes, and a new run gets its configuration."""
@@ -185,7 +219,7 @@ class _Session:
         if data != self.hashes:
             raise InputError(f"{self.group.path}: the training data have changed since the run began")
         self.trainer.load_whole(state)
-        self.seconds = float(seconds)
+        self.seconds, self.start_facts = float(seconds), header.get("start")
         for history, size in [] if self.team.rank > 0 else zip(self.histories, sizes, strict=True):
             history.truncate(size)
 
@@ -202,11 +236,30 @@ class _Session:
                 place = {"phase": happening.phase, "iteration": happening.iteration, "epoch": happening.epoch}
                 history.append(place | values | {"seconds": round(self._seconds(), 3)})
             return
+        if isinstance(happening, Checkpoint) and (happening.phase, happening.iteration) == ("training", 0):
+            self._keep_pretrained()
         if isinstance(happening, Rollback):
             for history in self.histories:
                 line = {"phase": happening.phase, "iteration": happening.iteration, "rollback": happening.reason}
                 history.append(line)
         self._write_checkpoint(state)
+
+    def _keep_pretrained(self) -> None:
+        """The autoencoder that the NAE phase begins with, as a run folder of its own."""
+        first = self.configs[0]
+        if first.start is not None or not first.training.epochs or not first.pretraining.epochs:
+            return
+        for k, folder in enumerate(self.folders):
+            inner = RunFolder(folder.pretrained)
+            config = pretrained_config(self.configs[k])
+            weights, temperatures, sizes = self.trainer.result(last=True)
+            tensors, header = self._named_weights(k, weights, temperatures, sizes)
+            tensors |= self._posterior(config, k, weights[self._of(k)], tensors, header)
+            write_text(inner.config, to_toml(config))
+            write_text(inner.history, folder.history.read_text(encoding="utf-8") if folder.history.exists() else "")
+            write_start(inner, self.trainer.start(), self._of(k))
+            write_json(inner.provenance, self._provenance(k))
+            write_tensors(inner.model, tensors, header | {"log_z": None})
 
     def _write_checkpoint(self, state: dict[str, Tensor]) -> None:
         header = {
@@ -215,6 +268,7 @@ class _Session:
             "seeds": self._seeds(),
             "data": self.hashes,
             "processes": self.team.size,
+            "start": self.start_facts,
         }
         write_tensors(self.group.checkpoint, state, header)
 
@@ -225,19 +279,12 @@ class _Session:
         weights, temperatures, sizes = self.trainer.result()
         for k, folder in enumerate(self.folders):
             members = self._of(k)
-            tensors = self.trainer.noise.tensors(weights[members.start])
-            header: dict[str, Any] = {
-                "event": list(self.event),
-                "temperature": float(temperatures[members.start]),
-                "step_sizes": [float(size) for size in sizes[:, members].mean(1)],
-            }
-            if (columns := self.events[k].columns) is not None:
-                header["columns"] = list(columns)
-            tensors |= self._posterior(k, weights[members], tensors, header)
-            if self.replicas > 1:
-                header["temperatures"] = temperatures[members].tolist()
+            tensors, header = self._named_weights(k, weights, temperatures, sizes)
+            tensors |= self._posterior(self.configs[k], k, weights[members], tensors, header)
             tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
             header["log_z"] = self._log_z(k, tensors, header)
+            if not self.configs[k].training.epochs:
+                write_start(folder, self.trainer.start(), members)
             write_json(folder.provenance, self._provenance(k))
             write_tensors(folder.model, tensors, header)
         failures = [
@@ -246,11 +293,27 @@ class _Session:
         if failures:
             raise LogZDisagreement(f"{failures[0]}. The model is written without log Z")
 
+    def _named_weights(
+        self, k: int, weights: Tensor, temperatures: Tensor, sizes: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Weights by name and header of run k, before its posterior and log Z; arguments as `Trainer.result` gives."""
+        members = self._of(k)
+        header: dict[str, Any] = {
+            "event": list(self.event),
+            "temperature": float(temperatures[members.start]),
+            "step_sizes": [float(size) for size in sizes[:, members].mean(1)],
+        }
+        if (columns := self.events[k].columns) is not None:
+            header["columns"] = list(columns)
+        if self.replicas > 1:
+            header["temperatures"] = temperatures[members].tolist()
+        return self.trainer.noise.tensors(weights[members.start]), header
+
     def _posterior(
-        self, k: int, weights: Tensor, tensors: dict[str, Tensor], header: dict[str, Any]
+        self, config: Run, k: int, weights: Tensor, tensors: dict[str, Tensor], header: dict[str, Any]
     ) -> dict[str, Tensor]:
-        """What the posterior of run k adds to its weights, which are mean-field or deterministic."""
-        config, layout = self.configs[k], self.trainer.layout
+        """What the posterior of `config` adds to the weights of run k, which are mean-field or deterministic."""
+        layout = self.trainer.layout
         if config.ensemble is not None:
             return {f"member.{name}": view for name, view in layout.views(weights).items()}
         if config.swag is not None:
@@ -296,60 +359,22 @@ class _Session:
         self.annealing[k] = {name: value for name, value in found._asdict().items() if name != "log_z"}
         return list(found.log_z)
 
+    def _baselines(self, k: int) -> Baselines:
+        """What linear models reach on the validation sample; found once."""
+        if k not in self.linear:
+            self.linear[k] = baselines(self.configs[k], self.events[k], self.trainer.device)
+        return self.linear[k]
+
     def _provenance(self, k: int) -> dict[str, Any]:
-        device = self.trainer.device
-        return {
-            "normae": _version(),
-            "commit": _commit(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
+        facts = machine_facts(self.trainer.device) | {
             "seed": self.configs[k].seed,
             "data_sha256": self.hashes[k],
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({platform.machine()})",
-            "threads": torch.get_num_threads(),
             "backend": self.trainer.backend.name,
             "side_by_side": len(self.folders),
             "processes": self.team.size,
             "rollbacks": int(self.trainer.rollbacks[self._of(k)].sum()),
             "wall_seconds": round(self._seconds(), 2),
-        } | ({"log_z": self.annealing[k]} if k in self.annealing else {})
-
-
-@contextmanager
-def _interruptible(trainer: Trainer) -> Iterator[None]:
-    """The first Ctrl-C or termination signal ends the training after the iteration under way; a second one at once."""
-
-    def request(number: int, _: Any) -> None:
-        trainer.stop = True
-        signal.signal(number, signal.SIG_DFL)
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    try:
-        before = [signal.signal(number, request) for number in numbers]
-    except ValueError:  # not in the main thread, where signals cannot be handled
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-
-def _version() -> str:
-    from normae import __version__
-
-    return __version__
-
-
-def _commit() -> str | None:
-    """The commit of the source tree; NORMAE_COMMIT names it where a tree was copied without its history."""
-    if "NORMAE_COMMIT" in os.environ:
-        return os.environ["NORMAE_COMMIT"]
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() or None
+        }
+        facts |= {"baselines": self._baselines(k)} if self.configs[k].start is None else {}
+        facts |= {} if self.start_facts is None else {"start": self.start_facts[k]}
+        return facts | ({"log_z": self.annealing[k]} if k in self.annealing else {})

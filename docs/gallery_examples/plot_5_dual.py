@@ -27,8 +27,8 @@ changes = ["data.density=one-gaussian", "data.train=60_000", "data.test=2_000", 
 train(config.read(config.preset_path("toy-quick"), changes), run)
 
 # %%
-# ``dual_test`` draws labelled events of both densities (label 1 is B), fits a line of the true log r against the models'
-# and judges: the slope should be 1 and the residuals small. ``normae dual`` does the same and writes a report.
+# ``dual_test`` draws labelled events of both densities (label 1 is B), fits a line of the true log r against that of
+# the models, and judges: the slope should be 1 and the residuals small. ``normae dual`` does the same and writes a report.
 
 result = dual_test("toy-2gauss-nae", run, settings=DualSettings(events=10_000, classifier=False))
 for sentence in result.verdicts.values():

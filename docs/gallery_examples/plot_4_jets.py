@@ -20,6 +20,7 @@ from sklearn.metrics import roc_auc_score
 import normae
 from normae import config, jets
 from normae.jets.show import draw_histogram, draw_image
+from normae.workflow.sources import load_events
 from normae.workflow.train import train
 
 sample_file = Path(__file__).resolve().parents[2] / "tests" / "jets" / "data" / "sample.npz"
@@ -47,22 +48,21 @@ axes[1, 0].legend()
 plt.show()
 
 # %%
-# A training on 70 QCD jets, with the paper's preset made small. ``data.path`` may be one file, which the seed splits, or
-# a folder with ``train`` and ``test``. It is the same as ``normae train configs/jets-paper-qcd-nae.toml --out ...`` with
-# these ``--set``.
+# A training on 70 QCD jets, with the paper's preset made small. ``data.path`` may be one file, which the seed splits,
+# or a folder with ``train`` and ``test``. The command is ``normae train configs/jets-paper-qcd-nae.toml --out ...``, with
+# each change as a ``--set``.
 
 run = Path(tempfile.mkdtemp()) / "qcd"
 changes = [f"data.path={sample_file}", "device=cpu", "threads=1", "data.train=70", "data.test=30", "network.channels=4",
            "network.hidden=[32]", "pretraining.epochs=60", "pretraining.batch=35", "training.epochs=5",
-           "training.batch=35", "sampling.buffer=200", "sampling.latent.steps=5", "sampling.feature.steps=5"]  # fmt: skip
+           "training.batch=35", "sampling.buffer=200", "sampling.latent.steps=5",
+           "sampling.feature.steps=5"]  # fmt: skip
 train(config.read(config.preset_path("jets-paper-qcd-nae"), changes), run)
 model = normae.load(run)
 
 # %%
 # The scores of QCD jets that the training saw, of those that it did not, and of tops. The training was far too short
 # and too small for the held-out jets to look like the seen ones; this gap is what to look for in a training of yours.
-
-from normae.workflow.sources import load_events
 
 events = load_events(config.read(run / "config.toml").data, seed=0)
 seen, held_out = model.score(events.train.dense().numpy()), model.score(events.test.numpy())

@@ -24,13 +24,13 @@ for x, score, log_prob in zip(events, model.score(events), model.log_prob(events
 # %%
 # ``sample`` walks Langevin chains on the energy: first in the latent space, then among the events.
 
-generated = model.sample(2_000, seed=0)
+generated = model.sample(1_000, seed=0)
 
 # %%
 # Left: the learned density. White dots are generated events; they should fill the two peaks and nothing else. The
 # four crosses are the events from above. Right: the score of generated events, and of events that are spread evenly
-# over the square. The same score of 5 is usual for the one and rare for the other, and only a density can tell how rare:
-# the dashed line is the score above which 1 % of the generated events lie.
+# over the square. A score of 5 is usual for these and rare for the model's own events; how rare can be counted, since
+# the model generates: 1 % of its events lie above the dashed line.
 
 axis = np.linspace(-4.5, 4.5, 200)
 grid = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
@@ -48,6 +48,6 @@ edges = np.linspace(0, 40, 60)
 right.hist(model.score(generated), edges, histtype="step", color="tab:blue", label="generated", density=True)
 right.hist(model.score(flat), edges, histtype="step", color="tab:red", label="spread evenly", density=True)
 right.axvline(np.quantile(model.score(generated), 0.99), color="0.4", linestyle="--", label="1 % of generated above")
-right.set(xlabel="score E/T", ylabel="events, normalized", yscale="log", title="Anomaly score")
+right.set(xlabel="score E/T", ylabel="events, normalized", yscale="log", title="Anomaly score", xlim=(0, 40))
 right.legend()
 plt.show()

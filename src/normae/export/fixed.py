@@ -1,0 +1,159 @@
+"""Fixed-point arithmetic as an FPGA has it, bit by bit, in 64-bit integers.
+
+A number of type fixed<W, I> is an integer r of W bits, sign included, that stands for r 2^-F with F = W - I. Narrowing
+to fewer fractional bits rounds down (TRN, what a dropped wire does) or to the nearest, halves upwards (RND); what does
+not fit wraps around (WRAP) or stays at the end of the range (SAT). These are the rules of ap_fixed.
+
+A layer multiplies and adds without loss: its accumulator has the fractional bits of input and weight together, and
+integer bits for the largest sum that the weights allow. Only its result is narrowed.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from normae.errors import InputError
+
+Integers = NDArray[np.int64]
+MOST_BITS = 62
+"""Of an accumulator, so that 64-bit integers hold it."""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A signed fixed-point type.
+
+    Args:
+        width: W, all bits.
+        integer: I, bits before the point, sign included; may be negative or larger than W.
+        rounding: to the nearest instead of down.
+        saturating: stay at the end of the range instead of wrapping around.
+    """
+
+    width: int
+    integer: int
+    rounding: bool = False
+    saturating: bool = False
+
+    @property
+    def fraction(self) -> int:
+        """F."""
+        return self.width - self.integer
+
+    @property
+    def step(self) -> float:
+        """The value of the last bit."""
+        return 2.0**-self.fraction
+
+    @property
+    def text(self) -> str:
+        """As hls4ml writes it."""
+        modes = ("RND" if self.rounding else "TRN", "SAT" if self.saturating else "WRAP")
+        return f"fixed<{self.width},{self.integer},{modes[0]},{modes[1]},0>"
+
+    def of(self, values: ArrayLike) -> Integers:
+        """The integers that stand for real numbers."""
+        scaled = np.ldexp(np.asarray(values, dtype=np.float64), self.fraction)
+        rounded = np.floor(scaled + 0.5) if self.rounding else np.floor(scaled)
+        limit = 2.0**62
+        return self.fitted(np.clip(rounded, -limit, limit).astype(np.int64))
+
+    def narrowed(self, raw: Integers, fraction: int) -> Integers:
+        """The integers of this type for those with `fraction` fractional bits."""
+        drop = fraction - self.fraction
+        if drop <= 0:
+            return self.fitted(raw << -drop)
+        half = (1 << (drop - 1)) if self.rounding else 0
+        return self.fitted((raw + half) >> drop)
+
+    def fitted(self, raw: Integers) -> Integers:
+        """Integers of any size within the range of the type."""
+        half = 1 << (self.width - 1)
+        if self.saturating:
+            return np.clip(raw, -half, half - 1)
+        return ((raw + half) & ((1 << self.width) - 1)) - half
+
+    def values(self, raw: Integers) -> NDArray[np.float64]:
+        """The real numbers that integers stand for."""
+        return np.ldexp(raw.astype(np.float64), -self.fraction)
+
+    def rounded(self, values: ArrayLike) -> NDArray[np.float64]:
+        """Real numbers as this type holds them."""
+        return self.values(self.of(values))
+
+
+def type_for(largest: float, width: int) -> Fixed:
+    """The type of `width` bits with the most fractional bits that holds numbers up to +- `largest`."""
+    size = max(float(largest), 2.0**-24)
+    return Fixed(width, math.floor(math.log2(size)) + 2, rounding=True, saturating=True)
+
+
+@dataclass(frozen=True)
+class FixedLayer:
+    """A dense layer: integers of weight, (out, in), and bias, (out,), with their types.
+
+    Args:
+        accumulator: holds every sum without loss.
+        result: of the layer, after the rectifier where there is one.
+    """
+
+    weight: Integers
+    bias: Integers
+    weight_type: Fixed
+    bias_type: Fixed
+    accumulator: Fixed
+    result: Fixed
+
+
+@dataclass(frozen=True)
+class FixedNetwork:
+    """Dense layers with rectifiers between them."""
+
+    input: Fixed
+    layers: tuple[FixedLayer, ...]
+
+    def __call__(self, z: NDArray[Any]) -> NDArray[np.float64]:
+        """Outputs with shape (N, out) for real inputs with shape (N, in)."""
+        raw, kind = self.input.of(z), self.input
+        for k, layer in enumerate(self.layers):
+            product = raw @ layer.weight.T
+            total = layer.accumulator.narrowed(product, kind.fraction + layer.weight_type.fraction)
+            total = layer.accumulator.fitted(total + layer.accumulator.narrowed(layer.bias, layer.bias_type.fraction))
+            if k < len(self.layers) - 1:
+                total = np.maximum(total, 0)
+            raw, kind = layer.result.narrowed(total, layer.accumulator.fraction), layer.result
+        return kind.values(raw)
+
+
+def fixed_network(
+    weights: Sequence[tuple[NDArray[Any], NDArray[Any]]], input_type: Fixed, results: Sequence[Fixed], width: int
+) -> FixedNetwork:
+    """The network of real weights and biases, rounded to types of `width` bits that hold the largest of a layer.
+
+    Args:
+        weights: weight with shape (out, in) and bias with shape (out,) of each layer.
+        results: the type of each layer's result.
+    """
+    layers, kind = [], input_type
+    for (weight, bias), result in zip(weights, results, strict=True):
+        weight_type, bias_type = weight_types(weight, bias, width)
+        w, b = weight_type.of(weight), bias_type.of(bias)
+        fraction = max(kind.fraction + weight_type.fraction, bias_type.fraction)
+        reach = np.abs(w).sum(1).astype(float) * 2.0 ** (kind.width - 1 - kind.fraction - weight_type.fraction)
+        largest = float((reach + np.abs(bias_type.values(b))).max())
+        bits = max(fraction + math.floor(math.log2(max(largest, 1e-30))) + 2, 2)
+        if bits > MOST_BITS:
+            raise InputError(f"--bits: an accumulator would need {bits} bits; take fewer than {width}")
+        accumulator = Fixed(bits, bits - fraction)
+        layers.append(FixedLayer(w, b, weight_type, bias_type, accumulator, result))
+        kind = result
+    return FixedNetwork(input_type, tuple(layers))
+
+
+def weight_types(weight: NDArray[Any], bias: NDArray[Any], width: int) -> tuple[Fixed, Fixed]:
+    """Types of a layer's weights and of its biases."""
+    return type_for(float(np.abs(weight).max()), width), type_for(float(np.abs(bias).max()), width)

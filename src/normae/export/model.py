@@ -1,0 +1,135 @@
+"""A model as an ONNX graph: events in; energy, score and, where log Z is known, log p out.
+
+A Bayesian model is exported with K fixed draws, the same as those behind `model.score`, so that the file gives the same
+numbers: `energy`, `score` and `log_prob` are means over draws, `score_std` is the spread, and `score_draws` has every
+draw. With a `Preparation` the graph takes rows of the table, and its density is that of the table.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto
+
+from normae.errors import InputError, LogZUnknown
+from normae.estimator.preparation import LIMIT, Preparation
+from normae.export.graph import Graph
+from normae.export.laplace import linearized_scores
+from normae.export.networks import energies
+from normae.inference import BayesianModel, Model
+from normae.inference.bayesian import DRAWS
+from normae.inference.laplace import LinearizedDraws
+from normae.inference.posterior import MixedDraws, WeightDraws
+
+EVENTS = "events"
+"""Name of the input, with shape (N, *event)."""
+Outputs = dict[str, tuple[str, tuple[Any, ...]]]
+
+
+def onnx_model(
+    model: Model,
+    preparation: Preparation | None = None,
+    draws: int = DRAWS,
+    about: Mapping[str, Any] | None = None,
+) -> ModelProto:
+    """The ONNX graph of a model whose weights are on the CPU.
+
+    Args:
+        preparation: from rows of a table to the model's events; its density is then that of the table, at the weights
+            themselves, as `NormalizedAutoencoder.score_samples` is.
+        draws: weight draws of a Bayesian model, with seed 0.
+        about: more to keep in the file's metadata.
+    """
+    double = next(model.autoencoder.parameters()).element_size() == 8
+    outer = np.float64 if double else np.float32
+    kept = model.draw_set(draws, 0) if isinstance(model, BayesianModel) and preparation is None else None
+    graph = Graph(np.float64 if isinstance(kept, LinearizedDraws) else outer)
+    x = graph.enter(EVENTS, outer)
+    metadata = {"name": model.name, "event": list(model.event), "temperature": model.temperature}
+    if kept is not None and isinstance(model, BayesianModel):
+        outputs, log_z = _bayesian(graph, model, kept, x, draws)
+        metadata |= {"draws": draws, "seed": 0, "temperature_draws": kept.temperature.tolist()}
+    else:
+        outputs, log_z = _plain(graph, model, preparation, x)
+    metadata |= {"log_z": log_z, "prepared": preparation is not None} | dict(about or {})
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
+    return graph.model({EVENTS: ("N", *model.event)}, outputs, texts, "normae", outer)
+
+
+def _plain(graph: Graph, model: Model, preparation: Preparation | None, x: str) -> tuple[Outputs, Any]:
+    """Energy, score and log p of one set of weights; what the metadata say of log Z."""
+    slope = None
+    if preparation is not None:
+        x, slope = _prepare(graph, preparation, x)
+    weights = {name: p[None] for name, p in model.autoencoder.named_parameters()}
+    energy, _ = energies(graph, model.autoencoder, weights, x)
+    score = graph.add("Div", energy, graph.constant(model.temperature))
+    outputs: Outputs = {"energy": (energy, ("N",)), "score": (score, ("N",))}
+    try:
+        log_z = model.log_z
+    except LogZUnknown:
+        log_z = None
+    if log_z is not None or slope is not None:
+        density = graph.add("Neg", score) if slope is None else graph.add("Sub", slope, score)
+        if log_z is not None:
+            density = graph.add("Sub", density, graph.constant(log_z.value))
+        outputs["log_prob" if log_z is not None else "log_prob_unnormalized"] = (density, ("N",))
+    return outputs, None if log_z is None else {"value": log_z.value, "error": log_z.error}
+
+
+def _bayesian(graph: Graph, model: BayesianModel, draws: Any, x: str, count: int) -> tuple[Outputs, Any]:
+    """Means, spread and all values over draws."""
+    if count < 2:
+        raise InputError(f"draws: expected at least 2, got {count}")
+    scores = _score_draws(graph, draws, x)
+    mean = graph.mean(scores, 0)
+    temperature = graph.constant(draws.temperature.double().numpy()[:, None])
+    off = graph.add("Sub", scores, mean)
+    variance = graph.add("Div", graph.total(graph.add("Mul", off, off), 0), graph.constant(count - 1.0))
+    outputs: Outputs = {
+        "energy": (graph.mean(graph.add("Mul", scores, temperature), 0), ("N",)),
+        "score": (mean, ("N",)),
+        "score_std": (graph.add("Sqrt", variance), ("N",)),
+    }
+    try:
+        log_z = model.log_z_draws(count, 0)
+    except LogZUnknown:
+        log_z = None
+    if log_z is not None:
+        density = graph.add("Neg", graph.add("Add", mean, graph.constant(log_z.mean())))
+        outputs["log_prob"] = (density, ("N",))
+    outputs["score_draws"] = (scores, (count, "N"))
+    return outputs, None if log_z is None else {"draws": log_z.tolist()}
+
+
+def _score_draws(graph: Graph, draws: Any, x: str) -> str:
+    """E/T of every draw, with shape (K, N)."""
+    if isinstance(draws, LinearizedDraws):
+        return linearized_scores(graph, draws, x)
+    own = draws.own if isinstance(draws, MixedDraws) else draws
+    if not isinstance(own, WeightDraws):
+        raise InputError(f"export: no ONNX form of draws of the kind {type(draws).__name__}")
+    energy, drawn = energies(graph, own.autoencoder, own.weights, x)
+    if not drawn:
+        raise InputError("export: expected weights that differ from draw to draw")
+    temperature = graph.constant(own.temperature.double().numpy()[:, None])
+    scores = graph.add("Div", energy, temperature)
+    if isinstance(draws, MixedDraws):
+        scores = graph.add("MatMul", graph.constant(draws.mixture.numpy(), "mixture"), scores)
+    return scores
+
+
+def _prepare(graph: Graph, preparation: Preparation, x: str) -> tuple[str, str]:
+    """y with shape (N, d), and log |dy/dx| with shape (N,)."""
+    u = graph.add("Sub", x, graph.constant(preparation.centre))
+    u = graph.add("Div", u, graph.constant(preparation.width))
+    size, limit = graph.add("Abs", u), graph.constant(LIMIT)
+    over = graph.add("Max", graph.add("Sub", size, limit), graph.constant(0.0))
+    log = graph.add("Log", graph.add("Add", over, graph.constant(1.0)))
+    beyond = graph.add("Mul", graph.add("Sign", u), graph.add("Add", log, limit))
+    soft = graph.add("Where", graph.add("LessOrEqual", size, limit), u, beyond)
+    centred = graph.add("Sub", soft, graph.constant(preparation.mean))
+    y = graph.add("MatMul", centred, graph.constant(preparation.whitening.T))
+    constant = float(np.linalg.slogdet(preparation.whitening)[1] - np.log(preparation.width).sum())
+    return y, graph.add("Sub", graph.constant(constant), graph.total(log, 1))

@@ -1,0 +1,143 @@
+"""The layers of an autoencoder as nodes, for one set of weights or for K weight draws side by side.
+
+Weights have shape (K, *parameter), or (1, *parameter) where all draws share them. Up to the first layer that has draws
+the work is done once. From there on vectors have shape (K, N, d), and images keep the draws as groups of channels,
+(N, K c, h, w), which one grouped convolution serves. A finished model's weights are those that the network is computed
+with: spectral normalization is in them.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor, nn
+
+from normae.errors import InputError
+from normae.export.graph import Graph
+from normae.networks.autoencoder import Autoencoder
+from normae.networks.conv import Upsample
+from normae.networks.mlp import MLP
+from normae.networks.parameters import prefixed
+
+
+class State(NamedTuple):
+    """A tensor between two layers: its name, its draws (1 before the first drawn layer), channels (0 for vectors)."""
+
+    name: str
+    draws: int
+    channels: int
+
+
+def energies(graph: Graph, autoencoder: Autoencoder, weights: Mapping[str, Tensor], x: str) -> tuple[str, bool]:
+    """Nodes for E: with shape (N,), or (K, N) where weights have draws, which is the second thing returned.
+
+    Args:
+        weights: by name, with shape (K, *parameter) or (1, *parameter).
+        x: events with shape (N, *event).
+    """
+    image = isinstance(autoencoder.encoder, nn.Sequential)
+    weights = {name: value.detach() for name, value in weights.items()}
+    state = _network(graph, autoencoder.encoder, prefixed(weights, "encoder."), State(x, 1, int(image)))
+    if autoencoder.sphere:
+        state = state._replace(name=_to_sphere(graph, state.name))
+    state = _network(graph, autoencoder.decoder, prefixed(weights, "decoder."), state)
+    residual = graph.add("Sub", x, state.name)
+    square = graph.add("Mul", residual, residual)
+    if not image:
+        return graph.mean(square, -1), state.draws > 1
+    if state.draws == 1:
+        return graph.mean(square, 1, 2, 3), False
+    return graph.add("Transpose", graph.mean(square, 2, 3), perm=[1, 0]), True
+
+
+def _to_sphere(graph: Graph, z: str) -> str:
+    length = graph.add("ReduceL2", z, graph.integers([-1]), keepdims=1)
+    return graph.add("Div", z, graph.add("Max", length, graph.constant(np.finfo(graph.dtype).tiny)))
+
+
+def _network(graph: Graph, network: nn.Module, weights: Mapping[str, Tensor], state: State) -> State:
+    if isinstance(network, MLP):
+        for k, (weight, bias) in enumerate(network.layer_names()):
+            if k:
+                state = state._replace(name=graph.activation(network.activation, state.name))
+            state = _linear(graph, weights[weight], weights[bias], state)
+        return state
+    if not isinstance(network, nn.Sequential):
+        raise InputError(f"export: expected an MLP or a sequence of layers, got {type(network).__name__}")
+    for name, layer in network.named_children():
+        state = _layer(graph, layer, prefixed(weights, f"{name}."), state)
+    return state
+
+
+def _layer(graph: Graph, layer: nn.Module, own: Mapping[str, Tensor], state: State) -> State:
+    """One layer of a convolutional network."""
+    name, draws, channels = state
+    if isinstance(layer, nn.Linear):
+        return _linear(graph, own["weight"], own["bias"], state)
+    if isinstance(layer, nn.Conv2d):
+        return _convolution(graph, layer, own["weight"], own["bias"], state)
+    if isinstance(layer, nn.PReLU):
+        return _prelu(graph, own["weight"], state)
+    if isinstance(layer, nn.MaxPool2d):
+        return State(graph.add("MaxPool", name, kernel_shape=[2, 2], strides=[2, 2]), draws, channels)
+    if isinstance(layer, nn.Flatten):
+        return _flatten(graph, state)
+    if isinstance(layer, nn.Unflatten):
+        channels, *sides = (int(n) for n in layer.unflattened_size)
+        if draws > 1:
+            name = graph.add("Transpose", name, perm=[1, 0, 2])
+        shape = graph.integers([0, draws * channels, *sides])
+        return State(graph.add("Reshape", name, shape), draws, channels)
+    if isinstance(layer, Upsample):
+        matrix = layer.matrix.numpy()
+        wide = graph.add("MatMul", name, graph.constant(matrix.T, "upsample"))
+        return State(graph.add("MatMul", graph.constant(matrix, "upsample"), wide), draws, channels)
+    if isinstance(layer, nn.Sigmoid):
+        return State(graph.add("Sigmoid", name), draws, channels)
+    raise InputError(f"export: no ONNX form of the layer {type(layer).__name__}")
+
+
+def _linear(graph: Graph, weight: Tensor, bias: Tensor, state: State) -> State:
+    """x W^T + b; a product of (N, in) or (K, N, in) with (in, out) or (K, in, out)."""
+    factor, offset = weight.mT.numpy(), bias[:, None].numpy()
+    if len(factor) == 1:
+        factor = factor[0]
+    if len(offset) == 1:
+        offset = offset[0, 0]
+    product = graph.add("MatMul", state.name, graph.constant(factor, "weight"))
+    name = graph.add("Add", product, graph.constant(offset, "bias"))
+    return State(name, max(state.draws, len(weight), len(bias)), 0)
+
+
+def _convolution(graph: Graph, layer: nn.Conv2d, weight: Tensor, bias: Tensor, state: State) -> State:
+    draws = max(state.draws, len(weight), len(bias))
+    weight, bias = (w.expand(draws, *w.shape[1:]).flatten(0, 1) for w in (weight, bias))
+    name = graph.add(
+        "Conv",
+        state.name,
+        graph.constant(weight.numpy(), "weight"),
+        graph.constant(bias.numpy(), "bias"),
+        kernel_shape=list(layer.kernel_size),
+        pads=[int(p) for p in (*layer.padding, *layer.padding)],
+        group=state.draws,
+    )
+    return State(name, draws, layer.out_channels)
+
+
+def _prelu(graph: Graph, slope: Tensor, state: State) -> State:
+    """max(h, 0) + slope min(h, 0) with one slope for all features, (K, 1) or (1, 1)."""
+    name, draws, channels = state
+    if len(slope) == 1:
+        return State(graph.add("PRelu", name, graph.constant(slope[0].numpy(), "slope")), draws, channels)
+    values = np.repeat(slope.numpy(), max(channels, 1)).reshape(-1, 1, 1)
+    zero = graph.constant(0.0)
+    below = graph.add("Mul", graph.add("Min", name, zero), graph.constant(values, "slope"))
+    return State(graph.add("Add", graph.add("Max", name, zero), below), len(slope), channels)
+
+
+def _flatten(graph: Graph, state: State) -> State:
+    """(N, K c, h, w) to (N, c h w), or (K, N, c h w)."""
+    if state.draws == 1:
+        return State(graph.add("Flatten", state.name, axis=1), 1, 0)
+    split = graph.add("Reshape", state.name, graph.integers([0, state.draws, -1]))
+    return State(graph.add("Transpose", split, perm=[1, 0, 2]), state.draws, 0)

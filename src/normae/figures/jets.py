@@ -1,0 +1,210 @@
+"""Jets: ROC curves, energies, generated observables, pictures of jets, and the course of a training.
+
+QCD is blue and top red throughout, as in the paper. Bands are one standard deviation over weight draws.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, SymLogNorm
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
+from numpy.typing import NDArray
+
+from normae.errors import InputError
+from normae.figures.curves import ACCEPTANCES
+from normae.figures.style import colour_bar
+from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE
+from normae.jets.show import AXIS_NAMES, CLASSES, COLOURS
+from normae.statistics.arrays import Array
+
+FLOOR = 1e-5
+"""The least share of pT that a picture shows."""
+GAP = 3
+"""Pixels between two pictures."""
+RESIDUAL_FLOOR = 1e-4
+"""Below it the colour scale of residuals is linear."""
+
+
+class RocCurve(NamedTuple):
+    """Background efficiency with shape (K,) over signal efficiencies (K,); `band` of rejection and efficiency.
+
+    `band` has shape (2, K): the standard deviations of eps_B and of 1/eps_B over draws, where there are draws.
+    """
+
+    label: str
+    colour: str
+    signal: Array
+    background: Array
+    band: Array | None = None
+    style: str = "-"
+
+
+def roc_curves(axes: Sequence[Axes], curves: Sequence[RocCurve], smallest: float) -> Sequence[Axes]:
+    """Two axes: signal over background efficiency, and background rejection over signal efficiency.
+
+    Args:
+        smallest: background efficiency that the sample can still show; the rejection is drawn up to its inverse.
+    """
+    plain, rejecting = axes
+    plain.plot([0, 1], [0, 1], color="0.6", linestyle=":", linewidth=1.0)
+    for curve in curves:
+        keywords: dict[str, Any] = {"color": curve.colour, "linestyle": curve.style}
+        plain.plot(curve.background, curve.signal, label=curve.label, **keywords)
+        seen = (curve.background >= smallest) & (curve.signal > 0)
+        inverse = 1 / curve.background[seen]
+        rejecting.plot(curve.signal[seen], inverse, label=curve.label, **keywords)
+        if curve.band is not None:
+            shade: dict[str, Any] = {"color": curve.colour, "alpha": 0.25, "linewidth": 0}
+            low, high = curve.background - curve.band[0], curve.background + curve.band[0]
+            plain.fill_betweenx(curve.signal, np.maximum(low, 0), np.minimum(high, 1), **shade)
+            half = curve.band[1][seen]
+            rejecting.fill_between(curve.signal[seen], np.maximum(inverse - half, 1), inverse + half, **shade)
+    plain.set(xlim=(0, 1), ylim=(0, 1), xlabel=r"background efficiency $\epsilon_B$")
+    plain.set_ylabel(r"signal efficiency $\epsilon_S$")
+    grid = np.linspace(1e-3, 1, 200)
+    rejecting.plot(grid, 1 / grid, color="0.6", linestyle=":", linewidth=1.0)
+    rejecting.set(xlim=(0, 1), ylim=(1, 1 / smallest), yscale="log", xlabel=r"signal efficiency $\epsilon_S$")
+    rejecting.set_ylabel(r"background rejection $1/\epsilon_B$")
+    if len(curves) > 2:
+        plain.figure.legend(*plain.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    else:
+        plain.legend(loc="best")
+    return axes
+
+
+class ClassHistogram(NamedTuple):
+    """The density of one class in bins, with shape (B,), and its band over draws where there is one; label 0 or 1."""
+
+    kind: int
+    density: Array
+    band: Array | None = None
+
+
+def energy_histograms(ax: Axes, edges: Array, shown: Sequence[ClassHistogram], trained_on: int) -> Axes:
+    """Distributions of E/T of both classes, in bins with edges (B + 1,), on a logarithmic axis."""
+    for one in shown:
+        colour, words = COLOURS[one.kind], "trained on" if one.kind == trained_on else "signal"
+        ax.stairs(one.density, edges, color=colour, label=f"{CLASSES[one.kind]} ({words})")
+        if one.band is not None:
+            low = np.maximum(one.density - one.band, 0)
+            ax.stairs(one.density + one.band, edges, baseline=low, fill=True, color=colour, alpha=0.3, linewidth=0)
+    top = max(float(one.density.max()) for one in shown)
+    ax.set(xscale="log", xlim=(edges[0], edges[-1]), ylim=(0, 1.35 * top), xlabel="energy / temperature $E/T$")
+    ax.set_ylabel(r"jets per unit of $\log_{10} E/T$")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.legend(loc="upper right")
+    return ax
+
+
+class ObservableSample(NamedTuple):
+    """Generated and true values of the observables of one class, by name; label 0 or 1; what is written per panel."""
+
+    kind: int
+    generated: Mapping[str, NDArray[Any]]
+    truth: Mapping[str, NDArray[Any]]
+    text: Mapping[str, str]
+
+
+def observable_panels(axes: Sequence[Axes], samples: Sequence[ObservableSample]) -> Sequence[Axes]:
+    """Six axes in the order of the paper's figures: truth as a solid line, generated jets dashed."""
+    for ax, (name, label) in zip(axes, AXIS_NAMES.items(), strict=True):
+        everything = np.concatenate([s.truth[name] for s in samples] + [s.generated[name] for s in samples])
+        low, high = np.quantile(everything, (0.003, 0.997))
+        bins = int(np.clip(np.sqrt(everything.size / len(samples)) / 2, 10, 50))
+        edges = np.linspace(low, high if high > low else low + 1e-6, bins + 1)
+        top = 0.0
+        for place, sample in enumerate(samples):
+            for values, style in ((sample.truth[name], "-"), (sample.generated[name], (0, (4, 1.5)))):
+                density = np.histogram(values, edges)[0] / (values.size * np.diff(edges))
+                ax.stairs(density, edges, color=COLOURS[sample.kind], linestyle=style)
+                top = max(top, float(density.max()))
+            ax.text(0.03, 0.965 - 0.085 * place, sample.text[name], transform=ax.transAxes, va="top", fontsize=9,
+                    color=COLOURS[sample.kind])  # fmt: skip
+        ax.set(xlim=(edges[0], edges[-1]), ylim=(0, (1.25 + 0.1 * len(samples)) * top), ylabel="normalized")
+        ax.set_xlabel(f"{label} (share of $p_T$)" if name == "mass" else label)
+    handles = [Line2D([], [], color=COLOURS[s.kind], label=CLASSES[s.kind]) for s in samples]
+    handles += [
+        Line2D([], [], color="0.3", label="true"),
+        Line2D([], [], color="0.3", linestyle=(0, (4, 1.5)), label="generated"),
+    ]
+    axes[0].legend(handles=handles, loc="center left", fontsize=8.5, labelspacing=0.25)
+    return axes
+
+
+def picture_rows(
+    axes: Sequence[Axes], rows: Sequence[NDArray[Any]], names: Sequence[str], titles: Sequence[str]
+) -> Any:
+    """Pictures of jets side by side, eta to the right and phi upwards, on one logarithmic colour scale.
+
+    A row named "residual" has a scale of both signs, linear around zero.
+
+    Args:
+        axes: one for each of R rows.
+        rows: R arrays of images with shape (K, 40, 40).
+        names: of the rows.
+        titles: of the K columns.
+    """
+    positive = [images for images, name in zip(rows, names, strict=True) if name != "residual"]
+    highest = max(float(max(images.max() for images in positive)), 10 * FLOOR)
+    for ax, images, name in zip(axes, rows, names, strict=True):
+        if images.shape[1:] != (SIDE, SIDE):
+            raise InputError(f"{name}: expected images of shape (K, {SIDE}, {SIDE}), got {images.shape}")
+        signed = name == "residual"
+        reach = max(float(np.abs(images).max()), 10 * RESIDUAL_FLOOR)
+        norm = SymLogNorm(RESIDUAL_FLOOR, vmin=-reach, vmax=reach) if signed else LogNorm(FLOOR, highest)
+        strip = side_by_side(images if signed else np.maximum(images, FLOOR))
+        drawn = ax.imshow(strip, origin="lower", norm=norm, aspect=PIXEL_PHI / PIXEL_ETA, interpolation="nearest",
+                          cmap="RdBu_r" if signed else "viridis")  # fmt: skip
+        ax.set(xticks=[], yticks=[])
+        ax.set_ylabel(name, fontsize=10)
+        ax.spines[:].set_visible(False)
+        bar = colour_bar(ax, drawn, "difference" if signed else r"share of $p_T$", width=0.012)
+        bar.ax.tick_params(labelsize=8)
+        if signed:
+            ticks = [10.0**k for k in range(-4, 0) if 10.0**k < reach]
+            bar.set_ticks([-t for t in ticks[::-1]] + [0.0] + ticks)
+    for column, title in enumerate(titles):
+        axes[0].text(column * (SIDE + GAP) + SIDE / 2, SIDE + 1, title, ha="center", va="bottom", fontsize=9)
+    return axes
+
+
+def side_by_side(images: NDArray[Any]) -> NDArray[np.float64]:
+    """Images with shape (K, 40, 40) as one, with gaps of NaN between them: (40, 40 K + gaps)."""
+    gap = np.full((SIDE, GAP), np.nan)
+    pieces = [piece for image in images for piece in (image.astype(np.float64), gap)]
+    return np.concatenate(pieces[:-1], axis=1)
+
+
+def loss_curves(ax: Axes, epoch: Array, train: Array, validation: Array) -> Axes:
+    """The cross-entropy of a classifier on both samples over epochs, each with shape (N,), and the epoch kept."""
+    ax.plot(epoch, train, color="tab:gray", linewidth=1.2, label="training")
+    ax.plot(epoch, validation, color="tab:blue", linewidth=1.2, label="validation")
+    best = int(np.argmin(validation))
+    ax.plot(epoch[best], validation[best], "o", color="tab:red", markersize=5, label="kept")
+    ax.set(xlabel="epoch", ylabel="cross-entropy")
+    ax.legend()
+    return ax
+
+
+def training_energies(axes: Sequence[Axes], records: Sequence[Mapping[str, Any]]) -> Sequence[Axes]:
+    """Two axes: E+/T of jets and E-/T of chains over iterations, and the acceptance of both chains."""
+    iteration = np.array([record["iteration"] for record in records], dtype=np.float64)
+    for name, label, colour in (("positive", "$E^+/T$, jets", "tab:blue"), ("negative", "$E^-/T$, chains", "tab:red")):
+        values = [record[f"{name}_energy"] / record["temperature"] for record in records]
+        axes[0].plot(iteration, values, color=colour, linewidth=1.2, label=label)
+    for name, (label, colour) in ACCEPTANCES.items():
+        values = [np.nan if record.get(name) is None else record[name] for record in records]
+        if np.isfinite(values).any():
+            axes[1].plot(iteration, values, color=colour, linewidth=1.2, label=label)
+    for ax, label in zip(axes, ("energy / temperature", "acceptance"), strict=True):
+        ax.set(xlabel="iteration of the training", ylabel=label)
+        if iteration[-1] > iteration[0]:
+            ax.set_xlim(iteration[0], iteration[-1])
+        ax.legend()
+    axes[1].set_ylim(0, 1.05)
+    return axes

@@ -1,0 +1,225 @@
+"""Which temperature: from samples alone, and from the slope of the dual test.
+
+**Without a signal sample.** For events of p = exp(-E/T)/Z integration by parts gives, in every fixed direction,
+
+    <(dE/dx_i)^2> = T <d^2 E/dx_i^2>,    so    T = <|grad E|^2> / <laplacian E>,
+
+the configurational temperature. It is also the optimum of score matching for 1/T at a fixed energy. A ratio of means;
+its error is that of a bootstrap over events.
+
+**Equipartition.** An energy that is quadratic in d_eff independent residuals of equal width has <E> = T d_eff / 2. The
+effective dimension of residuals with covariance C is the participation ratio
+
+    d_eff = (tr C)^2 / tr C^2,
+
+d for d equal eigenvalues and 1 for a single one. tr C^2 is estimated without bias by the mean of (r_i r_j)^2 over pairs
+of different events, which no number of features makes expensive.
+
+**From the slope.** Trainings at temperatures T_k give slopes m_k of the dual test, Eq. (m_fit) of the paper. They are
+fitted by a power law, log m = a + b (log T - c), with weights from the errors of m, so that slopes near zero count
+little, and with c the weighted mean of log T, where the errors of a and b are independent. The root and its error are
+
+    log T* = c - a / b,    sigma(log T*)^2 = (s_a^2 + (log T* - c)^2 s_b^2) / b^2.
+
+One training differs from the next by more than the error of its slope, which counts events. So a scatter s is added in
+quadrature: at least `SCATTER`, and more where three or more points ask for it (chi^2 = ndf).
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from normae.errors import InputError
+from normae.statistics.arrays import as_vector
+from normae.statistics.bootstrap import check_resamples, multiplicities
+from normae.statistics.estimate import Estimate
+
+SCATTER = 0.03
+"""By which slopes of two trainings with the same settings are taken to differ, where nothing says that it is more."""
+LEAST_SLOPE = 0.05
+FIRST_FACTOR = 2.0
+"""From the first temperature to the second."""
+LARGEST_FACTOR = 4.0
+"""Beyond the temperatures that were tried."""
+MARGIN = 0.1
+"""Of a bracket that the next temperature stays away from its ends."""
+
+
+def configurational_temperature(
+    gradient_square: ArrayLike, laplacian: ArrayLike, n_bootstrap: int = 200, *, generator: torch.Generator
+) -> Estimate:
+    """<|grad E|^2> / <laplacian E> over events, each with shape (N,); the error is infinite for a mean of no sign."""
+    check_resamples(n_bootstrap)
+    above, below = as_vector(gradient_square, "gradient_square", least=2), as_vector(laplacian, "laplacian", least=2)
+    if above.size != below.size:
+        raise InputError(f"expected a laplacian for each of {above.size} events, got {below.size}")
+    value, drawn = above.sum() / below.sum(), []
+    for _ in range(n_bootstrap):
+        weights = _resample(above.size, generator)
+        drawn.append((weights @ above, weights @ below))
+    resampled = np.array(drawn)
+    certain = np.abs(resampled[:, 1].mean()) > 3 * resampled[:, 1].std(ddof=1)
+    error = float(np.std(resampled[:, 0] / resampled[:, 1], ddof=1)) if certain else math.inf
+    return Estimate(float(value), error)
+
+
+def _resample(n: int, generator: torch.Generator) -> NDArray[np.int64]:
+    return multiplicities(np.ones(n, dtype=bool), generator)
+
+
+class Equipartition(NamedTuple):
+    """T = 2 <E> / d_eff, with the effective dimension that it comes from."""
+
+    temperature: Estimate
+    dimension: Estimate
+
+
+def equipartition(
+    energy: ArrayLike, residuals: ArrayLike, n_bootstrap: int = 200, *, generator: torch.Generator
+) -> Equipartition:
+    """The temperature at which residuals share an energy equally.
+
+    Args:
+        energy: with shape (N,).
+        residuals: with shape (N, d); some thousand events are enough, since all pairs of them are used.
+    """
+    check_resamples(n_bootstrap)
+    rows = np.asarray(residuals, dtype=np.float64)
+    values = as_vector(energy, "energy", least=3)
+    if rows.ndim != 2 or len(rows) != values.size:
+        raise InputError(f"expected residuals of shape ({values.size}, d), got {rows.shape}")
+    rows = rows - rows.mean(axis=0)
+    gram = rows @ rows.T
+    square, own = np.diagonal(gram).copy(), gram**2
+    np.fill_diagonal(own, 0.0)
+
+    def both(weights: NDArray[np.int64]) -> tuple[float, float]:
+        pairs = float(weights.sum()) ** 2 - float(weights @ weights)
+        dimension = (weights @ square / weights.sum()) ** 2 / (weights @ own @ weights / pairs)
+        return float(2 * (weights @ values / weights.sum()) / dimension), float(dimension)
+
+    drawn = np.array([both(_resample(values.size, generator)) for _ in range(n_bootstrap)])
+    found = both(np.ones(values.size, dtype=np.int64))
+    errors = drawn.std(axis=0, ddof=1)
+    return Equipartition(Estimate(found[0], float(errors[0])), Estimate(found[1], float(errors[1])))
+
+
+# --- the root of m(T) - 1
+
+
+class SlopePoint(NamedTuple):
+    """The slope of the dual test that a pair of trainings at this temperature gave."""
+
+    temperature: float
+    slope: Estimate
+
+
+class SlopeLine(NamedTuple):
+    """log m = level + slope * (log T - centre), the latter two with errors, and the scatter between trainings."""
+
+    centre: float
+    level: Estimate
+    slope: Estimate
+    scatter: float
+
+    @property
+    def root(self) -> Estimate | None:
+        """log T* at which m = 1; None where the slope is not known to differ from zero."""
+        b, error = self.slope
+        if not abs(b) > error:
+            return None
+        away = -self.level.value / b
+        return Estimate(self.centre + away, math.hypot(self.level.error, away * error) / abs(b))
+
+
+def slope_line(points: Sequence[SlopePoint], scatter: float = SCATTER) -> SlopeLine:
+    """The power law through the points with m > 0.05; what lies below, a model without a ratio, says nothing about it.
+
+    Args:
+        scatter: of m between trainings, at least.
+    """
+    used = [point for point in points if point.slope.value > LEAST_SLOPE]
+    temperatures = [point.temperature for point in used]
+    if not used or max(temperatures) < (1 + 1e-6) * min(temperatures):
+        raise InputError("a power law m(T) needs positive slopes at two temperatures")
+    line, chi2 = _power_law(used, scatter)
+    freedom = len(used) - 2
+    if freedom < 1 or chi2 <= freedom:
+        return line
+    low, high = scatter, 10.0
+    for _ in range(30):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if _power_law(used, middle)[1] > freedom else (low, middle)
+    return _power_law(used, high)[0]
+
+
+def _power_law(points: Sequence[SlopePoint], scatter: float) -> tuple[SlopeLine, float]:
+    """The line and its chi^2; errors of log m are those of m at the fitted m, so that a low m does not weigh more."""
+    x, m, error = (np.array(column) for column in zip(*((math.log(t), *e) for t, e in points), strict=True))
+    width, fitted, y = np.maximum(np.hypot(error, scatter), 1e-9), m, np.log(m)
+    for _ in range(5):
+        weights = np.square(fitted / width)
+        centre, level = (float(weights @ column / weights.sum()) for column in (x, y))
+        spread = float(weights @ np.square(x - centre))
+        slope = float(weights @ ((x - centre) * (y - level))) / spread
+        fitted = np.exp(np.clip(level + slope * (x - centre), math.log(LEAST_SLOPE), 3))
+    chi2 = float(weights @ np.square(y - level - slope * (x - centre)))
+    errors = (1 / math.sqrt(float(weights.sum())), 1 / math.sqrt(spread))
+    return SlopeLine(centre, Estimate(level, errors[0]), Estimate(slope, errors[1]), scatter), chi2
+
+
+def unit_slope_temperature(points: Sequence[SlopePoint], scatter: float = SCATTER) -> Estimate:
+    """T* with m(T*) = 1, and its error; NaN where the slope does not depend on T beyond its errors."""
+    root = slope_line(points, scatter).root
+    if root is None or not abs(root.value) < 700:
+        return Estimate(math.nan, math.inf)
+    return Estimate(math.exp(root.value), math.exp(root.value) * root.error)
+
+
+def next_temperature(points: Sequence[SlopePoint], start: float) -> float:
+    """Where to train next: `start` first, then outwards until m - 1 changes sign, then between the nearest two.
+
+    The paper finds larger slopes at smaller temperatures, which is believed for as long as the points show no slope.
+    """
+    if not points:
+        return start
+    ordered = sorted(points)
+    if len({point.temperature for point in ordered}) == 1:
+        return ordered[0].temperature * (FIRST_FACTOR if ordered[0].slope.value > 1 else 1 / FIRST_FACTOR)
+    low, high = math.log(ordered[0].temperature), math.log(ordered[-1].temperature)
+    root = _root(points)
+    for left, right in _brackets(ordered):
+        x, y = math.log(left.temperature), math.log(right.temperature)
+        share = 0.5 if root is None else (root - x) / (y - x)
+        return math.exp(x + min(max(share, MARGIN), 1 - MARGIN) * (y - x))
+    step, reach = math.log(FIRST_FACTOR), math.log(LARGEST_FACTOR)
+    if root is None:
+        return math.exp(high + reach if ordered[0].slope.value > 1 else low - reach)
+    if low < root < high:  # the points contradict it: go beyond the better end
+        down = abs(ordered[0].slope.value - 1) < abs(ordered[-1].slope.value - 1)
+        return math.exp(low - step if down else high + step)
+    return math.exp(max(root, low - reach) if root <= low else min(root, high + reach))
+
+
+def _root(points: Sequence[SlopePoint]) -> float | None:
+    """log T* of the power law, where there is one that is known."""
+    try:
+        root = slope_line(points).root
+    except InputError:
+        return None
+    return None if root is None else root.value
+
+
+def _brackets(ordered: Sequence[SlopePoint]) -> list[tuple[SlopePoint, SlopePoint]]:
+    """Neighbours in T between which m - 1 changes sign, the closest in m first."""
+    pairs = [
+        (left, right)
+        for left, right in pairwise(ordered)
+        if (left.slope.value - 1) * (right.slope.value - 1) <= 0 and left.temperature < right.temperature
+    ]
+    return sorted(pairs, key=lambda pair: abs(pair[0].slope.value - 1) + abs(pair[1].slope.value - 1))

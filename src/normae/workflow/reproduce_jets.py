@@ -1,0 +1,212 @@
+"""Section 4 of the paper and its appendix C.2 again: tagging, likelihood ratio and generated jets, theirs beside ours.
+
+Every run is evaluated and reported in its own folder; what the paper shows side by side is drawn from what these runs
+keep. Models that are neither in the zoo nor trained are left out, and so is what needs them.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from normae import zoo
+from normae.config import preset_path
+from normae.errors import InputError
+from normae.files import write_json, write_text
+from normae.jets.substructure import NAMES
+from normae.runs import RunFolder
+from normae.statistics import Estimate
+from normae.workflow.dual import dual
+from normae.workflow.dual_judge import DualSettings
+from normae.workflow.evaluate import evaluate
+from normae.workflow.paper import RATIO, TAGGING, TAGGING_METRICS, markdown_table
+from normae.workflow.reporting import report
+from normae.workflow.reproduce import Source, copy_model, plain, train_source
+from normae.workflow.train import Watch
+
+Metrics = dict[str, Estimate]
+CLASSIFIER = "jets-classifier"
+STARTS = {"ae": "nae", "bae": "bnae"}
+"""Autoencoders are what the trainings of these begin with."""
+PAIRS = {"NAE": ("jets-qcd-nae", "jets-top-nae"), "BNAE": ("jets-qcd-bnae", "jets-top-bnae")}
+GENERATORS = {"NAE, d_z = 6": "nae", "BNAE, d_z = 6": "bnae", "NAE, d_z = 3": "nae-3d"}
+TITLES = {
+    "tagging": "Section 4.1: tagging",
+    "ratio": "Section 4.2: the dual test, log r = log p_top - log p_QCD, against the classifier",
+    "generated": "Appendix C.2: generated jets",
+}
+
+
+def sources() -> dict[str, Source]:
+    """Every model of the section by its name in the zoo, with the preset that trains it."""
+    found = {CLASSIFIER: Source(CLASSIFIER, "jets-paper-classifier")}
+    for kind in ("qcd", "top"):
+        for network in ("ae", "nae", "bae", "bnae"):
+            name = f"jets-{kind}-{network}"
+            found[name] = Source(name, f"jets-paper-{kind}-{STARTS.get(network, network)}")
+        name = f"jets-{kind}-nae-3d"
+        found[name] = Source(name, f"jets-paper-{kind}-nae", ("network.latent=3",))
+    return found
+
+
+@dataclass
+class JetReproduction:
+    """What was made: metrics of every run by its name, of every dual test by its network, and what was left out."""
+
+    runs: dict[str, Metrics] = field(default_factory=dict)
+    duals: dict[str, Metrics] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def tables(self) -> dict[str, list[list[str]]]:
+        """By a key of `TITLES`, rows of cells, the first of them a header; tables without a row are not there."""
+        found = {
+            "tagging": tagging_rows(self.runs),
+            "ratio": ratio_rows(self.duals),
+            "generated": generated_rows(self.runs),
+        }
+        return {name: rows for name, rows in found.items() if len(rows) > 1}
+
+
+class Settings(NamedTuple):
+    """How the reproduction is made; see `reproduce_jets`."""
+
+    data: Path | None = None
+    scratch: bool = False
+    configs: Path | None = None
+    seed: int = 0
+    device: str = "auto"
+    generated: int | None = None
+    overrides: tuple[str, ...] = ()
+
+
+def reproduce_jets(out: str | Path, settings: Settings | None = None, watch: Watch | None = None) -> JetReproduction:
+    """Make every figure and table of the section into `out`.
+
+    Args:
+        settings: `data`: a folder of jets with train, val and test, NORMAE_JETS where it is None; `scratch`: train all
+            models; `configs`: folder of the presets for that, `seed` and `overrides` of the new trainings; `generated`:
+            jets to generate with each model, as in `evaluate`.
+        watch: display of the trainings.
+    """
+    out, settings = Path(out), settings or Settings()
+    folders = _folders(out, settings, watch)
+    result = JetReproduction(left_out=sorted(set(sources()) - set(folders)))
+    if not folders:
+        raise InputError(f"{', '.join(result.left_out)}: not in the zoo; use --from-scratch")
+    for name, folder in folders.items():
+        result.runs[name] = evaluate(folder.path, device=settings.device, generated=_generated(name, settings),
+                                     data=settings.data)  # fmt: skip
+        report(folder.path)
+    result.duals = _dual_tests(folders, out, settings)
+    from normae.workflow.reproduce_figures import draw_section
+
+    draw_section(folders, result.runs, out)
+    write_text(out / "table.md", markdown(result))
+    write_json(out / "table.json", {name: plain(metrics) for name, metrics in (result.runs | result.duals).items()})
+    return result
+
+
+def _generated(name: str, settings: Settings) -> int | None:
+    """A classifier and an autoencoder generate nothing."""
+    return None if name == CLASSIFIER or name.split("-")[2] in STARTS else settings.generated
+
+
+def _folders(out: Path, settings: Settings, watch: Watch | None) -> dict[str, RunFolder]:
+    """The runs by name, trained or copied from the zoo; an autoencoder is inside the run that began with it."""
+    folders: dict[str, RunFolder] = {}
+    for name, source in sources().items():
+        if not settings.scratch:
+            if name in zoo.names():
+                folders[name] = RunFolder(out / "zoo" / name)
+                copy_model(name, folders[name])
+            continue
+        stem, network = name.rpartition("-")[::2]
+        if network in STARTS:
+            folders[name] = RunFolder(out / "scratch" / f"{stem}-{STARTS[network]}" / "pretrained")
+            continue
+        folders[name] = RunFolder(out / "scratch" / name)
+        path = [] if settings.data is None else [f"data.path={settings.data}"]
+        overrides = [*source.overrides, *settings.overrides, *path] if name != CLASSIFIER else path
+        train_source(folders[name], preset_path(source.preset, settings.configs), overrides, settings.seed, watch)
+    return folders
+
+
+def _dual_tests(folders: dict[str, RunFolder], out: Path, settings: Settings) -> dict[str, Metrics]:
+    """Of the pairs that are there, against the trained classifier where there is one."""
+    found: dict[str, Metrics] = {}
+    reference = folders[CLASSIFIER].path if CLASSIFIER in folders else None
+    for network, names in PAIRS.items():
+        if all(name in folders for name in names):
+            a, b = (folders[name].path for name in names)
+            draws = 50 if network == "BNAE" else None
+            chosen = DualSettings(draws=draws, seed=settings.seed)
+            made = dual(a, b, settings.data, out / f"dual-{network.lower()}", chosen, settings.device, reference)
+            found[network] = made.metrics
+    return found
+
+
+# --- tables
+
+
+def markdown(result: JetReproduction) -> str:
+    """All tables as Markdown, and what is not in them."""
+    pieces = [f"## {TITLES[name]}\n\n{markdown_table(rows)}\n" for name, rows in result.tables.items()]
+    if result.left_out:
+        pieces.append(f"Not in the zoo, so left out: {', '.join(result.left_out)}.\n")
+    return "\n".join(pieces)
+
+
+def tagging_rows(runs: dict[str, Metrics]) -> list[list[str]]:
+    """The paper's table of section 4.1, each value beside ours."""
+    names = {"top-tagging": "qcd", "QCD-tagging": "top"}
+    short = {"auc": "AUC", "rejection_20": "1/ε_B(0.2)", "rejection_30": "1/ε_B(0.3)"}
+    header = ["task", "network"]
+    for metric in TAGGING_METRICS:
+        header += [f"{short[metric]}, paper", "ours"]
+    rows = [header]
+    for (task, network), printed in TAGGING.items():
+        name = CLASSIFIER if task == "supervised" else f"jets-{names[task]}-{network.lower()}"
+        if name in runs:
+            cells = zip(printed, TAGGING_METRICS, strict=True)
+            rows.append([task, network, *[cell for value, m in cells for cell in (value, shown(runs[name], m))]])
+    return rows
+
+
+def shown(metrics: Metrics, name: str) -> str:
+    """A number with its counting error; of a Bayesian run the mean and spread over draws, with that error behind."""
+    if f"{name}_draws" not in metrics:
+        return str(metrics[name])
+    return f"{metrics[f'{name}_draws']} (counting ± {metrics[name].error:.2g})"
+
+
+def ratio_rows(duals: dict[str, Metrics]) -> list[list[str]]:
+    """Correlation, slope and constant of section 4.2."""
+    titles = {"pearson": "Pearson correlation with log r_class", "slope": "slope m", "constant": "constant C"}
+    rows = [["quantity", *[cell for network in duals for cell in (f"{network}, paper", f"{network}, ours")]]]
+    for quantity, title in titles.items():
+        cells = []
+        for network, metrics in duals.items():
+            cells += [RATIO[network][quantity], str(metrics[f"{quantity}_classifier_c0"])]
+        rows.append([title, *cells])
+    for quantity, title in titles.items():
+        keys = dict.fromkeys(duals, f"{quantity}_pairs_classifier" + ("_c0" if quantity == "constant" else ""))
+        if any(keys[n] in duals[n] for n in duals):
+            cells = [c for n in duals for c in ("—", str(duals[n].get(keys[n], "—")))]
+            rows.append([f"{title}, over all pairs of draws", *cells])
+    return rows if duals else []
+
+
+def generated_rows(runs: dict[str, Metrics]) -> list[list[str]]:
+    """Wasserstein distances in standard deviations of the truth, and the AUC of classifiers, for each model."""
+    rows = [["model", "trained on", "jets", *NAMES, "halves of the truth", "AUC, observables", "AUC, pictures"]]
+    for title, network in GENERATORS.items():
+        for kind, words in (("qcd", "QCD"), ("top", "top")):
+            metrics = runs.get(f"jets-{kind}-{network}", {})
+            if "wasserstein_mass" not in metrics:
+                continue
+            halves = [metrics[f"wasserstein_{name}_truth"].value for name in NAMES]
+            aucs = [str(metrics.get(f"auc_generated_{kind}", "—")) for kind in ("observables", "images")]
+            distances = [str(metrics[f"wasserstein_{name}"]) for name in NAMES]
+            count = f"{metrics['generated_jets'].value:.0f}"
+            rows.append([title, words, count, *distances, f"{min(halves):.3f} to {max(halves):.3f}", *aucs])
+    return rows

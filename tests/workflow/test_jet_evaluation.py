@@ -1,0 +1,305 @@
+"""Jet runs judged as a user judges them: tiny models of both classes, a classifier, dual test, zoo, reproduction."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from normae import zoo
+from normae.cli import main
+from normae.config import Run, read, to_toml
+from normae.errors import InputError
+from normae.inference import BayesianModel
+from normae.runs import RunFolder
+from normae.statistics import Estimate, auc
+from normae.workflow import jet_evaluation
+from normae.workflow.dual import dual_test
+from normae.workflow.dual_jets import read_labelled_jets, run_reference
+from normae.workflow.dual_judge import DualSettings
+from normae.workflow.evaluate import evaluate
+from normae.workflow.jet_evaluation import JetScores, simple_models, tagging_metrics
+from normae.workflow.jet_generation import generated_jets
+from normae.workflow.jet_sample import held_out_jets
+from normae.workflow.loading import load
+from normae.workflow.paper import TAGGING
+from normae.workflow.publish import publish
+from normae.workflow.reporting import report
+from normae.workflow.reproduce_jets import Settings, reproduce_jets, sources
+from normae.workflow.train import train
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+SAMPLE = Path(__file__).parents[1] / "jets" / "data" / "sample.npz"
+SMALL = ["device=cpu", "data.train=60", "data.test=100", "data.validation=20", "network.channels=2",
+         "network.hidden=[8]"]  # fmt: skip
+CHAINS = ["pretraining.epochs=2", "pretraining.batch=20", "training.epochs=1", "training.batch=20",
+          "sampling.buffer=20", "sampling.latent.steps=2", "sampling.feature.steps=2", "guard.log_every=2",
+          "guard.checkpoint_every=2", "guard.largest_gap=1e9", "evaluation.draws=4"]  # fmt: skip
+
+
+def small(preset: str, folder: Path) -> Run:
+    changes = ["classifier.epochs=2", "classifier.batch=20"] if "classifier" in preset else CHAINS
+    return read(CONFIGS / f"{preset}.toml", [*SMALL, *changes, f"data.path={folder}"])
+
+
+@pytest.fixture(scope="module")
+def jets(tmp_path_factory) -> Path:
+    """A folder of jets; its files are the same, since nothing here says how well a model does."""
+    folder = tmp_path_factory.mktemp("jets")
+    for name in ("train", "val", "test"):
+        (folder / f"{name}.npz").symlink_to(SAMPLE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(jets, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    for kind in ("qcd", "top"):
+        for network in ("nae", "bnae"):
+            assert train(small(f"jets-paper-{kind}-{network}", jets), folder / f"{kind}-{network}")
+    assert train(small("jets-paper-classifier", jets), folder / "classifier")
+    return folder
+
+
+# --- numbers
+
+
+def test_metrics_of_known_scores():
+    """Signal above background by one width; draws that shift both alike have no spread of the AUC."""
+    rng = np.random.default_rng(0)
+    background, signal = rng.normal(5, 1, 3000), rng.normal(6, 1, 2000)
+    one = tagging_metrics(JetScores(background[None].astype(np.float32), signal[None].astype(np.float32), 0.5))
+    assert abs(one["auc"].value - 0.7602) < 4 * one["auc"].error
+    assert one["score_background"].value == pytest.approx(10, abs=0.1)
+    assert "auc_draws" not in one
+    shift = np.array([[0.0], [0.1], [0.2]])
+    both = JetScores((background + shift).astype(np.float32), (signal + shift).astype(np.float32), 0.5)
+    moved = tagging_metrics(both)
+    assert moved["auc_draws"].error < 1e-4
+    apart = JetScores(background[None].repeat(3, 0).astype(np.float32), (signal + shift).astype(np.float32), 0.5)
+    expected = norm.cdf((1 + shift) / np.sqrt(2)).std(ddof=1)
+    assert tagging_metrics(apart)["auc_draws"].error == pytest.approx(expected, rel=0.1)
+    assert apart.central[0].shape == (2000,)
+
+
+def test_simple_models_are_those_of_the_images(jets):
+    events = held_out_jets(small("jets-paper-qcd-nae", jets)).background
+    flat = events.dense().numpy().reshape(len(events), -1).astype(np.float64)
+    found = simple_models(events, 5, torch.device("cpu"))
+    assert found["mse_mean_image"].value == pytest.approx(flat.var(axis=0).mean(), rel=1e-3)
+    left = np.linalg.svd(flat - flat.mean(axis=0), compute_uv=False)[5:]
+    assert found["mse_components"].value == pytest.approx((left**2).sum() / flat.size, rel=1e-3)
+
+
+def test_the_other_class_is_the_signal(jets):
+    for kind, label in (("qcd", 0), ("top", 1)):
+        test = held_out_jets(small(f"jets-paper-{kind}-nae", jets))
+        assert (len(test.background), len(test.signal), test.label) == (100, 100, label)
+    both = held_out_jets(small("jets-paper-classifier", jets))
+    assert both.label == 0
+    assert both.signal.sha256() == test.background.sha256()
+
+
+def test_one_file_is_judged_on_what_was_held_out():
+    config = small("jets-paper-qcd-nae", SAMPLE)
+    config = replace(config, data=replace(config.data, train=60, test=20, validation=20))
+    test, again = held_out_jets(config), held_out_jets(replace(config, data=replace(config.data, jets="top")))
+    assert len(test.background) == len(test.signal) == 20
+    assert test.background.sha256() == again.signal.sha256()
+    with pytest.raises(InputError, match="expected at least 180 qcd jets"):
+        held_out_jets(replace(config, data=replace(config.data, test=100)))
+
+
+# --- runs
+
+
+def test_a_bayesian_run_generates_and_has_spreads(runs):
+    """Without figures, which are most of the time."""
+    metrics = evaluate(runs / "top-bnae", figures=False, device="cpu", generated=70)
+    assert metrics["generated_jets"].value == 70
+    assert metrics["auc_draws"].error > 0
+    assert metrics["wasserstein_mass"].error > 0
+    assert 0.4 < metrics["auc_generated_images"].value <= 1
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("qcd-nae", marks=SLOW), pytest.param("top-bnae", marks=SLOW), "qcd-nae/pretrained"]
+)
+def test_evaluate_and_report(runs, name, monkeypatch):
+    path = runs / name
+    metrics = evaluate(path, device="cpu", generated=None if "pretrained" in name else 70)
+    run, config = RunFolder(path), read(path / "config.toml")
+    model, test = load(path), held_out_jets(config)
+    bayesian = isinstance(model, BayesianModel)
+    scored = [model.energy_draws(x.dense().numpy(), 4).mean(0) if bayesian else model.energy(x.dense().numpy())
+              for x in (test.signal, test.background)]  # fmt: skip
+    assert metrics["auc"].value == pytest.approx(auc(*scored).value, abs=2e-3)
+    assert ("auc_draws" in metrics) == bayesian
+    assert ("wasserstein_tau3" in metrics) == ("pretrained" not in name)
+    assert json.loads(run.metrics.read_text())["rejection_20"]["value"] == metrics["rejection_20"].value
+    drawn = {"roc", "energies", "gallery-anomalous", "gallery-typical", "training"}
+    drawn |= set() if "pretrained" in name else {"generated", "generated-jets"}
+    assert {p.stem for p in run.figures.glob("*.svg")} == drawn
+    page = report(path).read_text()
+    assert "The most anomalous jets" in page
+    assert (
+        TAGGING[("QCD-tagging", "BNAE") if bayesian else ("top-tagging", "AE" if "pre" in name else "NAE")][0] in page
+    )
+
+    def never(*_: object) -> None:
+        raise AssertionError("a second evaluation needs no pass through the network")
+
+    monkeypatch.setattr(jet_evaluation, "energies", never)
+    monkeypatch.setattr("normae.workflow.jet_generation.sample_jets", never)
+    again = evaluate(path, figures=False, device="cpu")
+    assert again == metrics
+
+
+def test_kept_scores_belong_to_weights_and_draws(runs):
+    run, config = RunFolder(runs / "qcd-bnae"), read(runs / "qcd-bnae" / "config.toml")
+    model, test = load(run.path), held_out_jets(config)
+    first = jet_evaluation.jet_scores(run, model, test, 3)
+    assert first.background.shape == (3, 100)
+    assert jet_evaluation.jet_scores(run, model, test, 4).background.shape == (4, 100)
+    run.scores.write_bytes(b"damaged")
+    np.testing.assert_array_equal(jet_evaluation.jet_scores(run, model, test, 3).background, first.background)
+    assert generated_jets(run, model, test.background, 0, 0) is None, "none are kept and none are asked for"
+
+
+def test_classifier_run(runs):
+    metrics = evaluate(runs / "classifier", device="cpu")
+    assert {"auc", "rejection_20", "rejection_30", "ece", "ece_perfect"} <= set(metrics)
+    assert {p.stem for p in (runs / "classifier" / "figures").glob("*.svg")} == {"roc", "reliability", "training"}
+    assert "0.9728" in report(runs / "classifier").read_text()
+
+
+# --- the dual test
+
+
+class Oracle:
+    """Calls a jet top by its label: the jets of a file come class after class."""
+
+    correction = None
+
+    def __init__(self, top: np.ndarray) -> None:
+        self.top = top
+
+    def log_ratio(self, x: np.ndarray, corrected: bool = True) -> np.ndarray:  # noqa: ARG002
+        assert len(x) == len(self.top)
+        return np.where(self.top, 2.0, -2.0)
+
+
+def test_label_1_is_the_class_of_b():
+    """Turned round, the jets change places, and so does the sign of the classifier's log r."""
+    for b, sign in (("top", 1), ("qcd", -1)):
+        sample = read_labelled_jets(SAMPLE, b, 100)
+        top = sample.labels if b == "top" else ~sample.labels
+        found = run_reference(Oracle(top), sample, b, False, 0)
+        np.testing.assert_array_equal(found.log_ratio, np.where(sample.labels, 2.0, -2.0))
+        assert sign * found.log_ratio[top].mean() == 2.0
+    a, b = read_labelled_jets(SAMPLE, "qcd", 100), read_labelled_jets(SAMPLE, "top", 100)
+    np.testing.assert_array_equal(a.x[a.labels], b.x[~b.labels])
+
+
+def test_dual_of_two_jet_runs(runs, jets):
+    settings = DualSettings(draws=3, n_bootstrap=5)
+    result = dual_test(runs / "qcd-bnae", runs / "top-bnae", jets, settings, "cpu", runs / "classifier")
+    a, b = (load(runs / f"{kind}-bnae") for kind in ("qcd", "top"))
+    means = [model.score_draws(result.sample.x, 3).mean(0, dtype=np.float64) for model in (a, b)]
+    np.testing.assert_allclose(result.ratios["c0"], means[0] - means[1], atol=1e-6 * means[0].max())
+    assert list(result.ratios) == ["c0"], "log Z is not known, so C is fitted"
+    assert {"pearson_classifier_c0", "slope_pairs_classifier", "pearson_pairs_classifier"} <= set(result.metrics)
+    assert result.metrics["pearson_classifier_c0"].error > 0
+    back = dual_test(runs / "top-bnae", runs / "qcd-bnae", jets, settings, "cpu", runs / "classifier")
+    assert back.metrics["slope_classifier_c0"].value == pytest.approx(
+        result.metrics["slope_classifier_c0"].value, rel=1e-3
+    )
+
+
+def command(monkeypatch, capsys, *arguments: object) -> tuple[int, str]:
+    monkeypatch.setattr(sys, "argv", ["normae", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return int(end.value.code or 0), capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dual", "qcd-nae", "qcd-bnae", "--data", "JETS"], "expected one run on QCD jets and one on top jets"),
+        (["dual", "qcd-nae", "top-nae", "--data", "JETS", "--reference", "qcd-nae"], "not a classifier"),
+        (["evaluate", "qcd-nae", "--data", "nowhere"], "nowhere: no such file or folder of jets"),
+        (["reproduce", "jets", "--out", "new", "--data", "JETS"], "not in the zoo; use --from-scratch"),
+    ],
+)
+def test_bad_input_is_one_sentence(runs, jets, monkeypatch, capsys, arguments, message, tmp_path):
+    monkeypatch.setattr(zoo, "_HERE", tmp_path)
+    named = [runs / a if (runs / a).is_dir() else jets if a == "JETS" else a for a in arguments]
+    monkeypatch.chdir(tmp_path)
+    code, error = command(monkeypatch, capsys, *named)
+    assert code == 2, error
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- zoo and reproduction
+
+
+@pytest.mark.slow
+def test_publish_and_reproduce(runs, jets, tmp_path, monkeypatch):
+    for name, source in {"jets-qcd-nae": "qcd-nae", "jets-top-nae": "top-nae", "jets-qcd-ae": "qcd-nae/pretrained",
+                         "jets-classifier": "classifier"}.items():  # fmt: skip
+        evaluate(runs / source, figures=False, device="cpu")
+        publish(runs / source, 0, tmp_path / "zoo" / name)
+    monkeypatch.setattr(zoo, "_HERE", tmp_path / "zoo")
+    card = zoo.card("jets-qcd-nae")
+    assert "0.9036" in card
+    assert "no Metropolis test" in card
+    for file in (tmp_path / "zoo").rglob("*"):
+        assert file.suffix == ".safetensors" or file.is_dir() or str(jets) not in file.read_text(), file
+    result = reproduce_jets(tmp_path / "out", Settings(data=jets, device="cpu"))
+    assert result.left_out == sorted(set(sources()) - set(zoo.names()))
+    assert [row[:2] for row in result.tables["tagging"][1:]] == [
+        ["top-tagging", "AE"], ["top-tagging", "NAE"], ["QCD-tagging", "NAE"], ["supervised", "classifier"]
+    ]  # fmt: skip
+    assert result.tables["ratio"][1][1] == "0.851"
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert "left out: jets-qcd-bae" in text
+    assert {p.stem for p in (tmp_path / "out" / "figures").glob("*.svg")} >= {"roc-nae", "energies-nae"}
+    assert (tmp_path / "out" / "dual-nae" / "report.html").is_file()
+    assert Estimate(**json.loads((tmp_path / "out" / "table.json").read_text())["jets-qcd-nae"]["auc"]).error > 0
+
+
+@pytest.mark.slow
+def test_reproduce_from_scratch(jets, tmp_path):
+    """Every model of the section, trained from presets of another folder; a second call trains nothing."""
+    (tmp_path / "configs").mkdir()
+    for preset in {source.preset for source in sources().values()}:
+        config = small(preset, jets)
+        (tmp_path / "configs" / f"{preset}.toml").write_text(
+            to_toml(replace(config, data=replace(config.data, path=None)))
+        )
+    settings = Settings(jets, True, tmp_path / "configs", device="cpu", generated=70)
+    result = reproduce_jets(tmp_path / "out", settings)
+    assert result.left_out == []
+    assert [row[:2] for row in result.tables["tagging"][1:]] == [list(row) for row in TAGGING]
+    assert len(result.tables["generated"]) == 7
+    assert set(result.duals) == {"NAE", "BNAE"}
+    names = {
+        "roc-nae",
+        "roc-bnae",
+        "energies-nae",
+        "energies-bnae",
+        "generated-nae",
+        "generated-bnae",
+        "generated-nae-3d",
+    }
+    assert names <= {p.stem for p in (tmp_path / "out" / "figures").glob("*.svg")}
