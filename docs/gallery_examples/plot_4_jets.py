@@ -23,7 +23,9 @@ from normae.jets.show import draw_histogram, draw_image
 from normae.workflow.sources import load_events
 from normae.workflow.train import train
 
-sample_file = Path(__file__).resolve().parents[2] / "tests" / "jets" / "data" / "sample.npz"
+here = Path.cwd()
+clone = next(folder for folder in (here, *here.parents) if (folder / "tests" / "jets").is_dir())
+sample_file = clone / "tests" / "jets" / "data" / "sample.npz"
 sample = jets.read(sample_file)
 images = jets.images(sample)
 observables = jets.observables(sample)
@@ -49,14 +51,15 @@ plt.show()
 
 # %%
 # A training on 70 QCD jets, with the paper's preset made small. ``data.path`` may be one file, which the seed splits,
-# or a folder with ``train`` and ``test``. The command is ``normae train configs/jets-paper-qcd-nae.toml --out ...``, with
-# each change as a ``--set``.
+# or a folder with ``train`` and ``test``. The command is ``normae train configs/jets-paper-qcd-nae.toml``, with each
+# change as a ``--set``.
 
 run = Path(tempfile.mkdtemp()) / "qcd"
-changes = [f"data.path={sample_file}", "device=cpu", "threads=1", "data.train=70", "data.test=30", "network.channels=4",
-           "network.hidden=[32]", "pretraining.epochs=60", "pretraining.batch=35", "training.epochs=5",
-           "training.batch=35", "sampling.buffer=200", "sampling.latent.steps=5",
-           "sampling.feature.steps=5"]  # fmt: skip
+changes = [
+    f"data.path={sample_file}", "device=cpu", "threads=1", "data.train=70", "data.validation=0", "data.test=30",
+    "network.channels=4", "network.hidden=[32]", "pretraining.epochs=60", "pretraining.batch=35", "training.epochs=5",
+    "training.batch=35", "sampling.buffer=200", "sampling.latent.steps=5", "sampling.feature.steps=5",
+]  # fmt: skip
 train(config.read(config.preset_path("jets-paper-qcd-nae"), changes), run)
 model = normae.load(run)
 

@@ -28,7 +28,8 @@ train(config.read(config.preset_path("toy-quick"), changes), run)
 
 # %%
 # ``dual_test`` draws labelled events of both densities (label 1 is B), fits a line of the true log r against that of
-# the models, and judges: the slope should be 1 and the residuals small. ``normae dual`` does the same and writes a report.
+# the models, and judges: the slope should be 1 and the residuals small. ``normae dual`` writes a
+# report too.
 
 result = dual_test("toy-2gauss-nae", run, settings=DualSettings(events=10_000, classifier=False))
 for sentence in result.verdicts.values():
