@@ -24,8 +24,12 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "normae"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["normae.css"]
 exclude_patterns = ["_build", "examples", "gallery_examples"]
-autodoc_typehints = "none"
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
 napoleon_use_ivar = True
 nitpicky = False
@@ -43,6 +47,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "remove_config_comments": True,
     "show_memory": False,
+    "capture_repr": (),
     "write_computation_times": False,
     "image_srcset": ["2x"],
     "plot_gallery": "True",
@@ -54,6 +59,12 @@ def escape(app, what, name, obj, options, lines):  # noqa: ARG001
     lines[:] = [re.sub(r"\*(?=[a-z])|\|(?=\w)", r"\\\g<0>", line) for line in lines]
 
 
+def skip_fields(app, what, name, obj, skip, options):  # noqa: ARG001
+    """A named tuple's docstring says what its fields are; "Alias for field number 0" says nothing."""
+    return True if type(obj).__name__ == "_tuplegetter" else None
+
+
 def setup(app):
     """Connect before napoleon, which reads the same docstrings."""
+    app.connect("autodoc-skip-member", skip_fields)
     app.connect("autodoc-process-docstring", escape, priority=100)

@@ -61,7 +61,7 @@ figure.colorbar(image, ax=left, label="log p (p in 1/GeV²)", extend="min")
 right.fill_between(line[:, 0], centre - error, centre + error, color="tab:red", alpha=0.25, linewidth=0)
 right.plot(line[:, 0], centre, color="tab:red", label="learned, with its error bar")
 right.plot(line[:, 0], truth, color="0.15", linestyle="--", label="true")
-right.set(xlabel="mass (GeV)", ylabel="log p (p in 1/GeV²)", ylim=(-40, 0), title="At a width of 3 GeV (dotted line)")
+right.set(xlabel="mass (GeV)", ylabel="log p (p in 1/GeV²)", ylim=(-30, 0), title="At a width of 3 GeV (dotted line)")
 right.legend()
 plt.show()
 

@@ -10,6 +10,7 @@ not, a classifier takes its place (:doc:`/dual`).
 # A is the zoo's model of two Gaussians. B is trained here on one Gaussian, for half a minute.
 
 import tempfile
+import textwrap
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -33,7 +34,7 @@ train(config.read(config.preset_path("toy-quick"), changes), run)
 
 result = dual_test("toy-2gauss-nae", run, settings=DualSettings(events=10_000, classifier=False))
 for sentence in result.verdicts.values():
-    print(sentence)
+    print(textwrap.fill(sentence, 110))
 for name in ("pearson_true_log_z", "slope_true_log_z", "constant_true_log_z"):
     print(f"{name:24s} {result.metrics[name]}")
 
@@ -49,6 +50,6 @@ for label, name, colour in ((False, "events of A", "tab:blue"), (True, "events o
     chosen = labels == label
     right.hist(true[chosen], edges, density=True, color=colour, alpha=0.25, label=f"{name}, true log r")
     right.hist(learned[chosen], edges, density=True, histtype="step", color=colour, label=f"{name}, learned")
-right.set(xlabel=r"$\log r = \log p_B - \log p_A$", ylabel="events, normalized", yscale="log")
-right.legend(fontsize=9)
+right.set(xlabel=r"$\log r = \log p_B - \log p_A$", ylabel="events, normalized", yscale="log", xlim=(-12, 7))
+right.legend(fontsize=9, loc="upper left")
 plt.show()

@@ -27,7 +27,7 @@ start = np.zeros((2_000, 2), dtype=np.float32)
 # %%
 # ``step_size`` is the paper's λ and ``noise`` its σ, by default √(2λ). With ``metropolis="exact"``, the default, every
 # step is accepted or rejected for each chain by itself, and the chain is exact for any step size. With ``"off"`` every
-# step is taken: long steps then sample another density.
+# step within the bounds is taken: long steps then sample another density.
 
 
 def chain(step_size: float, metropolis: str) -> normae.sampling.Chain:
