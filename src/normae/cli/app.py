@@ -101,8 +101,7 @@ def train(
         finished = train_run(run, out, parse_seeds(seeds), resume, display, minutes)
     if not finished:
         raise Interrupted(f"stopped; the run is safe. Go on with: {_again(config, out, override, seeds, minutes)}")
-    after = f"evaluate {out}" if run.data.file is None else f"score {out} FILES -o scores.parquet"
-    console.print(f"Trained: {out}. Next: normae {after}", soft_wrap=True)
+    console.print(f"Trained: {out}. Next: normae evaluate {out}", soft_wrap=True)
 
 
 def _again(config: Path, out: Path, override: list[str], seeds: str | None, minutes: float | None) -> str:
