@@ -1,6 +1,6 @@
 """The estimator against others on small tables: AUC of anomalies, and log-likelihood of rows held out.
 
-    python bench/tables.py --seeds 0-2
+    python bench/tables.py --seeds 3-7 -o results.json
 
 Every method has its default settings on every table: `normae.NormalizedAutoencoder`, scikit-learn's IsolationForest,
 KernelDensity (standardized columns, the bandwidth by cross-validation), PyOD's AutoEncoder, and a neural spline flow of
@@ -8,10 +8,13 @@ zuko (standardized columns, stopped on a fifth of the rows). PyOD and zuko are l
 """
 
 import argparse
+import importlib.util
+import itertools
+import json
 import time
 import warnings
-from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +27,7 @@ from sklearn.neighbors import KernelDensity
 from sklearn.preprocessing import StandardScaler
 
 from normae import NormalizedAutoencoder
+from normae.files import write_json
 
 
 class Table(NamedTuple):
@@ -139,6 +143,28 @@ METHODS: dict[str, Callable[[Table, int], Scores]] = {
     "NormalizedAutoencoder": nae, "IsolationForest": forest, "KernelDensity": kernels,
     "PyOD AutoEncoder": pyod_autoencoder, "zuko NSF": flow,
 }  # fmt: skip
+NEEDS = {"PyOD AutoEncoder": "pyod", "zuko NSF": "zuko"}
+
+
+class Result(NamedTuple):
+    """One method on one table with one seed; `log_p` is the mean over rows held out, None where there is no density."""
+
+    seed: int
+    table: str
+    method: str
+    auc: float
+    log_p: float | None
+    cpu_seconds: float
+
+
+def run(seed: int, title: str, name: str) -> Result:
+    table = TABLES[title](np.random.RandomState(seed))
+    began = time.process_time()
+    scores = METHODS[name](table, seed)
+    seconds = time.process_time() - began
+    labels = np.repeat([0, 1], [len(table.test), len(table.anomalies)])
+    auc = float(roc_auc_score(labels, -np.concatenate(scores[:2])))
+    return Result(seed, title, name, auc, float(scores.test.mean()) if scores.density else None, seconds)
 
 
 def main() -> None:
@@ -146,42 +172,50 @@ def main() -> None:
     parser.add_argument("--seeds", default="0-2")
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("-o", type=Path, help="JSON file of all results; what it holds already is not done again")
     options = parser.parse_args()
     first, _, last = options.seeds.partition("-")
-    found: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     names, tables = options.methods.split(","), options.tables.split(",")
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    for seed in range(int(first), int(last or first) + 1):
-        for title in tables:
-            table = TABLES[title](np.random.RandomState(seed))
-            for name in names:
-                began = time.process_time()
-                try:
-                    scores = METHODS[name](table, seed)
-                except ImportError as error:
-                    print(f"{name} is left out: {error}", flush=True)
-                    continue
-                labels = np.repeat([0, 1], [len(table.test), len(table.anomalies)])
-                numbers = {"AUC": roc_auc_score(labels, -np.concatenate(scores[:2]))}
-                numbers |= {"log p": scores.test.mean()} if scores.density else {}
-                numbers |= {"CPU s": time.process_time() - began}
-                for kind, value in numbers.items():
-                    found[kind, title, name].append(float(value))
-                print(seed, title, name, *(f"{kind} {value:.4f}" for kind, value in numbers.items()), flush=True)
-    for kind, digits_ in (("AUC", 3), ("log p", 2), ("CPU s", 1)):
-        print(f"\n| {kind} | {' | '.join(tables)} |\n| --- |{' --- |' * len(tables)}")
-        for name in names:
-            cells = [cell(found[kind, title, name], digits_) for title in tables]
-            print(f"| {name} | {' | '.join(cells)} |")
+    results = read(options.o)
+    absent = {name for name, module in NEEDS.items() if importlib.util.find_spec(module) is None}
+    for name in sorted(absent & set(names)):
+        print(f"{name} is left out: {NEEDS[name]} is not installed", flush=True)
+    wanted = itertools.product(range(int(first), int(last or first) + 1), tables, names)
+    for seed, title, name in wanted:
+        if name in absent or any(known[:3] == (seed, title, name) for known in results):
+            continue
+        results.append(run(seed, title, name))
+        print(*results[-1], flush=True)
+        if options.o is not None:
+            write_json(options.o, [result._asdict() for result in results])
+    for kind, places in (("auc", 3), ("log_p", 2), ("cpu_seconds", 1)):
+        print(f"\n{markdown(results, kind, places)}")
+
+
+def read(path: Path | None) -> list[Result]:
+    """The results of a file that an earlier run wrote; none where there is no file."""
+    return [Result(**one) for one in json.loads(path.read_text())] if path is not None and path.exists() else []
+
+
+def markdown(results: list[Result], kind: str, places: int) -> str:
+    """Mean and standard error over seeds of one kind of number, methods by tables."""
+    tables, methods = (list(dict.fromkeys(getattr(r, key) for r in results)) for key in ("table", "method"))
+    lines = [f"| {kind} | {' | '.join(tables)} |", f"| --- |{' --- |' * len(tables)}"]
+    for method in methods:
+        found = [[getattr(r, kind) for r in results if r[1:3] == (title, method)] for title in tables]
+        cells = [cell([value for value in values if value is not None], places) for values in found]
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def cell(values: list[float], places: int) -> str:
-    """Mean and its standard error over seeds."""
+    """Mean, its standard error over seeds, and the number of seeds."""
     if not values:
         return ""
     error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
-    return f"{np.mean(values):.{places}f} ± {error:.{places}f}"
+    return f"{np.mean(values):.{places}f} ± {error:.{places}f} ({len(values)})"
 
 
 if __name__ == "__main__":

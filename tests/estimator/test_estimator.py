@@ -1,7 +1,11 @@
 """The estimator for tables: scikit-learn's conventions, the density's norm, error bars and failures."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
+from scipy.stats import multivariate_normal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
@@ -10,12 +14,12 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import normae
+from normae.data.toys import GaussianMixture
 from normae.errors import InputError, LogZUnknown, TrainingDiverged
-from normae.estimator import fitting
-from normae.estimator.nae import log_z_of
-from normae.estimator.preparation import Preparation, harden, soften
+from normae.estimator import fitting, normalization
+from normae.estimator.preparation import Preparation, columns, harden, soften
 
-TINY = {"start_iterations": 40, "iterations": 5, "batch_size": 32, "hidden": (8,), "chain_steps": 2}
+TINY = {"start_iterations": 40, "iterations": 5, "batch_size": 32, "hidden": (8,), "chain_steps": 2, "log_z": "never"}
 
 
 def tiny(**changes):
@@ -30,7 +34,7 @@ def table():
 
 @pytest.fixture(scope="module")
 def bayesian(table):
-    return tiny(bayesian=True).fit(table)
+    return tiny(bayesian=True, log_z="auto").fit(table)
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +80,63 @@ def test_samples_look_like_the_table(curved, plane):
     assert np.array_equal(drawn, curved.sample(1000, random_state=0))
 
 
-def test_beyond_two_columns_the_score_says_that_it_is_not_normalized(bayesian):
-    assert bayesian.score_kind_ == "unnormalized"
-    assert log_z_of(bayesian.model_) is None
+def gaussians(d):
+    """Three Gaussians in d columns of units from 1e-3 to 1e3: rows to train on, rows held out, and their true log p."""
+    g = torch.Generator().manual_seed(d)
+    factors = 0.5 * torch.randn(3, d, d, generator=g) / d**0.5
+    directions = torch.nn.functional.normalize(torch.randn(3, d, generator=g), dim=1)
+    weights, scales = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.0, 4.0, 4.0])
+    density = GaussianMixture(directions * scales[:, None], 0.5 * torch.eye(d) + factors @ factors.mT, weights)
+    units = np.logspace(-3, 3, d)
+    train, test = density.sample(4000, g), density.sample(4000, g)
+    return train.numpy() * units, test.numpy() * units, density.log_prob(test).numpy() - np.log(units).sum()
+
+
+@pytest.mark.parametrize("d", [5, 10])
+def test_log_prob_of_a_known_mixture_beyond_two_columns(d):
+    train, test, truth = gaussians(d)
+    settings = {"start_iterations": 500, "iterations": 20, "hidden": (64, 64), "learning_rate": 3e-3}
+    estimator = normae.NormalizedAutoencoder(**settings, random_state=0).fit(train)
+    assert estimator.score_kind_ == "log_prob"
+    assert 0 < estimator.log_z_.error < 0.1
+    ratio = estimator.score_samples(test) - truth
+    mass, error = np.exp(ratio).mean(), np.exp(ratio).std() / np.sqrt(len(test))
+    assert abs(mass - 1) < 4 * (error + estimator.log_z_.error) < 0.15, "int p = <p/p_true> over true rows"
+    assert -0.3 < ratio.mean() < 4 * estimator.log_z_.error, "minus the divergence from the truth"
+    units = train.std(0)
+    gaussian = multivariate_normal(train.mean(0) / units, np.corrcoef(train.T)).logpdf(test / units)
+    assert estimator.score(test) > gaussian.mean() - np.log(units).sum() + 0.2
+    drawn = estimator.sample(1000, random_state=0)
+    assert np.abs((drawn.mean(0) - train.mean(0)) / train.std(0)).max() < 0.2
+    assert np.abs(np.corrcoef(drawn.T) - np.corrcoef(train.T)).max() < 0.2
+
+
+def test_never_and_bounds_that_disagree_leave_the_score_unnormalized(table, bayesian, monkeypatch, caplog):
+    never = tiny().fit(table)
+    assert (never.score_kind_, caplog.records) == ("unnormalized", [])
+    assert bayesian.score_kind_ == "log_prob"
+    shift = bayesian.score_samples(table) - never.score_samples(table)
+    assert np.allclose(shift, -bayesian.log_z_.value), "the same training, with and without log Z"
+    strict = tuple(replace(run, tolerance=1e-9) for run in normalization.RUNS[:1])
+    monkeypatch.setattr(normalization, "RUNS", strict)
+    failed = tiny(log_z="auto").fit(table)
+    assert failed.score_kind_ == "unnormalized"
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "log Z is not known: log Z: the bounds differ by more than 1e-09" in caplog.text
+    assert np.array_equal(failed.score_samples(table), never.score_samples(table))
     with pytest.raises(LogZUnknown):
-        _ = bayesian.log_z_
+        _ = failed.log_z_
+
+
+def test_a_longer_annealing_follows_where_the_bounds_of_the_first_disagree(bayesian, monkeypatch):
+    short, runs = normalization.RUNS[0], []
+    configs = (replace(short, tolerance=1e-9), replace(short, steps=150))
+    monkeypatch.setattr(normalization, "RUNS", configs)
+    annealing = normalization.ais_log_z
+    monkeypatch.setattr(normalization, "ais_log_z", lambda *given: runs.append(given[5]) or annealing(*given))
+    found = normalization.log_z_of(bayesian.model_, torch.from_numpy(bayesian.chains_), 1)
+    assert runs == list(configs)
+    assert found.value == pytest.approx(bayesian.log_z_.value, abs=4 * (found.error + bayesian.log_z_.error))
 
 
 def test_the_units_of_the_columns_do_not_matter(table):
@@ -121,8 +177,11 @@ def test_names_of_columns(table):
     frame = pd.DataFrame(table, columns=list("abcd"))
     estimator = tiny().fit(frame)
     assert list(estimator.feature_names_in_) == list("abcd")
+    assert np.array_equal(estimator.score_samples(frame), tiny().fit(table).score_samples(table))
     with pytest.raises(ValueError, match="feature names"):
         estimator.score_samples(frame[list("abdc")])
+    with pytest.raises(InputError, match="row 0, column 'b'"):
+        estimator.score_samples(frame.assign(b=np.nan))
 
 
 # --- error bars
@@ -154,8 +213,13 @@ def test_error_bars_need_bayesian(table):
 
 
 def test_what_cannot_be_used(table, bayesian):
-    with pytest.raises(ValueError, match="NaN"):
-        tiny().fit(np.where(table > 5, np.nan, table))
+    for value, name in ((np.nan, "NaN"), (-np.inf, "infinity")):
+        spoiled = table.copy()
+        spoiled[[7, 9], 2] = value
+        with pytest.raises(InputError, match=rf"got {name}.* in row 7, column 2, and NaN or infinity in 2 of 300 rows"):
+            tiny().fit(spoiled)
+        with pytest.raises(InputError, match=r"row 7, column 2"):
+            bayesian.score_samples(spoiled)
     with pytest.raises(ValueError, match="expecting 4 features"):
         bayesian.score_samples(table[:, :3])
     with pytest.raises(ValueError, match="minimum of 2"):
@@ -216,3 +280,43 @@ def test_constant_tables_and_outliers_train(table):
     score = estimator.score_samples([[3, 3, 3, 3, 0], [3, 3, 3, 3, 5], [3, 3, 3, 1e9, 0]])
     assert np.isfinite(score).all()
     assert score[0] > score[1]
+
+
+# --- tables as they come
+
+
+TABLES = {
+    "duplicated rows": lambda r: np.repeat(r.standard_normal((20, 3)), 20, axis=0),
+    "one row differs": lambda r: np.vstack([np.zeros((99, 3)), r.standard_normal((1, 3))]),
+    "constant": lambda r: np.full((50, 3), 1e12) + 0 * r.standard_normal(3),
+    "200 columns of 300 rows": lambda r: r.standard_normal((300, 10)) @ r.standard_normal((10, 200)),
+    "2 columns of 50 rows": lambda r: r.standard_normal((50, 2)),
+    "integers": lambda r: r.poisson(2, (300, 4)),
+    "booleans": lambda r: r.random_sample((300, 4)) < 0.3,
+    "no tails end": lambda r: r.standard_cauchy((300, 3)),
+    "far from zero": lambda r: 1e15 + 1e12 * r.standard_normal((300, 3)),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_as_they_come(name):
+    table = TABLES[name](np.random.RandomState(0))
+    narrow = table.shape[1] < 100
+    estimator = tiny(log_z="auto" if narrow else "never").fit(table)
+    assert estimator.score_kind_ == ("log_prob" if narrow else "unnormalized")
+    assert np.isfinite(estimator.score_samples(table)).all()
+    assert np.mean(estimator.predict(table) == -1) <= 0.1 + 1 / len(table)
+    drawn = estimator.sample(50, random_state=0)
+    assert drawn.shape == (50, table.shape[1])
+    assert np.isfinite(drawn).all()
+
+
+@pytest.mark.parametrize("unit", [1e-310, 1e-200, 1e-12, 1e12, 1e200, 1e300])
+def test_scores_in_other_units_differ_by_the_jacobian(table, unit):
+    centre, width = columns(table)
+    assert np.allclose(columns(unit * table)[0] / unit, centre)
+    assert np.allclose(columns(unit * table)[1] / unit, width)
+    preparation, other = Preparation.of(table), Preparation.of(unit * table)
+    assert np.allclose(other.forward(unit * table), preparation.forward(table), atol=1e-6)
+    slopes = other.log_slope(unit * table) - preparation.log_slope(table)
+    assert slopes == pytest.approx(-4 * np.log(unit), rel=1e-6)

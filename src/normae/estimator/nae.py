@@ -13,17 +13,16 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from normae.errors import InputError
+from normae.errors import InputError, LogZDisagreement
 from normae.estimator.fitting import fit
+from normae.estimator.normalization import log_z_of
 from normae.estimator.preparation import Floats, Preparation
 from normae.estimator.settings import HELD_OUT, Wishes, settings_for
-from normae.inference import BayesianModel, LaplaceConfig, LaplacePosterior, LogZ, Model, fit_laplace, grid_log_z
+from normae.inference import BayesianModel, LaplaceConfig, LaplacePosterior, LogZ, Model, fit_laplace
 from normae.random import stream
 
 log = logging.getLogger(__name__)
 
-GRID_CELLS = {1: 20_000, 2: 300}
-"""Cells along each axis of the grid for log Z."""
 REFERENCE = 2000
 """Training rows that stand for the model where a draw's change of log Z is needed."""
 
@@ -51,12 +50,15 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             where a training runs away.
         chain_steps: Langevin steps of an update.
         noise: variance of the noise added to the training rows, in units of a column's variance.
+        log_z: "auto" computes log Z after the training: on a grid in one or two columns, in more by annealed importance
+            sampling, where its bounds agree; "never" leaves it out.
         device: "cpu", "cuda" or "auto".
         random_state: seed or generator for all randomness.
 
     Attributes:
         score_kind_: "log_prob" where log Z is known: `score_samples` is log p in the units of the table;
             "unnormalized" where it is not: log p up to a constant, -E/T plus the logarithm of the preparation's slope.
+            A logged warning then says why.
         offset_: `decision_function` is `score_samples` minus it.
         temperature_: T.
         model_: the `normae.Model` in prepared coordinates.
@@ -75,6 +77,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
         "chain_steps": [Interval(Integral, 1, None, closed="left")],
         "noise": [Interval(Real, 0, None, closed="neither"), None],
+        "log_z": [StrOptions({"auto", "never"})],
         "device": [StrOptions({"auto", "cpu", "cuda"})],
         "random_state": ["random_state"],
     }
@@ -92,6 +95,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         learning_rate: float = 1e-3,
         chain_steps: int = 8,
         noise: float | None = None,
+        log_z: str = "auto",
         device: str = "cpu",
         random_state: int | np.random.RandomState | None = None,
     ) -> None:
@@ -105,6 +109,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         self.learning_rate = learning_rate
         self.chain_steps = chain_steps
         self.noise = noise
+        self.log_z = log_z
         self.device = device
         self.random_state = random_state
 
@@ -113,7 +118,9 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None) -> "NormalizedAutoencoder":  # noqa: ARG002
         """Train on the rows of X, with shape (N, d); y is not used."""
         self._validate_params()
-        table = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        table = self._finite(
+            validate_data(self, X, dtype=np.float64, order="C", ensure_min_samples=2, ensure_all_finite=False)
+        )
         random = check_random_state(self.random_state)
         seed = int(random.randint(2**31 - 1))
         self.preparation_ = Preparation.of(table, self.noise)
@@ -129,7 +136,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         )
         if self.bayesian:
             self._fit_posterior(torch.from_numpy(self.preparation_.noisy(table, 1, random)).float(), seed)
-        self._normalize()
+        self._normalize(fitted.chains, seed)
         self.offset_ = float(np.percentile(self._score(table), 100 * self.contamination))
         return self
 
@@ -167,11 +174,16 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         )
         self.reference_ = rows[:REFERENCE].numpy()
 
-    def _normalize(self) -> None:
-        log_z = log_z_of(self.model_)
-        if log_z is not None:
-            self.model_.log_z = log_z
-        self.score_kind_ = "unnormalized" if log_z is None else "log_prob"
+    def _normalize(self, chains: torch.Tensor, seed: int) -> None:
+        self.score_kind_ = "unnormalized"
+        if self.log_z == "never":
+            return
+        try:
+            self.model_.log_z = log_z_of(self.model_, chains, seed)
+        except (LogZDisagreement, InputError) as error:  # a finished training is kept, whatever comes of its log Z
+            log.warning("score_samples is log p up to a constant, since log Z is not known: %s", error)
+        else:
+            self.score_kind_ = "log_prob"
 
     @property
     def log_z_(self) -> LogZ:
@@ -184,8 +196,20 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _rows(self, X: Any) -> Floats:
         check_is_fitted(self)
-        table: Floats = validate_data(self, X, dtype=np.float64, reset=False)
-        return table
+        return self._finite(validate_data(self, X, dtype=np.float64, order="C", reset=False, ensure_all_finite=False))
+
+    def _finite(self, table: Floats) -> Floats:
+        """The table; one sentence instead of scikit-learn's paragraph where it has NaN or infinity."""
+        spoiled = ~np.isfinite(table)
+        if not spoiled.any():
+            return table
+        row, column = np.argwhere(spoiled)[0]
+        what = "NaN" if np.isnan(table[row, column]) else "infinity (inf)"
+        names = getattr(self, "feature_names_in_", range(table.shape[1]))
+        raise InputError(
+            f"X: expected finite numbers, got {what} in row {row}, column {names[column]!r}, and NaN or infinity in "
+            f"{int(spoiled.any(1).sum())} of {len(table)} rows; fill or remove them first"
+        )
 
     def _score(self, table: Floats) -> Floats:
         # the energy is called with tensors, since that of arrays goes through float32
@@ -258,12 +282,3 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         generator = stream(int(random.randint(2**31 - 1)), "sample")
         end = Model.continue_chain(self.model_, start, generator, self.model_.sampling.generation_steps).position
         return self.preparation_.inverse(end.numpy())
-
-
-def log_z_of(model: Model) -> LogZ | None:
-    """log Z over the bounds of the feature chain: a grid in one or two dimensions, None in more."""
-    dimension, bounds = model.event[0], model.sampling.feature.bounds
-    if dimension not in GRID_CELLS or bounds is None:
-        return None
-    energy = model.energy_function
-    return grid_log_z(lambda x: energy(x.double()), model.temperature, bounds, dimension, GRID_CELLS[dimension])

@@ -103,14 +103,22 @@ class Preparation:
 
 def columns(table: Floats) -> tuple[Floats, Floats]:
     """Centre and width of each column, (d,) each, without its outermost percents; the width of a constant one is 1."""
+    scale = _power_of_two(np.abs(table).max(0))
+    table = table / scale
     low, high = np.quantile(table, [TAIL, 1 - TAIL], axis=0)
     inner = np.clip(table, low, high)
     width = inner.std(0)
     width = np.where(_flat(width, inner), table.std(0), width)
-    return inner.mean(0), np.where(_flat(width, table), 1.0, width)
+    return scale * inner.mean(0), np.where(_flat(width, table), 1.0, scale * width)
+
+
+def _power_of_two(size: Floats) -> Floats:
+    """Near `size`, so that the squares of a column over it neither overflow nor vanish; 1 for a column of zeros."""
+    powers: Floats = np.where(size > 0, np.ldexp(1.0, np.frexp(size)[1] - 1), 1.0)
+    return powers
 
 
 def _flat(width: Floats, table: Floats) -> npt.NDArray[np.bool_]:
     """Whether a width is nothing but rounding."""
-    flat: npt.NDArray[np.bool_] = ~(width > 1e-12 * np.maximum(np.abs(table).max(0), np.finfo(float).tiny))
+    flat: npt.NDArray[np.bool_] = ~(width > 1e-12 * np.abs(table).max(0))
     return flat

@@ -1,0 +1,57 @@
+"""log Z of a fitted table: a grid in one or two columns, annealed importance sampling in more.
+
+The annealing begins at a Gaussian fitted to the persistent chains of the training, and the reverse chains begin at
+these chains, which walk on for `burn_in` steps because the weights kept are averages of those that they walked with. A
+cheap run serves where the model is near a Gaussian; where its bounds disagree a longer one follows, whose cost is still
+a fraction of the training's, and where those disagree too there is no number.
+"""
+
+import copy
+import logging
+
+from torch import Tensor
+
+from normae.energy import ReconstructionEnergy
+from normae.errors import LogZDisagreement
+from normae.inference import AISConfig, LogZ, Model, ais_log_z, fit_base, grid_log_z
+from normae.random import stream
+
+log = logging.getLogger(__name__)
+
+GRID_CELLS = {1: 20_000, 2: 300}
+"""Cells along each axis of the grid for log Z."""
+RUNS = (
+    AISConfig(chains=256, steps=100, widen=1.1, burn_in=100, tolerance=0.2, least_ess=50),
+    AISConfig(chains=512, steps=500, widen=1.1, burn_in=1000, tolerance=0.2, least_ess=50),
+)
+"""The annealings, one after the other until the bounds of one agree: log Z is then known to about 0.1."""
+
+
+def log_z_of(model: Model, chains: Tensor, seed: int) -> LogZ:
+    """log Z over the bounds of the feature chain.
+
+    Args:
+        chains: samples of the model, or rows near them, with shape (M, d); not used for a grid.
+        seed: of the annealing.
+
+    Raises:
+        LogZDisagreement: the bounds of the longest annealing differ.
+        InputError: the model is too far from a Gaussian for any annealing.
+    """
+    dimension, bounds = model.event[0], model.sampling.feature.bounds
+    if dimension in GRID_CELLS and bounds is not None:
+        energy = model.energy_function
+        return grid_log_z(lambda x: energy(x.double()), model.temperature, bounds, dimension, GRID_CELLS[dimension])
+    # in float32: twice as fast, and its rounding is far below the error of the annealing
+    fast = ReconstructionEnergy(copy.deepcopy(model.autoencoder).float())
+    start = chains.float()
+    for k, config in enumerate(RUNS):
+        generator = stream(seed, f"log Z {k}")
+        try:
+            base = fit_base(start, config.widen)
+            return ais_log_z(fast, model.temperature, base, start, generator, config, bounds).log_z
+        except LogZDisagreement as error:
+            if config is RUNS[-1]:
+                raise
+            log.debug("%s; once more with %d steps", error, RUNS[k + 1].steps)
+    raise AssertionError("unreachable: the last run returns or raises")
