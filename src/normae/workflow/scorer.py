@@ -96,7 +96,7 @@ def bayesian_scores(model: BayesianModel, x: NDArray[np.float32], log_z: NDArray
     if log_z is not None:
         draws = -draws - log_z[:, None].astype(np.float32)
         found["log_prob"], name = draws.mean(0), "log_prob"
-    quantiles = np.quantile(np.ascontiguousarray(draws.T), list(QUANTILES.values()), axis=1)
+    quantiles = np.quantile(np.ascontiguousarray(draws.T), list(QUANTILES.values()), axis=1, method="weibull")
     return found | {f"{name}_{q}": values.astype(np.float32) for q, values in zip(QUANTILES, quantiles, strict=True)}
 
 
