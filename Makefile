@@ -32,8 +32,9 @@ demo: $(VENV)/.installed
 	$(BIN)/normae evaluate $(DEMO)
 	$(BIN)/normae report $(DEMO)
 
+# One process for each of two cores; every test takes one thread.
 test: $(VENV)/.test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow

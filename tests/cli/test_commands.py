@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from command import command
 from normae.cli.app import parse_seeds
 from normae.config import read, structure, to_toml
 from normae.errors import InputError
@@ -174,6 +175,15 @@ def test_kill_9_and_resume(tmp_path):
 @pytest.mark.slow
 def test_kill_9_at_twenty_moments(tmp_path):
     kill_and_resume(tmp_path, 20, seed=2)
+
+
+def test_info_of_a_table_says_that_all_other_rows_were_used(tmp_path, capsys):
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32))
+    data = {"file": str(tmp_path / "rows.npy"), "train": 0, "test": 100}
+    (tmp_path / "my.toml").write_text(to_toml(structure(tiny(data=data, training__epochs=1))))
+    assert command("train", tmp_path / "my.toml", "--out", tmp_path / "run") == 0
+    assert command("info", tmp_path / "run") == 0
+    assert "all other training events" in " ".join(capsys.readouterr().out.split())
 
 
 def test_seeds():

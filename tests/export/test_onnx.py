@@ -47,7 +47,8 @@ POSTERIORS = {
     "swag": {"swag": {"snapshots": 4}},
 }
 JETS = [
-    "device=cpu", "data.train=40", "data.test=20", "network.channels=2", "network.hidden=[8]", "pretraining.epochs=1",
+    "device=cpu", "data.train=40", "data.test=20", "data.validation=0", "network.channels=2", "network.hidden=[8]",
+    "pretraining.epochs=1",
     "pretraining.batch=20", "training.epochs=1", "training.batch=20", "sampling.buffer=20", "sampling.latent.steps=1",
     "sampling.feature.steps=1", "guard.largest_gap=1e9", f"data.path={SAMPLE}",
 ]  # fmt: skip

@@ -251,7 +251,8 @@ def jet_run(tmp_path_factory) -> tuple[Path, Path]:
 
 
 JET_CHANGES = [
-    "device=cpu", "data.test=20", "network.channels=2", "network.hidden=[8]", "pretraining.epochs=1",
+    "device=cpu", "data.test=20", "data.validation=0", "network.channels=2", "network.hidden=[8]",
+    "pretraining.epochs=1",
     "pretraining.batch=20", "training.epochs=1", "training.batch=20", "sampling.buffer=20", "sampling.latent.steps=2",
     "sampling.feature.steps=2", "guard.largest_gap=1e9",
 ]  # fmt: skip

@@ -246,7 +246,7 @@ def test_bayesian_columns(tmp_path):
 
 def test_jets(tmp_path):
     changes = [
-        "device=cpu", "data.train=60", "data.test=20", "network.channels=2", "network.hidden=[8]",
+        "device=cpu", "data.train=60", "data.test=20", "data.validation=0", "network.channels=2", "network.hidden=[8]",
         "pretraining.epochs=1", "pretraining.batch=20", "training.epochs=1", "training.batch=20", "sampling.buffer=20",
         "sampling.latent.steps=2", "sampling.feature.steps=2", "guard.largest_gap=1e9", f"data.path={JETS}",
     ]  # fmt: skip

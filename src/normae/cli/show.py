@@ -19,7 +19,7 @@ def _describe(run: RunFolder) -> str:
     source = config.data.density or config.data.file or f"jets ({config.data.jets})"
     lines = [
         f"{run.path}: {config.name}, seed {config.seed}",
-        f"  data           {source}, {config.data.train} training events",
+        f"  data           {source}, {config.data.train or 'all other'} training events",
     ]
     if config.classifier is None:
         lines += [

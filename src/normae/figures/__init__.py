@@ -20,6 +20,7 @@ from normae.figures.marginals import marginal
 from normae.figures.ratios import Contours, RatioSample, ratio_correlation, ratio_histograms, ratio_outside_map
 from normae.figures.reliability import reliability_diagram
 from normae.figures.style import PANEL, REGION_COLOURS, figure_style, new_figure
+from normae.figures.tables import column_histograms, score_histograms
 from normae.figures.temperature import component_temperatures, slope_against_temperature, temperature_estimates
 from normae.figures.uncertainty import colour_limits, field_map, uncertainty_maps
 
@@ -33,6 +34,7 @@ __all__ = [
     "RatioSample",
     "RocCurve",
     "colour_limits",
+    "column_histograms",
     "component_temperatures",
     "coverage_by_region_maps",
     "coverage_curves",
@@ -56,6 +58,7 @@ __all__ = [
     "region_map",
     "reliability_diagram",
     "roc_curves",
+    "score_histograms",
     "slope_against_temperature",
     "speed_bars",
     "temperature_estimates",

@@ -1,9 +1,10 @@
 """The energy of a finished model, in the fastest form that serves.
 
-Scores need no gradient. For a convolutional autoencoder without one, a CPU takes layers that suit it, in pieces whose
-activations stay in the caches, and a GPU the fused kernel, which rounds factors to 10 bits of mantissa: energies of the
-paper's jet network then differ by some 3e-4 of their value from those in float32. Gradients, chains, and every other
-architecture are those of `ReconstructionEnergy`. Memory is bounded, however many events come.
+Scores need no gradient. For a convolutional autoencoder without one, a CPU takes compiled layers for many images and,
+for few or without numba, layers that suit it, in pieces whose activations stay in the caches; a GPU takes the fused
+kernel, which rounds factors to 10 bits of mantissa: energies of the paper's jet network then differ by some 3e-4 of
+their value from those in float32. Gradients, chains, and every other architecture are those of `ReconstructionEnergy`.
+Memory is bounded, however many events come.
 """
 
 import logging
@@ -14,10 +15,14 @@ from torch import Tensor, nn
 from normae.energy import ReconstructionEnergy, mean_square
 from normae.networks.autoencoder import Autoencoder, to_sphere
 from normae.networks.conv_forward import CHUNK, forward_only
+from normae.networks.conv_lanes import WORTH, LanesForward, lanes_serve
 from normae.networks.parameters import Layout
 from normae.sampling.conv_packing import conv_shape
 
 log = logging.getLogger(__name__)
+
+PIECE = 2048
+"""Images at a time of the compiled forward pass."""
 
 
 class ScoringEnergy(ReconstructionEnergy):
@@ -29,7 +34,10 @@ class ScoringEnergy(ReconstructionEnergy):
 
     def __init__(self, autoencoder: Autoencoder) -> None:
         super().__init__(autoencoder)
-        self._image = conv_shape(autoencoder) is not None
+        shape = conv_shape(autoencoder)
+        self._image = shape is not None
+        self._lanes_fit = shape is not None and lanes_serve(shape.side, shape.channels)
+        self._lanes: LanesForward | None = None
         self._fused: ReconstructionEnergy | None = None
         weight = next(autoencoder.parameters())
         if self._image and weight.device.type == "cuda" and weight.dtype == torch.float32:
@@ -42,6 +50,9 @@ class ScoringEnergy(ReconstructionEnergy):
             return self._fused(x.detach())
         if x.device.type != "cpu":
             return super().__call__(x)
+        if self._lanes_fit and len(x) >= WORTH and x.dtype == torch.float32:
+            self._lanes = self._lanes or LanesForward(self.autoencoder)
+            return torch.cat([self._lanes(piece) for piece in torch.split(x, PIECE)])
         return torch.cat([self._piece(piece) for piece in torch.split(x, CHUNK)])
 
     def _piece(self, x: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ def draw_run(run: RunFolder, test: DensityTest, metrics: dict[str, Estimate]) ->
         _draw_grid(run, test, metrics)
         _draw_test(run, test, metrics)
         _draw_density(run, test)
-        _draw_training(run)
+        draw_training(run)
 
 
 def draw_posterior(run: RunFolder, test: PosteriorTest, metrics: dict[str, Estimate]) -> None:
@@ -57,7 +57,7 @@ def draw_posterior(run: RunFolder, test: PosteriorTest, metrics: dict[str, Estim
         _draw_test(run, test, metrics)
         _draw_uncertainties(run, test)
         _draw_coverage(run, test)
-        _draw_training(run)
+        draw_training(run)
 
 
 def _draw_uncertainties(run: RunFolder, test: PosteriorTest) -> None:
@@ -159,7 +159,8 @@ def _draw_density(run: RunFolder, test: DensityTest) -> None:
     save_figure(figure, run.figures, "density", _grid_columns(test) | {"true": true, "learned": learned})
 
 
-def _draw_training(run: RunFolder) -> None:
+def draw_training(run: RunFolder) -> None:
+    """The course of pretraining and training."""
     draw_pretraining(run)
     records = [line for line in run.read_history() if line.get("phase") == "training" and "rollback" not in line]
     if not records:

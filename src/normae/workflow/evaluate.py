@@ -30,6 +30,7 @@ from normae.statistics import (
 from normae.workflow.loading import load
 from normae.workflow.posterior import PosteriorTest, posterior_metrics, posterior_samples, posterior_test
 from normae.workflow.sources import load_events
+from normae.workflow.table_evaluation import evaluate_table
 
 Metrics = dict[str, Estimate]
 
@@ -78,8 +79,11 @@ def evaluate(
         raise InputError(f"{path}: --generated and --data are for runs on jets, and this is not one")
     model = load(run.path, device)
     events = load_events(config.data, config.seed)
-    if events.density is None or model.event != (2,):
-        raise InputError(f"{path}: evaluate compares with a known two-dimensional density, and this run has none")
+    if events.density is None:
+        with locked(run.path):
+            metrics = evaluate_table(run, config, model, events, figures)
+            write_metrics(run, metrics)
+        return metrics
     with locked(run.path):
         test: DensityTest | PosteriorTest
         if isinstance(model, BayesianModel):

@@ -32,6 +32,11 @@ def report(path: str | Path) -> Path:
 
         write_text(run.report, render(jet_report(run, config, metrics)))
         return run.report
+    if config.data.file is not None:
+        from normae.workflow.table_reporting import table_report
+
+        write_text(run.report, render(table_report(run, config, metrics)))
+        return run.report
     needed = NEEDED + (POSTERIOR if config.posteriors else ALONE)
     missing = [name for name in needed if name not in metrics]
     if missing:
@@ -131,10 +136,8 @@ def posterior_words(config: Run) -> str:
 def health(config: Run, metrics: Metrics, provenance: dict[str, Any], history: list[dict[str, Any]]) -> list[Check]:
     """What a reader should know about the training before trusting its result."""
     lines = [line for line in history if line.get("phase") == "training" and "rollback" not in line]
-    checks = [_gap_check(lines), acceptance_check(lines, config)] if lines else []
-    rollbacks = int(provenance["rollbacks"])
-    said = "The training never ran away." if rollbacks == 0 else f"It ran away and was rolled back {rollbacks} times."
-    checks.append(Check("stability", "good" if rollbacks == 0 else "warning", said))
+    checks = [energy_check(lines), acceptance_check(lines, config)] if lines else []
+    checks.append(stability_check(provenance))
     chains = [_chain_check(metrics)] if "auc_classifier_long" in metrics else []
     if config.posteriors:
         return [*checks, *chains, _coverage_check(metrics)]
@@ -151,7 +154,15 @@ def _coverage_check(metrics: Metrics) -> Check:
     )
 
 
-def _gap_check(lines: list[dict[str, Any]]) -> Check:
+def stability_check(provenance: Mapping[str, Any]) -> Check:
+    """Whether the training ran away."""
+    rollbacks = int(provenance["rollbacks"])
+    said = "The training never ran away." if rollbacks == 0 else f"It ran away and was rolled back {rollbacks} times."
+    return Check("stability", "good" if rollbacks == 0 else "warning", said)
+
+
+def energy_check(lines: list[dict[str, Any]]) -> Check:
+    """Whether the energies of data and samples meet."""
     tail = lines[-max(1, len(lines) // 10) :]
     gaps = [(line["positive_energy"] - line["negative_energy"]) / line["temperature"] for line in tail]
     gap = sum(gaps) / len(gaps)
