@@ -128,10 +128,13 @@ def test_an_estimator_takes_rows_of_the_table(tmp_path):
     assert set(found) == {"log_prob"}
     assert np.allclose(run_onnx(tmp_path / "m.onnx", table)["log_prob"], estimator.score_samples(table), rtol=1e-9)
     wide = np.concatenate([table, table + random.normal(size=table.shape)], axis=1)
-    estimator = normae.NormalizedAutoencoder(hidden=(8,), start_iterations=20, iterations=5, random_state=0).fit(wide)
-    export_estimator(estimator, tmp_path / "w.onnx", wide)
-    out = run_onnx(tmp_path / "w.onnx", wide)
-    assert np.allclose(out["log_prob_unnormalized"], estimator.score_samples(wide), rtol=1e-9)
+    for log_z, name in (("auto", "log_prob"), ("never", "log_prob_unnormalized")):
+        estimator = normae.NormalizedAutoencoder(
+            hidden=(8,), start_iterations=20, iterations=5, random_state=0, log_z=log_z
+        ).fit(wide)
+        export_estimator(estimator, tmp_path / "w.onnx", wide)
+        out = run_onnx(tmp_path / "w.onnx", wide)
+        assert np.allclose(out[name], estimator.score_samples(wide), rtol=1e-9)
 
 
 def test_functions_that_the_runtime_lacks(tmp_path):

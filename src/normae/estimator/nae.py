@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from normae.errors import InputError, LogZDisagreement
 from normae.estimator.fitting import fit
-from normae.estimator.normalization import log_z_of
+from normae.estimator.normalization import log_z_of, loosened
 from normae.estimator.preparation import Floats, Preparation
 from normae.estimator.settings import HELD_OUT, Wishes, settings_for
 from normae.inference import BayesianModel, LaplaceConfig, LaplacePosterior, LogZ, Model, fit_laplace
@@ -280,5 +280,6 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         random = check_random_state(self.random_state if random_state is None else random_state)
         start = torch.from_numpy(self.chains_[random.randint(len(self.chains_), size=n_samples)]).double()
         generator = stream(int(random.randint(2**31 - 1)), "sample")
+        start = loosened(self.model_, self.model_.energy_function, start, generator)
         end = Model.continue_chain(self.model_, start, generator, self.model_.sampling.generation_steps).position
         return self.preparation_.inverse(end.numpy())

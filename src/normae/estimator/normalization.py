@@ -1,20 +1,24 @@
 """log Z of a fitted table: a grid in one or two columns, annealed importance sampling in more.
 
 The annealing begins at a Gaussian fitted to the persistent chains of the training, and the reverse chains begin at
-these chains, which walk on for `burn_in` steps because the weights kept are averages of those that they walked with. A
-cheap run serves where the model is near a Gaussian; where its bounds disagree a longer one follows, whose cost is still
-a fraction of the training's, and where those disagree too there is no number.
+these chains, which walk on because the weights kept are averages of those that they walked with. Small steps come
+first: a chain that the training began at an outlier overshoots with steps that suit the bulk, is rejected, and stays
+where it is. A cheap run serves where the model is near a Gaussian; where its bounds disagree a longer one follows,
+whose cost is still a fraction of the training's, and where those disagree too there is no number.
 """
 
 import copy
 import logging
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from normae.energy import ReconstructionEnergy
 from normae.errors import LogZDisagreement
 from normae.inference import AISConfig, LogZ, Model, ais_log_z, fit_base, grid_log_z
 from normae.random import stream
+from normae.sampling.chain import run_chain
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +29,18 @@ RUNS = (
     AISConfig(chains=512, steps=500, widen=1.1, burn_in=1000, tolerance=0.2, least_ess=50),
 )
 """The annealings, one after the other until the bounds of one agree: log Z is then known to about 0.1."""
+
+
+SMALL, SMALL_STEPS = 0.1, 100
+"""Of the small steps: their size in units of the training's, and their number."""
+
+
+def loosened(model: Model, energy: ReconstructionEnergy, chains: Tensor, generator: torch.Generator) -> Tensor:
+    """Chains with shape (M, d) after small steps, which free those that are stuck; the model's density stays."""
+    feature = model.sampling.feature
+    small = replace(feature, step_size=SMALL * feature.step_size, steps=SMALL_STEPS)
+    end: Tensor = run_chain(energy, chains, small, model.temperature, generator).position
+    return end
 
 
 def log_z_of(model: Model, chains: Tensor, seed: int) -> LogZ:
@@ -44,11 +60,13 @@ def log_z_of(model: Model, chains: Tensor, seed: int) -> LogZ:
         return grid_log_z(lambda x: energy(x.double()), model.temperature, bounds, dimension, GRID_CELLS[dimension])
     # in float32: twice as fast, and its rounding is far below the error of the annealing
     fast = ReconstructionEnergy(copy.deepcopy(model.autoencoder).float())
-    start = chains.float()
+    chains = chains.float()
+    some = chains[torch.randperm(len(chains), generator=stream(seed, "log Z starts"))[: RUNS[-1].chains]]
+    start = loosened(model, fast, some, stream(seed, "log Z small steps"))
     for k, config in enumerate(RUNS):
         generator = stream(seed, f"log Z {k}")
         try:
-            base = fit_base(start, config.widen)
+            base = fit_base(chains, config.widen)
             return ais_log_z(fast, model.temperature, base, start, generator, config, bounds).log_z
         except LogZDisagreement as error:
             if config is RUNS[-1]:
