@@ -55,7 +55,9 @@ sphinx_gallery_conf = {
 
 
 def escape(app, what, name, obj, options, lines):  # noqa: ARG001
-    """Shapes such as (N, *event) are no emphasis, and |Delta| is no substitution."""
+    """Shapes such as (N, *event) are no emphasis, |Delta| is no substitution, a constant has no docstring."""
+    if what == "data":
+        lines.clear()
     lines[:] = [re.sub(r"\*(?=[a-z])|\|(?=\w)", r"\\\g<0>", line) for line in lines]
 
 

@@ -10,8 +10,8 @@ standardizes inside and chooses its settings from the table.
 # Two columns: log p with an error bar
 # ------------------------------------
 #
-# In one or two columns log Z is known, so that ``score_samples`` is log p in the table's own units; ``score_kind_``
-# says so. ``bayesian=True`` adds error bars.
+# In one or two columns log Z is taken on a grid, and ``score_samples`` is log p in the table's own units;
+# ``score_kind_`` says so. ``bayesian=True`` adds error bars.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -70,8 +70,8 @@ plt.show()
 # ------------
 #
 # Thirteen columns of scikit-learn's wine table: two sorts are the background, and the third is to be found. There
-# log Z is not known, and ``score_kind_`` says so: the score orders rows as log p does, but its zero has no meaning.
-# Half of the background is held out.
+# log Z comes from annealed importance sampling. Where its bounds disagree, ``score_kind_`` is "unnormalized": a score
+# that orders rows as log p does and whose zero has no meaning. Half of the background is held out.
 
 wine = load_wine()
 usual, other = wine.data[wine.target < 2], wine.data[wine.target == 2]
@@ -96,6 +96,6 @@ edges = np.linspace(small.score_samples(rows).min(), small.score_samples(rows).m
 ax.hist(small.score_samples(held_out), edges, histtype="step", color="tab:blue", label="held-out background")
 ax.hist(small.score_samples(other), edges, histtype="step", color="tab:red", label="the third sort")
 ax.axvline(small.offset_, color="0.4", linestyle="--", label="offset_")
-ax.set(xlabel="score_samples (log p up to a constant)", ylabel="rows")
+ax.set(xlabel=f"score_samples ({small.score_kind_})", ylabel="rows")
 ax.legend()
 plt.show()
