@@ -84,9 +84,14 @@ def test_mistakes(change, message):
 
 
 def test_any_name_survives_the_file(tmp_path):
-    run = structure(tiny(name='a\n"b"\\ \x7f é'))
-    (tmp_path / "c.toml").write_text(to_toml(run))
+    run = structure(tiny(name='a\n"b"\\ \x7f é 🐈'))
+    (tmp_path / "c.toml").write_text(to_toml(run), encoding="utf-8")
     assert read(tmp_path / "c.toml") == run
+
+
+def test_a_name_that_no_file_can_hold_is_one_sentence():
+    with pytest.raises(InputError, match="expected text that UTF-8 can hold"):
+        to_toml(structure(tiny(name="a\udc80")))
 
 
 def test_missing_table():

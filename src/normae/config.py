@@ -346,10 +346,17 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value).replace("\x7f", "\\u007f")
+        return _toml_string(value)
     if isinstance(value, tuple | list):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
     return repr(value)
+
+
+def _toml_string(value: str) -> str:
+    """Characters as they are: JSON's escapes of those beyond U+FFFF are pairs, which TOML refuses."""
+    if any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise InputError(f"{value!r}: expected text that UTF-8 can hold; rename it")
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _lines(config: Any, where: str) -> list[str]:

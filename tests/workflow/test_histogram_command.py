@@ -166,3 +166,12 @@ def test_the_command(folder, tmp_path):
     assert "3 pseudo-experiments" in result.output
     numbers = json.loads((tmp_path / "out" / "search.json").read_text())
     assert len(numbers["pseudo_experiments"]["p_values"]) == 3
+
+
+def test_settings_that_need_a_signal_are_one_sentence(tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(InputError, match="--pseudo-experiments: expected 0 or more, got -5"):
+        histogram("toy-2gauss-nae", ["x.npy"], out, HistogramSettings(), ["x.npy"], experiments=-5)
+    with pytest.raises(InputError, match="--expected-signal: expected --signal"):
+        histogram("toy-2gauss-nae", ["x.npy"], out, HistogramSettings(expected_signal=5.0))
+    assert not out.exists()

@@ -74,6 +74,13 @@ def test_a_run_remembers_its_columns(run):
     assert load_events(config.data, config.seed).columns == NAMES
 
 
+def test_names_given_to_an_array_are_remembered(tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(9, 3)))
+    data = structure(tiny(data={"file": str(tmp_path / "x.npy"), "columns": list(NAMES), "train": 5, "test": 4})).data
+    assert load_events(data, 0).columns == NAMES
+    assert load_events(replace(data, columns=None), 0).columns is None
+
+
 def test_scores_and_p_values(run, parquet, tmp_path):
     assert command("score", run, parquet, "-o", tmp_path / "s.parquet", "--device", "cpu") == 0
     found = columns_of(tmp_path / "s.parquet")

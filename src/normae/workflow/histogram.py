@@ -267,6 +267,10 @@ def histogram(
         The templates, which `out` holds as histogram.json, a pyhf workspace.json, HEPData tables and a figure, and
         what the search found, in sentences.
     """
+    if experiments < 0:
+        raise InputError(f"--pseudo-experiments: expected 0 or more, got {experiments}")
+    if settings.expected_signal is not None and not signal:
+        raise InputError("--expected-signal: expected --signal, which it scales")
     if experiments and not signal:
         raise InputError("--pseudo-experiments: expected --signal, whose strength is fitted")
     require("search", "pyhf", "yaml")

@@ -55,6 +55,7 @@ def load_events(config: DataConfig, seed: int, test: bool = True) -> Events:
         return load_jets(config, seed, test)
     assert config.file is not None
     values, columns = read_table(config.file, config.columns, config.dataset)
+    columns = columns or config.columns  # names that the configuration gives to an array without any
     _check_squares(config.file, values, columns)
     events = torch.from_numpy(values)
     parts = _parts(len(events), config, seed, f"{config.file}: expected at least {{}} events")
