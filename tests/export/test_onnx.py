@@ -201,6 +201,8 @@ def test_the_command(tmp_path):
     for flags in ([], ["--onnx", "--trigger"]):
         result = CliRunner().invoke(app, ["export", "toy-2gauss-nae", *flags, "-o", str(out)])
         assert "one of --onnx and --trigger" in str(result.exception)
+    again = CliRunner().invoke(app, ["export", "toy-2gauss-nae", "--onnx", "-o", str(out)])
+    assert "exists already; choose another name" in str(again.exception)
 
 
 def test_a_missing_extra_is_one_sentence(tmp_path, monkeypatch):

@@ -101,7 +101,9 @@ def train(
         finished = train_run(run, out, parse_seeds(seeds), resume, display, minutes)
     if not finished:
         raise Interrupted(f"stopped; the run is safe. Go on with: {_again(config, out, override, seeds, minutes)}")
-    console.print(f"Trained: {out}. Next: normae evaluate {out}", soft_wrap=True)
+    lacking = run.data.file is not None and run.data.test < 1
+    following = f"normae score {out} FILES -o scores.parquet" if lacking else f"normae evaluate {out}"
+    console.print(f"Trained: {out}. Next: {following}", soft_wrap=True)
 
 
 def _again(config: Path, out: Path, override: list[str], seeds: str | None, minutes: float | None) -> str:

@@ -53,6 +53,8 @@ def export_onnx(
     out = Path(out)
     if out.suffix != ".onnx":
         raise InputError(f"--output: expected a name that ends in .onnx, got {out}")
+    if out.exists():
+        raise InputError(f"{out}: exists already; choose another name, or remove it first")
     require("export", "onnx", "onnxruntime")
     from normae.export.model import onnx_model
 

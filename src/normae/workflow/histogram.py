@@ -223,6 +223,10 @@ def templates_of(
     """The samples of a search as the settings ask."""
     settings, edges = binner.settings, binner.edges()
     background = fill_sample(binner, edges, files, dataset)
+    if settings.weights is not None and background.value.sum() <= 0:
+        raise InputError(
+            f"--weights {settings.weights}: expected weights with a positive sum, got {background.value.sum():.4g}"
+        )
     if not (background.value > 0).all():
         empty = int(np.argmin(background.value))
         raise InputError(
