@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from normae import zoo
 from normae.config import Run, read, to_toml
 from normae.errors import InputError
 from normae.files import write_json, write_text
@@ -26,6 +25,7 @@ from normae.statistics import Estimate, IsotonicRecalibration, LinearRecalibrati
 from normae.training import Checkpoint, ClassifierTrainer, Happening, Record
 from normae.workflow.dual_reference import calibration, choose_correction
 from normae.workflow.dual_sample import Labelled
+from normae.workflow.loading import run_of
 from normae.workflow.provenance import machine_facts
 from normae.workflow.sources import choose_device, load_both
 from normae.workflow.stopping import check_minutes, interruptible, limited
@@ -153,10 +153,7 @@ def load_classifier(name: str | Path, device: str = "cpu") -> Classifier:
     Args:
         device: "cpu", "cuda" or "auto".
     """
-    folder = zoo.path(str(name)) if str(name) in zoo.names() else Path(name)
-    if not folder.is_dir():
-        raise InputError(f"{name}: neither a run folder nor a model of the zoo ({', '.join(zoo.names())})")
-    run = RunFolder.existing(folder)
+    run = run_of(name)
     config = read(run.config)
     if config.classifier is None:
         raise InputError(f"{name}: an autoencoder, not a classifier; train one with jets-paper-classifier.toml")

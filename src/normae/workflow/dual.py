@@ -8,19 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from normae import zoo
 from normae.config import Run, read
 from normae.data import DENSITIES, Density
 from normae.errors import InputError, LogZUnknown
 from normae.inference import BayesianModel, Model
-from normae.runs import RunFolder
 from normae.statistics import Estimate
 from normae.workflow.classifier import load_classifier
 from normae.workflow.dual_jets import jet_classes, jet_samples, run_reference
 from normae.workflow.dual_judge import FEWEST_EVENTS, DualResult, DualSettings, Side, judge
 from normae.workflow.dual_reference import classifier_reference
 from normae.workflow.dual_sample import Labelled, cut, draw_labelled, is_labelled, read_labelled
-from normae.workflow.loading import load
+from normae.workflow.loading import load, run_of
 from normae.workflow.sources import jets_path
 
 DRAWS = 100
@@ -92,7 +90,7 @@ def _number_of_draws(models: tuple[Model, Model], settings: DualSettings) -> int
 
 def config_of(run: str | Path) -> Run:
     """The configuration of a run folder or of a model of the zoo."""
-    return read(RunFolder.existing(zoo.path(str(run)) if str(run) in zoo.names() else Path(run)).config)
+    return read(run_of(run).config)
 
 
 def known_densities(run_a: str | Path, run_b: str | Path) -> tuple[Density, Density] | None:

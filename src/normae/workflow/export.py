@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normae import zoo
 from normae.config import read
 from normae.errors import InputError, LogZUnknown
 from normae.files import atomic_path
 from normae.inference import BayesianModel, Model
 from normae.inference.bayesian import DRAWS
 from normae.runs import RunFolder, read_tensors
-from normae.workflow.loading import load
+from normae.workflow.loading import load, run_of
 from normae.workflow.sources import load_events
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def export_onnx(
     from normae.export.model import onnx_model
 
     model = load(run)
-    folder = RunFolder(zoo.path(str(run)) if str(run) in zoo.names() else Path(run))
+    folder = run_of(run)
     content = onnx_model(model, None, draws, about(folder))
     events = some_events(folder, model, EVENTS)
     return _write(content, out, events, _expected(model, events, draws), tolerance, model.temperature)

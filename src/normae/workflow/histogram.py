@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normae import zoo
 from normae.config import read
 from normae.data import open_table
 from normae.errors import InputError
@@ -32,6 +31,7 @@ from normae.search import Sample, Templates, hepdata_tables, workspace
 from normae.statistics.histogram import Floats, check_edges, fill, tail_levels
 from normae.statistics.tail import tail_probability
 from normae.workflow.export import require
+from normae.workflow.loading import run_of
 from normae.workflow.parts import File, open_file, read_events
 from normae.workflow.scorer import Scorer, open_scorer
 from normae.workflow.sources import load_events
@@ -282,7 +282,7 @@ def histogram(
     if out.exists():
         raise InputError(f"{out}: exists already; choose another folder, or remove it first")
     scorer = open_scorer(run, columns, device)
-    folder = RunFolder(zoo.path(str(run)) if str(run) in zoo.names() else Path(run))
+    folder = run_of(run)
     templates = templates_of(Binner(scorer, folder, settings), files, signal, data, dataset)
     with new_folder(out) as temporary:
         write_templates(templates, temporary, scorer.model.name)

@@ -31,16 +31,21 @@ PREFIX = {"bayesian": "rho.", "laplace": "laplace.", "ensemble": "member.", "swa
 """Of the tensors of each posterior in model.safetensors."""
 
 
+def run_of(name: str | Path) -> RunFolder:
+    """The run folder called `name`, a name of the zoo or a path; one sentence where there is none."""
+    folder = zoo.path(str(name)) if str(name) in zoo.names() else Path(name)
+    if not folder.is_dir():
+        raise InputError(f"{name}: neither a run folder nor a model of the zoo ({', '.join(zoo.names())})")
+    return RunFolder.existing(folder)
+
+
 def load(name: str | Path, device: str = "cpu") -> Model:
     """The model called `name`: a name of the zoo or a run folder.
 
     Args:
         device: "cpu", "cuda" or "auto".
     """
-    folder = zoo.path(str(name)) if str(name) in zoo.names() else Path(name)
-    if not folder.is_dir():
-        raise InputError(f"{name}: neither a run folder nor a model of the zoo ({', '.join(zoo.names())})")
-    run = RunFolder.existing(folder)
+    run = run_of(name)
     config = read(run.config)
     if config.classifier is not None:
         raise InputError(f"{name}: a classifier, which has no energy; load it with normae.load_classifier")

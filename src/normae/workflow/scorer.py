@@ -19,7 +19,7 @@ from normae.files import atomic_path
 from normae.inference import BayesianModel, Model
 from normae.runs import RunFolder, read_tensors
 from normae.statistics.tail import tail_probability
-from normae.workflow.loading import load
+from normae.workflow.loading import load, run_of
 from normae.workflow.sources import load_events
 
 Columns = dict[str, NDArray[Any]]
@@ -106,7 +106,7 @@ def bayesian_scores(model: BayesianModel, x: NDArray[np.float32], log_z: NDArray
 def open_scorer(run: str | Path, columns: Sequence[str] | None = None, device: str = "auto") -> Scorer:
     """The scorer of a run folder or a model of the zoo; `columns` are instead of the run's own names."""
     model = load(run, device)
-    folder = _folder(run)
+    folder = run_of(run)
     config = read(folder.config)
     _, header = read_tensors(folder.model)
     names = columns if columns is not None else header.get("columns")
@@ -131,13 +131,9 @@ def open_scorer(run: str | Path, columns: Sequence[str] | None = None, device: s
     return Scorer(model, chosen, jets, log_z, background, digest, place, weights, block, part, notes)
 
 
-def _folder(run: str | Path) -> RunFolder:
-    return RunFolder(zoo.path(str(run)) if str(run) in zoo.names() else Path(run))
-
-
 def weights_of(run: str | Path, model: Model) -> str:
     """Stands for the weights of a run and the kind of device that the model is on."""
-    return hashlib.sha256(_folder(run).model.read_bytes()).hexdigest() + f"/{model.device.type}"
+    return hashlib.sha256(run_of(run).model.read_bytes()).hexdigest() + f"/{model.device.type}"
 
 
 def _background(folder: RunFolder, config: Run, model: Model, weights: str) -> NDArray[np.float32]:

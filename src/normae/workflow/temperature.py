@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normae import zoo
 from normae.config import read
 from normae.data import SparseEvents
 from normae.data.linear import moments
@@ -30,7 +29,7 @@ from normae.inference import curvature, curvature_along
 from normae.random import stream
 from normae.runs import RunFolder
 from normae.statistics import Estimate, configurational_temperature, equipartition
-from normae.workflow.loading import load
+from normae.workflow.loading import load, run_of
 from normae.workflow.sources import load_events
 
 COMPONENTS = 20
@@ -126,8 +125,7 @@ def estimate_temperatures(
 
 def _events(run: str | Path, data: str | Path | None) -> Tensor:
     """Events with shape (N, *event) that the run was not trained on."""
-    folder = zoo.path(str(run)) if str(run) in zoo.names() else Path(run)
-    config = read(RunFolder.existing(folder).config)
+    config = read(run_of(run).config)
     source = config.data
     if data is not None:
         if source.density is not None:

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from normae import zoo
 from normae.config import read
 from normae.errors import InputError
 from normae.figures import figure_style, new_figure
@@ -29,6 +28,7 @@ from normae.statistics.density import pearson
 from normae.statistics.estimate import Estimate
 from normae.workflow.export import about, require
 from normae.workflow.histogram import new_folder
+from normae.workflow.loading import run_of
 from normae.workflow.parts import open_file, read_events
 from normae.workflow.scorer import open_scorer
 from normae.workflow.sources import load_events
@@ -93,7 +93,7 @@ def export_trigger(
     model = scorer.model
     if len(model.event) != 1:
         raise InputError(f"{run}: a trigger network takes events that are vectors, got events of shape {model.event}")
-    folder = RunFolder(zoo.path(str(run)) if str(run) in zoo.names() else Path(run))
+    folder = run_of(run)
     train, test = _samples(folder, model, settings)
     config = DistillConfig(settings.hidden, settings.bits, settings.epochs, -(-settings.epochs // 3))
     student = distill(model.score, train, config, settings.seed)
