@@ -108,16 +108,8 @@ class BayesianModel(Model):
     def _draws(self, x: Any, n: int, seed: int, function: Callable[[Tensor, Tensor], Tensor]) -> Any:
         draws = self.draw_set(n, seed)
         temperature = draws.temperature[:, None]
-        if isinstance(x, Tensor):
-            return function(draws.energies(self._check(x)), temperature)
-        events = self._check(torch.from_numpy(np.array(x, dtype=np.float32)))
-        found = np.empty((n, len(events)), dtype=np.float32)
-        size = min(max(CHUNK // int(np.prod(self.event)), 64), 1 << 13)
-        with torch.no_grad():
-            for start in range(0, len(events), size):
-                piece = events[start : start + size].to(self.device)
-                found[:, start : start + size] = function(draws.energies(piece), temperature).cpu().numpy()
-        return found
+        most = min(max(CHUNK // int(np.prod(self.event)), 64), 1 << 13)
+        return self._apply(lambda events: function(draws.energies(events), temperature), x, most)
 
     # --- means over the fixed draws
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from normae.energy import ReconstructionEnergy
 from normae.errors import InputError, LogZUnknown
 from normae.inference.log_z import LogZ
+from normae.inference.pieces import in_pieces
 from normae.inference.scoring import ScoringEnergy
 from normae.networks.autoencoder import Autoencoder
 from normae.random import stream
@@ -21,8 +22,6 @@ GENERATION_FACTOR = 8
 """The paper generates with latent chains eight times as long as in training."""
 
 
-CPU_PIECE = 1 << 11
-"""Events scored at a time on a CPU, whose activations then stay in the cache."""
 MOST_SAMPLES = 100_000_000
 """Of one call, which holds them in memory."""
 
@@ -106,27 +105,26 @@ class Model:
         log_z = self.log_z.value
         return self._apply(lambda events: -self._energy(events) / self.temperature - log_z, x)
 
-    def _apply(self, function: Any, x: Any) -> Any:
-        if isinstance(x, Tensor):
-            return function(self._check(x))
-        events = self._check(torch.from_numpy(np.array(x, dtype=np.float32)))
-        with torch.no_grad():
-            size = CPU_PIECE if self.device.type == "cpu" else 1 << 16
-            pieces = [function(piece.to(self.device)).cpu() for piece in torch.split(events, size)]
-        return (torch.cat(pieces) if pieces else torch.zeros(0)).numpy()
-
-    def _check(self, x: Tensor) -> Tensor:
-        if tuple(x.shape[1:]) != self.event:
+    def _apply(self, function: Any, x: Any, most: int | None = None) -> Any:
+        """`function` of a tensor, or of an array in pieces of at most `most` events."""
+        events = x if isinstance(x, Tensor) else np.asarray(x)
+        if tuple(events.shape[1:]) != self.event:
             whole = ("N", *self.event)
             raise InputError(
                 f"{self.name}: expected events of shape {self.event} in an array of shape "
-                f"({', '.join(map(str, whole))}), got an array of shape {tuple(x.shape)}"
+                f"({', '.join(map(str, whole))}), got an array of shape {tuple(events.shape)}"
             )
-        finite = torch.isfinite(x.detach()).flatten(1).all(dim=1)
+        if isinstance(events, Tensor):
+            self._check(torch.isfinite(events.detach()).flatten(1).all(dim=1))
+            return function(events.to(next(self.autoencoder.parameters()).dtype))
+        values, finite = in_pieces(function, events, self.device, most)
+        self._check(finite)
+        return values.numpy()
+
+    def _check(self, finite: Tensor) -> None:
         if not bool(finite.all()):
             first = int((~finite).nonzero()[0])
             raise InputError(f"{self.name}: NaN or infinity in the events, the first at row {first}")
-        return x.to(next(self.autoencoder.parameters()).dtype)
 
     def draw(self, generator: torch.Generator) -> "Model":  # noqa: ARG002
         """One weight draw; only a Bayesian model has them."""
