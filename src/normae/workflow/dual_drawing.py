@@ -32,6 +32,8 @@ CHOICES = {"c0": "$C = 0$", "log_z": r"$C$ from $\log\, Z$", "fit": "$C$ fitted"
 INDEX = {"true": "true", "classifier": "class"}
 FIGURES = ("correlation-true", "correlation-classifier", "outside", "distributions", "residuals", "reliability")
 """All that there can be."""
+BEYOND = 0.0005
+"""Share of the values, on either side, that may lie beyond the axes: single events would set them otherwise."""
 MOST_POINTS = 250_000
 """Of a map; more are not seen, and make the files large."""
 
@@ -55,11 +57,12 @@ def _draw_correlation(result: DualResult, name: str, folder: Path) -> str:
         ratios["fit"] = ratios["c0"] + fitted_shift(found.log_ratio, ratios["c0"], labels)
     figure, axes = new_figure(1, len(ratios))
     everything = np.concatenate([found.log_ratio, *ratios.values()])
-    margin = 0.03 * float(np.ptp(everything))
-    span = float(everything.min()) - margin, float(everything.max()) + margin
+    low, high = np.quantile(everything, (BEYOND, 1 - BEYOND))
+    margin = 0.08 * float(high - low)
+    span = float(low) - margin, float(high) + margin
     for ax, (choice, ratio) in zip(axes[0], ratios.items(), strict=True):
         comparison = found.comparisons.get(choice, found.best)
-        text = f"Pearson {comparison.pearson.value:.4f}\n$m$ = {comparison.line.slope.value:.3f}"
+        text = f"Pearson {comparison.pearson}\n$m$ = {comparison.line.slope}"
         ratio_correlation(ax, found.log_ratio, ratio, labels, result.settings.limit, INDEX[name], text=text, span=span)
         ax.set_title(CHOICES[choice])
     columns = {"label": labels.astype(int), "log_r_reference": found.log_ratio}
