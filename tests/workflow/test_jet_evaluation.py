@@ -12,6 +12,7 @@ from scipy.stats import norm
 
 from normae import zoo
 from normae.cli import main
+from normae.cli.show import describe_run
 from normae.config import Run, read, to_toml
 from normae.errors import InputError
 from normae.inference import BayesianModel
@@ -144,10 +145,14 @@ def test_evaluate_and_report(runs, name, monkeypatch):
     assert ("auc_draws" in metrics) == bayesian
     assert ("wasserstein_tau3" in metrics) == ("pretrained" not in name)
     assert json.loads(run.metrics.read_text())["rejection_20"]["value"] == metrics["rejection_20"].value
-    drawn = {"roc", "energies", "gallery-anomalous", "gallery-typical", "training"}
-    drawn |= set() if "pretrained" in name else {"generated", "generated-jets"}
+    drawn = {"roc", "energies", "gallery-anomalous", "gallery-typical", "pretraining"}
+    drawn |= set() if "pretrained" in name else {"generated", "generated-jets", "training"}
     assert {p.stem for p in run.figures.glob("*.svg")} == drawn
+    levels = (run.figures / "pretraining.csv").read_text().splitlines()[0]
+    assert levels == "epoch,training,validation,mse_mean_event,mse_5_components"
     page = report(path).read_text()
+    said = [words in text for text in (page, describe_run(path)) for words in ("latent chain", "feature chain")]
+    assert said == 4 * ["pretrained" not in name], "chains are named where they ran"
     assert "The most anomalous jets" in page
     assert (
         TAGGING[("QCD-tagging", "BNAE") if bayesian else ("top-tagging", "AE" if "pre" in name else "NAE")][0] in page
