@@ -268,6 +268,7 @@ def test_publish_and_reproduce(runs, jets, tmp_path, monkeypatch):
     card = zoo.card("jets-qcd-nae")
     assert "0.9036" in card
     assert "no Metropolis test" in card
+    assert "| mean energy of the jets that it was trained on | — |" in card
     for file in (tmp_path / "zoo").rglob("*"):
         assert file.suffix == ".safetensors" or file.is_dir() or str(jets) not in file.read_text(), file
     result = reproduce_jets(tmp_path / "out", Settings(data=jets, device="cpu"))
@@ -297,7 +298,7 @@ def test_reproduce_from_scratch(jets, tmp_path):
     assert result.left_out == []
     assert [row[:2] for row in result.tables["tagging"][1:]] == [list(row) for row in TAGGING]
     assert len(result.tables["generated"]) == 7
-    assert set(result.duals) == {"NAE", "BNAE"}
+    assert set(result.duals) == {"AE", "NAE", "BNAE"}
     names = {
         "roc-nae",
         "roc-bnae",
