@@ -187,7 +187,7 @@ def test_residuals_of_jets_have_a_linear_scale_of_both_signs():
     images = np.full((2, 40, 40), 1e-3)
     residual = np.tile(np.linspace(-1e-3, 1e-3, 1600), (2, 1)).reshape(2, 40, 40)
     residual[0, 20, 20] = 0.5
-    figure, axes = new_figure(2, 1)
+    _, axes = new_figure(2, 1)
     picture_rows(axes[:, 0], [images, residual], ["input", "residual"], ["a", "b"])
     norm = axes[1, 0].images[0].norm
     assert type(norm).__name__ == "Normalize"

@@ -13,12 +13,13 @@ from scipy.stats import norm
 from normae import zoo
 from normae.cli import main
 from normae.cli.show import describe_run
-from normae.config import Run, read, to_toml
+from normae.config import Run, preset_path, read, to_toml
 from normae.errors import InputError
 from normae.inference import BayesianModel
 from normae.runs import RunFolder
 from normae.statistics import Estimate, auc
 from normae.workflow import jet_evaluation
+from normae.workflow.classifier import load_classifier
 from normae.workflow.dual import dual_test
 from normae.workflow.dual_jets import read_labelled_jets, run_reference
 from normae.workflow.dual_judge import DualSettings
@@ -31,6 +32,7 @@ from normae.workflow.paper import TAGGING
 from normae.workflow.publish import publish
 from normae.workflow.reporting import report
 from normae.workflow.reproduce_jets import Settings, reproduce_jets, sources
+from normae.workflow.starting import read_start
 from normae.workflow.train import train
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -256,6 +258,26 @@ def test_bad_input_is_one_sentence(runs, jets, monkeypatch, capsys, arguments, m
 
 
 # --- zoo and reproduction
+
+
+def test_the_zoo_s_jet_models_are_small_complete_and_load():
+    """Each below a megabyte, with a card; an autoencoder with the weights that an NAE of the preset starts from."""
+    shipped = [name for name in zoo.names() if name.startswith("jets-")]
+    assert {"jets-qcd-ae", "jets-top-ae", "jets-classifier"} <= set(shipped) <= set(sources())
+    image = np.full((1, 1, 40, 40), 1 / 1600, dtype=np.float32)
+    for name in shipped:
+        assert sum(file.stat().st_size for file in zoo.path(name).iterdir()) < 1_000_000, name
+        assert zoo.card(name).startswith(f"# {name}\n")
+        run = RunFolder(zoo.path(name))
+        config = read(run.config)
+        assert config.data.path is None
+        if config.classifier is not None:
+            assert np.isfinite(load_classifier(name).log_ratio(image)).all()
+            continue
+        assert load(name).score(image)[0] > 0
+        if name.endswith("-ae"):
+            nae = replace(read(preset_path(sources()[name].preset)), start=name)
+            assert "weights" in read_start(nae, (1, 40, 40)).tensors, "before the division by singular values"
 
 
 @pytest.mark.slow

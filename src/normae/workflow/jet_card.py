@@ -65,11 +65,9 @@ On the test jets. The paper's values are for the public TopTagging sample and it
 def _what(config: Run) -> str:
     task, network = jet_names(config)
     if config.classifier is not None:
-        return (
-            f"A supervised classifier of top and QCD jets, configuration `{config.name}`: the reference of section 4.2."
-        )
+        return f"A supervised classifier of top and QCD jets, the reference of section 4.2; run `{config.name}`."
     trained = {"qcd": "QCD", "top": "top"}[str(config.data.jets)]
-    return f"The {network} of section 4 trained on {trained} jets ({task}), configuration `{config.name}`."
+    return f"The {network} of section 4 trained on {trained} jets ({task}); run `{config.name}`."
 
 
 def _sample(config: Run) -> str:
