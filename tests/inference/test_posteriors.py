@@ -25,7 +25,7 @@ def stacked(models):
 def test_draws_of_an_ensemble_are_around_the_mean_score_with_the_spread_of_the_members():
     models = networks(8)
     temperatures = torch.arange(8) / 8 + 1.0
-    draws = Ensemble(models[0], stacked(models), temperatures).draws(40_000, stream(0, "draws"))
+    draws = Ensemble(models[0], stacked(models), temperatures, independent=False).draws(40_000, stream(0, "draws"))
     with torch.no_grad():
         scores = torch.stack([(X - m(X)).square().mean(1) / t for m, t in zip(models, temperatures, strict=True)])
     drawn = draws.energies(X) / draws.temperature[:, None]
@@ -35,14 +35,15 @@ def test_draws_of_an_ensemble_are_around_the_mean_score_with_the_spread_of_the_m
     assert torch.allclose(draws.mixture.sum(1), torch.ones(40_000), atol=1e-4)
 
 
+@pytest.mark.parametrize("independent", [False, True])
 @pytest.mark.parametrize("members", [4, 8])
-def test_an_ensemble_covers_as_often_as_it_says(members: int):
-    """The mean of Gaussian members, each with its error, misses by as much as the members spread; 4000 ensembles."""
-    ensemble = Ensemble(networks(1)[0], {}, torch.ones(members))
+def test_an_ensemble_covers_as_often_as_it_says(members: int, independent: bool):
+    """Gaussian members; their mean misses by as much as they spread, or by that over sqrt(K); 4000 ensembles."""
+    ensemble = Ensemble(networks(1)[0], {}, torch.ones(members), independent)
     mixture = ensemble.draws(1000, stream(0, "draws")).mixture.double().numpy()
     random = np.random.default_rng(members)
     values = 3.0 + 0.2 * random.standard_normal((members, 4000))
-    truth = values.mean(0) + 0.2 * random.standard_normal(4000)
+    truth = np.full(4000, 3.0) if independent else values.mean(0) + 0.2 * random.standard_normal(4000)
     drawn = mixture @ values
     for level in (0.5, 0.68, 0.9, 0.95):
         low, high = quantile_intervals(drawn, level)
@@ -53,7 +54,7 @@ def test_an_ensemble_covers_as_often_as_it_says(members: int):
 
 def test_draws_of_an_ensemble_agree_and_know_their_gradients():
     models = networks(3)
-    draws = Ensemble(models[0], stacked(models), torch.tensor([0.2, 0.3, 0.4])).draws(4, stream(0, "draws"))
+    draws = Ensemble(models[0], stacked(models), torch.tensor([0.2, 0.3, 0.4]), True).draws(4, stream(0, "draws"))
     together = draws.energies(X)
     energy = draws.stacked()
     x = X.repeat(4, 1)

@@ -290,6 +290,22 @@ def test_rollback_does_not_return_to_a_checkpoint_that_was_ill_already():
     assert back == 5
 
 
+def test_a_second_rollback_goes_further_back():
+    """A NaN is planted after the checkpoint at 10 and after each return; the fourth finds the training well again."""
+    guard = GuardConfig(log_every=5, checkpoint_every=5, largest_gap=1e4)
+    phases = PhaseConfig(epochs=2, batch=100), TrainingConfig(epochs=2, batch=100)
+    trainer = make_trainer(schedules=Schedules(*phases, TemperatureConfig(), guard))
+    returns = []
+    for happening in trainer.run():
+        if isinstance(happening, Rollback):
+            returns.append(happening.iteration)
+        if (happening == ("training", 10) and not returns) or (isinstance(happening, Rollback) and len(returns) < 4):
+            trainer.weights[0, 0] = torch.nan
+    assert returns == [10, 5, 0, 0]
+    assert trainer.rate_scale.tolist() == [0.5**4]
+    assert trainer.finished
+
+
 def test_a_good_model_is_not_touched_by_its_neighbour_s_rollback():
     """A NaN is planted in the second model once; the first ends with the same weights as if nothing had happened."""
     calm = finish(make_trainer((0, 1)))

@@ -16,8 +16,8 @@ from normae.inference import BayesianModel
 from normae.workflow.coverage import coverage_of_group
 from normae.workflow.evaluate import evaluate
 from normae.workflow.linearize import linearize
-from normae.workflow.sources import bootstrapped, load_events
-from normae.workflow.train import train
+from normae.workflow.sources import bootstrapped, in_parts, load_events
+from normae.workflow.train import member_events, train
 from tiny_run import tiny
 
 LAPLACE = {"rank": 10, "inducing": 50, "events": 200}
@@ -67,6 +67,20 @@ def test_evaluate_draws_and_reports(runs, name):
     assert "Coverage by region" in (runs / name / "report.html").read_text()
 
 
+def test_members_have_parts_of_the_events_of_their_own():
+    config = structure(tiny(ensemble={"members": 4}))
+    events = load_events(config.data, 0)
+    parts = [{tuple(row) for row in e.train.tolist()} for e in member_events(config, events)]
+    assert {len(part) for part in parts} == {len(events.train) // 4}
+    assert len(set.union(*parts)) == 4 * (len(events.train) // 4)
+    assert set.union(*parts) <= {tuple(row) for row in events.train.tolist()}
+    assert all(torch.equal(e.test, events.test) for e in member_events(config, events))
+    everything = member_events(structure(tiny(ensemble={"members": 4, "events": "all"})), events)
+    assert all(torch.equal(e.train, events.train) for e in everything)
+    with pytest.raises(InputError, match="expected at least an event for each of 4 members, got 3"):
+        in_parts(events._replace(train=events.train[:3]), 4, 0)
+
+
 def test_members_have_their_own_events_drawn_with_replacement():
     events = load_events(structure(tiny()).data, 0)
     first, second = (bootstrapped(events, seed).train for seed in (0, 1))
@@ -84,7 +98,7 @@ def test_a_resumed_ensemble_is_the_same(tmp_path):
     train(config, tmp_path / "whole")
 
     def stop(trainer, _):
-        trainer.stop = trainer.phase == 1 and trainer.iteration >= 8
+        trainer.stop = trainer.phase == 1 and trainer.iteration >= 2
 
     assert not train(config, tmp_path / "parts", watch=stop)
     assert train(config, tmp_path / "parts", resume=True)

@@ -258,20 +258,25 @@ class MixedDraws:
 class Ensemble:
     """Around the mean score of K models trained apart, with their spread:
 
-        s_k = s + r_k sum_j xi_kj (s_j - s) / sqrt(K - 1),    s = sum_j s_j / K,    xi ~ N(0, 1),
+        s_k = s + f r_k sum_j xi_kj (s_j - s) / sqrt(K - 1),    s = sum_j s_j / K,    xi ~ N(0, 1),
         r_k = sqrt((K - 1) / chi^2_k),    chi^2 with K - 1 degrees of freedom.
 
-    Without r the draws have the mean and the covariance of the members. The covariance is an estimate from K of them,
-    and r makes the draws Student's t, which allows for that. A draw is an energy: scores mixed with weights that add up
-    to one. It costs what K members cost, however many the draws.
+    Without f and r the draws have the mean and the covariance of the members. The covariance is an estimate from K of
+    them, and r makes the draws Student's t, which allows for that. Members with events of their own are independent;
+    the error of their mean is then f = 1/sqrt(K) times their spread, and else f = 1. A draw is an energy: scores mixed
+    with weights that add up to one. It costs what K members cost, however many the draws.
 
     Args:
         members: weights by name, with shape (K, *parameter).
         temperatures: with shape (K,).
+        independent: trained on events of their own.
     """
 
-    def __init__(self, autoencoder: Autoencoder, members: Mapping[str, Tensor], temperatures: Tensor) -> None:
+    def __init__(
+        self, autoencoder: Autoencoder, members: Mapping[str, Tensor], temperatures: Tensor, independent: bool
+    ) -> None:
         self.autoencoder, self.members, self.temperatures = autoencoder, dict(members), temperatures
+        self.independent = independent
 
     def to(self, device: torch.device | str) -> "Ensemble":
         """The same ensemble on `device`."""
@@ -284,6 +289,7 @@ class Ensemble:
         count = len(self.temperatures)
         normal = torch.randn(n, 2 * count - 1, generator=generator, device=generator.device).to(self.temperatures)
         noise, chi_square = normal[:, :count], normal[:, count:].square().sum(1, keepdim=True)
-        mixture = 1 / count + chi_square.rsqrt() * (noise - noise.mean(1, keepdim=True))
+        factor = count**-0.5 if self.independent else 1.0
+        mixture = 1 / count + factor * chi_square.rsqrt() * (noise - noise.mean(1, keepdim=True))
         centre = float(self.temperatures.mean())
         return MixedDraws(self.autoencoder, self.members, self.temperatures, mixture, centre)

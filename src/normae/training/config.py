@@ -102,7 +102,8 @@ class GuardConfig:
         largest_gap: largest abs(E+ - E-)/T that is still a training.
         smallest_acceptance: of the feature chain, below which nothing is sampled any more.
         calm: share of `largest_gap` above which a checkpoint is not one to return to.
-        rollbacks: how often a model may return to its checkpoint, each time with `backoff` times the learning rate.
+        rollbacks: how often a model may return to a checkpoint, each time with `backoff` times the learning rate; in
+            trouble again before the next, it returns to the one before.
         backoff: factor on the learning rate for each rollback.
     """
 
@@ -135,12 +136,14 @@ class EnsembleConfig:
 
     Args:
         members: how many; fewer than four do not tell their own spread.
-        bootstrap: each is trained on as many events drawn with replacement, so that their spread has that of other
-            samples in it; without, all have the same events, and the spread is that of the training alone.
+        events: what each is trained on. "split": its own part of the events, so that members are independent, and the
+            error of their mean is their spread divided by sqrt(members). "bootstrap": as many events drawn with
+            replacement; the spread is then that of one training on another sample, more than the error of the mean.
+            "all": the same events; the spread is that of the training alone.
     """
 
     members: int = 8
-    bootstrap: bool = True
+    events: Literal["split", "bootstrap", "all"] = "split"
 
     def __post_init__(self) -> None:
         if self.members < 4:

@@ -35,6 +35,8 @@ from normae.training.parallel import Group
 from normae.training.samples import Samples
 
 PHASES = ("pretraining", "training")
+RECENT = 2
+"""Good places to return to that are kept beside the last and the beginning of the phase."""
 VALIDATION_ROWS = 2048
 """Of the validation sample that are dense at a time."""
 
@@ -277,13 +279,13 @@ class Trainer:
         What the caller changes when a phase begins (its first `Checkpoint`) is where a rollback goes back to.
         """
         yield Checkpoint(self._phase_name(), self.iteration)
-        good = self.snapshot()
+        good = [self.snapshot()]
         guard = self.schedules.guard
         while not self.finished:
             if self.iteration >= self.iterations(self.phase):
                 self._enter(self.phase + 1)
                 yield Checkpoint(self._phase_name(), self.iteration)
-                good = self.snapshot()
+                good = [self.snapshot()]
                 continue
             self._advance()
             last = self.iteration == self.iterations(self.phase)
@@ -292,12 +294,13 @@ class Trainer:
                 record = self._record()
                 trouble = self._trouble(record)
                 if trouble:
-                    good = self._roll_back(good, trouble)
+                    self._roll_back(good, trouble)
                     yield Rollback(self._phase_name(), self.iteration, "; ".join(trouble.values()))
                     continue
                 yield record
             if self.iteration % guard.checkpoint_every == 0 and not last:
-                good = self.snapshot() if self._well(record) else good
+                if self._well(record):
+                    good[1:] = [*good[1:][-RECENT:], self.snapshot()]
                 yield Checkpoint(self._phase_name(), self.iteration)
             if self.group.any(self.stop):
                 if looked or not self._trouble(self._means()):
@@ -526,8 +529,12 @@ class Trainer:
             return f"the feature chain accepts {values['feature_acceptance']:.2g} of its steps"
         return None
 
-    def _roll_back(self, good: dict[str, Tensor], trouble: dict[int, str]) -> dict[str, Tensor]:
-        """Return to the last checkpoint, where the models in trouble go on with a smaller learning rate."""
+    def _roll_back(self, good: list[dict[str, Tensor]], trouble: dict[int, str]) -> None:
+        """Return to the last of the good places, where the models in trouble go on with a smaller learning rate.
+
+        That place is then struck off: whoever is in trouble again before the next checkpoint was ill there already,
+        and returns to the one before, at last to the beginning of the phase.
+        """
         guard = self.schedules.guard
         scale, count = self.rate_scale.clone(), self.rollbacks.clone()
         for k in trouble:
@@ -538,10 +545,9 @@ class Trainer:
                 f"{'; '.join(trouble.values())}, after {guard.rollbacks} rollbacks; "
                 "lower training.learning_rate or the chain's step_size"
             )
-        self.load(good)
+        self.load(good.pop() if len(good) > 1 else good[0])
         self.rate_scale.copy_(scale)
         self.rollbacks.copy_(count)
-        return self.snapshot()
 
     # --- the result
 

@@ -60,7 +60,8 @@ def summary(tests: Sequence[CoverageTest]) -> dict[str, Estimate]:
             numbers[name] = Estimate(float(band.mean[k]), float(band.error[k]))
             numbers[f"{name}_spread"] = Estimate(float(band.spread[k]), 0.0)
             for region, (mean, error) in enumerate(zip(regional.mean[:, k], regional.error[:, k], strict=True)):
-                numbers[f"{name}_region_{region}"] = Estimate(float(mean), float(error))
+                if np.isfinite(error):  # at least two trainings have test events there
+                    numbers[f"{name}_region_{region}"] = Estimate(float(mean), float(error))
         farthest = max(abs(test.log_density[kind][k] - LEVELS[i]) for test in tests for i, k in enumerate(places))
         numbers[f"farthest_training_{kind}"] = Estimate(float(farthest), 0.0)
     pulls = pulls_over_trainings([test.pull for test in tests])

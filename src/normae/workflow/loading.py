@@ -102,7 +102,8 @@ def _posterior(
     if config.laplace is not None:
         return LaplacePosterior(autoencoder, temperature, Laplace(**parts["laplace."]), config.laplace.layers)
     if config.ensemble is not None:
-        return Ensemble(autoencoder, parts["member."], torch.tensor(header["temperatures"]))
+        temperatures = torch.tensor(header["temperatures"])
+        return Ensemble(autoencoder, parts["member."], temperatures, config.ensemble.events == "split")
     if config.swag is not None:
         return Swag(autoencoder, parts["snapshot."], temperature)
     return MeanField(autoencoder, parts["rho."], temperature)

@@ -172,7 +172,19 @@ def sparse_events(images: SparseImages, chosen: NDArray[np.bool_]) -> SparseEven
 def bootstrapped(events: Events, seed: int) -> Events:
     """The same with as many training events, drawn from them with replacement."""
     n = len(events.train)
-    index = torch.randint(n, (n,), generator=stream(seed, "data/bootstrap"))
+    return _with_rows(events, torch.randint(n, (n,), generator=stream(seed, "data/bootstrap")))
+
+
+def in_parts(events: Events, parts: int, seed: int) -> list[Events]:
+    """The same with disjoint parts of the training events, in random order; up to `parts` - 1 events are in none."""
+    size = len(events.train) // parts
+    if not size:
+        raise InputError(f"ensemble: expected at least an event for each of {parts} members, got {len(events.train)}")
+    order = torch.randperm(len(events.train), generator=stream(seed, "data/split"))
+    return [_with_rows(events, order[k * size : (k + 1) * size]) for k in range(parts)]
+
+
+def _with_rows(events: Events, index: Tensor) -> Events:
     train = events.train.rows(index) if isinstance(events.train, SparseEvents) else events.train[index]
     return events._replace(train=train)
 

@@ -34,6 +34,7 @@ from normae.workflow.sources import (
     bootstrapped,
     choose_device,
     events_hash,
+    in_parts,
     load_events,
     training_samples,
     validation_samples,
@@ -128,6 +129,19 @@ def _is_empty(path: Path) -> bool:
     return path.is_dir() and all(p.name.startswith(".") for p in path.iterdir())
 
 
+def member_seeds(config: Run) -> list[int]:
+    """Of the members of an ensemble, or the run's own."""
+    return [config.seed + MEMBER * k for k in range(1 if config.ensemble is None else config.ensemble.members)]
+
+
+def member_events(config: Run, events: Events) -> list[Events]:
+    """What each member of an ensemble is trained on, or the run's own events."""
+    seeds, how = member_seeds(config), "all" if config.ensemble is None else config.ensemble.events
+    if how == "split":
+        return in_parts(events, len(seeds), config.seed)
+    return [bootstrapped(events, seed) if how == "bootstrap" else events for seed in seeds]
+
+
 class _Session:
     """One sitting of a training: from new or from a checkpoint, until the end or an interruption."""
 
@@ -155,14 +169,12 @@ class _Session:
         self.annealing: dict[int, dict[str, Any]] = {}
         self.linear: dict[int, Baselines] = {}
         self.replicas = 1 if first.ensemble is None else first.ensemble.members
-        seeds = [c.seed + MEMBER * k for c in configs for k in range(self.replicas)]
+        seeds = [seed for config in configs for seed in member_seeds(config)]
         networks = [build_autoencoder(first.network, self.event, stream(seed, "init")) for seed in seeds]
         schedules = Schedules(
             first.pretraining, first.training, first.temperature, first.guard, first.bayesian, first.swag
         )
-        repeated = [e for e in events for _ in range(self.replicas)]
-        if first.ensemble is not None and first.ensemble.bootstrap:
-            repeated = [bootstrapped(e, seed) for seed, e in zip(seeds, repeated, strict=True)]
+        repeated = [e for own in zip(configs, events, strict=True) for e in member_events(*own)]
         samples, held = training_samples(repeated), validation_samples(repeated)
         self.trainer = Trainer(networks, samples, schedules, first.sampling, seeds, device, team, held)
 
