@@ -77,8 +77,7 @@ def ratio_correlation(
     if text is None:
         found = pearson(x, y) if labels is None else balanced_pearson(x, y, labels)
         text = f"Pearson {found.value:.4f}"
-    ground = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.5}
-    ax.text(0.04, 0.96, text, transform=ax.transAxes, va="top", bbox=ground)
+    ax.text(0.04, 0.96, text, transform=ax.transAxes, va="top")
     ax.set(xlabel=rf"$\log\, r_\mathrm{{{reference_name}}}(x)$", ylabel=r"$\log\, r_\theta(x)$")
     return square(ax, low, high)
 
