@@ -17,12 +17,14 @@ from normae.figures import (
     likelihood_correlation,
     marginal,
     new_figure,
+    picture_rows,
     region_map,
     speed_bars,
+    temperature_estimates,
     training_curves,
 )
 from normae.figures.likelihood import region_labels
-from normae.statistics import regions
+from normae.statistics import Estimate, regions
 
 GRID = np.linspace(-4, 4, 41)
 RECORDS = [
@@ -167,3 +169,28 @@ def test_speed_bars():
     assert ax.patches[0].get_y() > ax.patches[1].get_y(), "the first on top"
     with pytest.raises(InputError, match="positive ratio"):
         speed_bars(axes[0, 0], ["a"], [0.0], [0.1])
+
+
+def test_a_temperature_without_an_error_is_an_open_point():
+    _, axes = new_figure()
+    ax = axes[0, 0]
+    temperature_estimates(ax, {"sure": Estimate(2e-7, 1e-8), "latent": Estimate(1e-6, np.inf)}, 6e-7)
+    words = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert "without an error" in words
+    fills = {line.get_xdata()[0]: line.get_markerfacecolor() for line in ax.lines if line.get_marker() == "o"}
+    assert fills[1e-6] == "white"
+    assert fills[2e-7] != "white"
+
+
+def test_residuals_of_jets_have_a_linear_scale_of_both_signs():
+    """One hot pixel does not set it, and the colour bar says that it lies beyond."""
+    images = np.full((2, 40, 40), 1e-3)
+    residual = np.tile(np.linspace(-1e-3, 1e-3, 1600), (2, 1)).reshape(2, 40, 40)
+    residual[0, 20, 20] = 0.5
+    _, axes = new_figure(2, 1)
+    picture_rows(axes[:, 0], [images, residual], ["input", "residual"], ["a", "b"])
+    norm = axes[1, 0].images[0].norm
+    assert type(norm).__name__ == "Normalize"
+    assert -norm.vmin == norm.vmax == pytest.approx(1e-3, rel=0.01)
+    assert axes[1, 0].images[0].colorbar.extend == "both"
+    assert axes[0, 0].images[0].colorbar.extend == "neither"

@@ -12,12 +12,14 @@ from scipy.stats import norm
 
 from normae import zoo
 from normae.cli import main
-from normae.config import Run, read, to_toml
+from normae.cli.show import describe_run
+from normae.config import Run, preset_path, read, to_toml
 from normae.errors import InputError
 from normae.inference import BayesianModel
 from normae.runs import RunFolder
 from normae.statistics import Estimate, auc
 from normae.workflow import jet_evaluation
+from normae.workflow.classifier import load_classifier
 from normae.workflow.dual import dual_test
 from normae.workflow.dual_jets import read_labelled_jets, run_reference
 from normae.workflow.dual_judge import DualSettings
@@ -30,6 +32,7 @@ from normae.workflow.paper import TAGGING
 from normae.workflow.publish import publish
 from normae.workflow.reporting import report
 from normae.workflow.reproduce_jets import Settings, reproduce_jets, sources
+from normae.workflow.starting import read_start
 from normae.workflow.train import train
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -144,10 +147,14 @@ def test_evaluate_and_report(runs, name, monkeypatch):
     assert ("auc_draws" in metrics) == bayesian
     assert ("wasserstein_tau3" in metrics) == ("pretrained" not in name)
     assert json.loads(run.metrics.read_text())["rejection_20"]["value"] == metrics["rejection_20"].value
-    drawn = {"roc", "energies", "gallery-anomalous", "gallery-typical", "training"}
-    drawn |= set() if "pretrained" in name else {"generated", "generated-jets"}
+    drawn = {"roc", "energies", "gallery-anomalous", "gallery-typical", "pretraining"}
+    drawn |= set() if "pretrained" in name else {"generated", "generated-jets", "training"}
     assert {p.stem for p in run.figures.glob("*.svg")} == drawn
+    levels = (run.figures / "pretraining.csv").read_text().splitlines()[0]
+    assert levels == "epoch,training,validation,mse_mean_event,mse_5_components"
     page = report(path).read_text()
+    said = [words in text for text in (page, describe_run(path)) for words in ("latent chain", "feature chain")]
+    assert said == 4 * ["pretrained" not in name], "chains are named where they ran"
     assert "The most anomalous jets" in page
     assert (
         TAGGING[("QCD-tagging", "BNAE") if bayesian else ("top-tagging", "AE" if "pre" in name else "NAE")][0] in page
@@ -253,6 +260,26 @@ def test_bad_input_is_one_sentence(runs, jets, monkeypatch, capsys, arguments, m
 # --- zoo and reproduction
 
 
+def test_the_zoo_s_jet_models_are_small_complete_and_load():
+    """Each below a megabyte, with a card; an autoencoder with the weights that an NAE of the preset starts from."""
+    shipped = [name for name in zoo.names() if name.startswith("jets-")]
+    assert {"jets-qcd-ae", "jets-top-ae", "jets-classifier"} <= set(shipped) <= set(sources())
+    image = np.full((1, 1, 40, 40), 1 / 1600, dtype=np.float32)
+    for name in shipped:
+        assert sum(file.stat().st_size for file in zoo.path(name).iterdir()) < 1_000_000, name
+        assert zoo.card(name).startswith(f"# {name}\n")
+        run = RunFolder(zoo.path(name))
+        config = read(run.config)
+        assert config.data.path is None
+        if config.classifier is not None:
+            assert np.isfinite(load_classifier(name).log_ratio(image)).all()
+            continue
+        assert load(name).score(image)[0] > 0
+        if name.endswith("-ae"):
+            nae = replace(read(preset_path(sources()[name].preset)), start=name)
+            assert "weights" in read_start(nae, (1, 40, 40)).tensors, "before the division by singular values"
+
+
 @pytest.mark.slow
 def test_publish_and_reproduce(runs, jets, tmp_path, monkeypatch):
     for name, source in {"jets-qcd-nae": "qcd-nae", "jets-top-nae": "top-nae", "jets-qcd-ae": "qcd-nae/pretrained",
@@ -263,6 +290,7 @@ def test_publish_and_reproduce(runs, jets, tmp_path, monkeypatch):
     card = zoo.card("jets-qcd-nae")
     assert "0.9036" in card
     assert "no Metropolis test" in card
+    assert "| mean energy of the jets that it was trained on | — |" in card
     for file in (tmp_path / "zoo").rglob("*"):
         assert file.suffix == ".safetensors" or file.is_dir() or str(jets) not in file.read_text(), file
     result = reproduce_jets(tmp_path / "out", Settings(data=jets, device="cpu"))
@@ -292,7 +320,7 @@ def test_reproduce_from_scratch(jets, tmp_path):
     assert result.left_out == []
     assert [row[:2] for row in result.tables["tagging"][1:]] == [list(row) for row in TAGGING]
     assert len(result.tables["generated"]) == 7
-    assert set(result.duals) == {"NAE", "BNAE"}
+    assert set(result.duals) == {"AE", "NAE", "BNAE"}
     names = {
         "roc-nae",
         "roc-bnae",

@@ -21,7 +21,7 @@ def _describe(run: RunFolder) -> str:
         f"{run.path}: {config.name}, seed {config.seed}",
         f"  data           {source}, {config.data.train or 'all other'} training events",
     ]
-    if config.classifier is None:
+    if config.classifier is None and config.training.epochs:
         lines += [
             f"  latent chain   {config.sampling.latent.describe()}",
             f"  feature chain  {config.sampling.feature.describe()}",

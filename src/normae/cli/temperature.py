@@ -1,6 +1,7 @@
 """`normae temperature`: of a trained run from background events alone, or the root of m(T) = 1 over short trainings."""
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,7 +69,8 @@ def _table(run: str, found: "Temperatures") -> Table:
     table = Table("temperature of", "value", "in units of the model's", title=run)
     table.add_row("the model", f"{found.model:.4g}", "1")
     for name, estimate in found.estimates.items():
-        table.add_row(name, str(estimate), f"{estimate.value / found.model:.3g}")
+        error = "" if math.isfinite(estimate.error) else " (error not known)"
+        table.add_row(name, f"{estimate}{error}", f"{estimate.value / found.model:.3g}")
     table.add_row("mean energy", str(found.mean_energy), f"{found.mean_energy.value / found.model:.3g}")
     table.add_row("effective dimension", str(found.dimension), "")
     return table

@@ -53,12 +53,12 @@ def pretraining_curve(ax: Axes, epoch: Array, train: Array, held: Array, levels:
     """
     if not len(epoch) == len(train) == len(held) > 0:
         raise InputError(f"expected errors of one length, got {len(epoch)}, {len(train)} and {len(held)}")
-    _line(ax, epoch, train, "tab:blue", "training")
-    _line(ax, epoch, held, "tab:red", "validation")
+    ax.plot(epoch, train, color="#9ecae1", linewidth=3.0, marker="o" if len(epoch) < 3 else None, label="training")
+    _line(ax, epoch, held, "tab:red", "validation")  # thinner, on top: the two mostly agree
     for (name, value), (colour, style) in zip(levels.items(), LEVEL_STYLES, strict=False):
         ax.axhline(value, color=colour, linestyle=style, linewidth=1.2, label=name)
-    ax.set(xlabel="epoch of the pretraining", ylabel="mean squared error", yscale="log", xlim=(0, float(epoch[-1])))
-    ax.legend()
+    ax.set(xlabel="epoch of the pretraining", ylabel="mean squared error $E$", yscale="log", xlim=(0, float(epoch[-1])))
+    ax.legend(frameon=True, framealpha=0.9, edgecolor="none")  # wherever it goes, a level may run behind it
     return ax
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm, SymLogNorm
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
@@ -24,8 +24,8 @@ FLOOR = 1e-5
 """The least share of pT that a picture shows."""
 GAP = 3
 """Pixels between two pictures."""
-RESIDUAL_FLOOR = 1e-4
-"""Below it the colour scale of residuals is linear."""
+RESIDUAL_SHARE = 0.998
+"""Of all pixels that the colour scale of residuals covers."""
 
 
 class RocCurve(NamedTuple):
@@ -93,7 +93,7 @@ def energy_histograms(ax: Axes, edges: Array, shown: Sequence[ClassHistogram], t
             ax.stairs(one.density + one.band, edges, baseline=low, fill=True, color=colour, alpha=0.3, linewidth=0)
     top = max(float(one.density.max()) for one in shown)
     ax.set(xscale="log", xlim=(edges[0], edges[-1]), ylim=(0, 1.35 * top), xlabel="energy / temperature $E/T$")
-    ax.set_ylabel(r"jets per unit of $\log_{10} E/T$")
+    ax.set_ylabel(r"share of jets per unit of $\log_{10}(E/T)$")
     ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.set_minor_formatter(NullFormatter())
@@ -141,7 +141,8 @@ def picture_rows(
 ) -> Any:
     """Pictures of jets side by side, eta to the right and phi upwards, on one logarithmic colour scale.
 
-    A row named "residual" has a scale of both signs, linear around zero.
+    A row named "residual" has a linear scale of both signs: the energy is the mean of its squares, and on a logarithmic
+    one what adds nothing to the energy would look like what makes it. A few pixels may lie beyond its ends.
 
     Args:
         axes: one for each of R rows.
@@ -155,19 +156,17 @@ def picture_rows(
         if images.shape[1:] != (SIDE, SIDE):
             raise InputError(f"{name}: expected images of shape (K, {SIDE}, {SIDE}), got {images.shape}")
         signed = name == "residual"
-        reach = max(float(np.abs(images).max()), 10 * RESIDUAL_FLOOR)
-        norm = SymLogNorm(RESIDUAL_FLOOR, vmin=-reach, vmax=reach) if signed else LogNorm(FLOOR, highest)
+        reach = max(float(np.quantile(np.abs(images), RESIDUAL_SHARE)), FLOOR)
+        norm = Normalize(-reach, reach) if signed else LogNorm(FLOOR, highest)
         strip = side_by_side(images if signed else np.maximum(images, FLOOR))
         drawn = ax.imshow(strip, origin="lower", norm=norm, aspect=PIXEL_PHI / PIXEL_ETA, interpolation="nearest",
                           cmap="RdBu_r" if signed else "viridis")  # fmt: skip
         ax.set(xticks=[], yticks=[])
         ax.set_ylabel(name, fontsize=10)
         ax.spines[:].set_visible(False)
-        bar = colour_bar(ax, drawn, "difference" if signed else r"share of $p_T$", width=0.012)
+        extend = "both" if signed and np.abs(images).max() > reach else "neither"
+        bar = colour_bar(ax, drawn, "difference" if signed else r"share of $p_T$", width=0.012, extend=extend)
         bar.ax.tick_params(labelsize=8)
-        if signed:
-            ticks = [10.0**k for k in range(-4, 0) if 10.0**k < reach]
-            bar.set_ticks([-t for t in ticks[::-1]] + [0.0] + ticks)
     for column, title in enumerate(titles):
         axes[0].text(column * (SIDE + GAP) + SIDE / 2, SIDE + 1, title, ha="center", va="bottom", fontsize=9)
     return axes

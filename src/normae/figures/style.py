@@ -76,9 +76,14 @@ def new_figure(
     return figure, axes
 
 
-def colour_bar(ax: Axes, drawn: Any, label: str, width: float = 0.05) -> Any:
-    """A colour bar on the right, exactly as high as the axes, and `width` times as wide."""
-    return ax.figure.colorbar(drawn, cax=ax.inset_axes((1 + 0.6 * width, 0.0, width, 1.0)), label=label)
+def colour_bar(ax: Axes, drawn: Any, label: str, width: float = 0.05, extend: str = "neither") -> Any:
+    """A colour bar on the right, exactly as high as the axes, and `width` times as wide.
+
+    Args:
+        extend: "both" shows by points at its ends that there are values beyond them.
+    """
+    place = ax.inset_axes((1 + 0.6 * width, 0.0, width, 1.0))
+    return ax.figure.colorbar(drawn, cax=place, label=label, extend=extend)
 
 
 def square(ax: Axes, low: float, high: float) -> Axes:

@@ -1,6 +1,7 @@
 """Temperatures: estimates beside the model's own, and the slope of the dual test against the temperature."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,21 +17,28 @@ COMPONENT_COLOUR = "tab:blue"
 
 
 def temperature_estimates(ax: Axes, estimates: Mapping[str, Estimate], model: float) -> Axes:
-    """A point with its error for each estimate by name, the first on top, and a line at the model's temperature."""
+    """A point with its error for each estimate by name, the first on top, and a line at the model's temperature.
+
+    A point without a finite error is open.
+    """
     shown = {name: estimate for name, estimate in estimates.items() if estimate.value > 0}
     if not shown:
         raise InputError("no estimate of the temperature is positive")
     places = np.arange(len(shown))[::-1]
     values = np.array([e.value for e in shown.values()])
-    errors = np.array([e.error if np.isfinite(e.error) else 0.0 for e in shown.values()])
-    ax.errorbar(values, places, xerr=_log_bars(values, errors), fmt="o", color=ESTIMATE_COLOUR, capsize=3, markersize=5)
+    errors = np.array([e.error for e in shown.values()])
+    known = np.isfinite(errors)
+    style: dict[str, Any] = {"fmt": "o", "color": ESTIMATE_COLOUR, "capsize": 3, "markersize": 5}
+    ax.errorbar(values[known], places[known], xerr=_log_bars(values[known], errors[known]), **style)
+    if not known.all():
+        ax.errorbar(values[~known], places[~known], markerfacecolor="white", label="without an error", **style)
     ax.axvline(model, color=MODEL_COLOUR, linestyle="--", linewidth=1.2, label="the model's $T$")
     ax.set_xscale("log")
     low, high = min(values.min(), model), max(values.max(), model)
     ax.set(xlim=(low / 2, high * 2), ylim=(-0.7, len(shown) - 0.1), xlabel="temperature $T$")
     ax.set_yticks(places, list(shown))
     ax.tick_params(axis="y", length=0)
-    ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2)
+    ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2, ncols=2)
     return ax
 
 

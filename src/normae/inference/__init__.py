@@ -8,6 +8,7 @@ from normae.inference.laplace import Laplace, LaplaceConfig, LaplacePosterior, f
 from normae.inference.log_z import LogZ, cell_centres, evaluate_in_chunks, grid_log_z, grid_points
 from normae.inference.model import Model
 from normae.inference.posterior import Ensemble, MeanField, Posterior, Swag
+from normae.inference.scoring import ScoringEnergy
 from normae.inference.temperature import Curvature, curvature, curvature_along
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "MeanField",
     "Model",
     "Posterior",
+    "ScoringEnergy",
     "Swag",
     "ais_log_z",
     "cell_centres",

@@ -8,6 +8,7 @@ Memory is bounded, however many events come.
 """
 
 import logging
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -44,23 +45,42 @@ class ScoringEnergy(ReconstructionEnergy):
             self._fused = _fused(autoencoder)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if not self._image or (x.requires_grad and torch.is_grad_enabled()):
-            return super().__call__(x)
-        if self._fused is not None:
+        if self._fused is not None and not _differentiated(x):
             return self._fused(x.detach())
-        if x.device.type != "cpu":
+        if not self._on_cpu(x):
             return super().__call__(x)
         if self._lanes_fit and len(x) >= WORTH and x.dtype == torch.float32:
             self._lanes = self._lanes or LanesForward(self.autoencoder)
             return torch.cat([self._lanes(piece) for piece in torch.split(x, PIECE)])
-        return torch.cat([self._piece(piece) for piece in torch.split(x, CHUNK)])
+        return torch.cat([mean_square(piece - self._decoded(self._encoded(piece))) for piece in torch.split(x, CHUNK)])
 
-    def _piece(self, x: Tensor) -> Tensor:
-        encoder, decoder = self.autoencoder.encoder, self.autoencoder.decoder
-        assert isinstance(encoder, nn.Sequential)
-        assert isinstance(decoder, nn.Sequential)
-        z = forward_only(encoder, x)
-        return mean_square(x - forward_only(decoder, to_sphere(z) if self.autoencoder.sphere else z))
+    def encode(self, x: Tensor) -> Tensor:
+        """As `ReconstructionEnergy.encode`."""
+        return _in_pieces(self._encoded, x) if self._on_cpu(x) else super().encode(x)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """As `ReconstructionEnergy.decode`."""
+        return _in_pieces(self._decoded, z) if self._on_cpu(z) else super().decode(z)
+
+    def _on_cpu(self, x: Tensor) -> bool:
+        return self._image and x.device.type == "cpu" and not _differentiated(x)
+
+    def _encoded(self, x: Tensor) -> Tensor:
+        assert isinstance(self.autoencoder.encoder, nn.Sequential)
+        z = forward_only(self.autoencoder.encoder, x)
+        return to_sphere(z) if self.autoencoder.sphere else z
+
+    def _decoded(self, z: Tensor) -> Tensor:
+        assert isinstance(self.autoencoder.decoder, nn.Sequential)
+        return forward_only(self.autoencoder.decoder, z)
+
+
+def _differentiated(x: Tensor) -> bool:
+    return x.requires_grad and torch.is_grad_enabled()
+
+
+def _in_pieces(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return torch.cat([network(piece) for piece in torch.split(x, CHUNK)])
 
 
 def _fused(autoencoder: Autoencoder) -> ReconstructionEnergy | None:

@@ -24,6 +24,9 @@ from normae.random import normal
 from normae.tensors import norm
 
 ROWS = 512
+"""Events at a time."""
+NUMBERS = 2**18
+"""Features of all events at a time: the gradient of a convolutional network keeps some hundred times as many."""
 
 
 class Curvature(NamedTuple):
@@ -54,7 +57,7 @@ def curvature(
         directions: random ones for each event.
         sphere: along the sphere instead of the space around it.
     """
-    parts = [_random(energy, rows, width, generator, directions, sphere) for rows in torch.split(x, ROWS)]
+    parts = [_random(energy, rows, width, generator, directions, sphere) for rows in _pieces(x)]
     squares, laplacians = zip(*parts, strict=True)
     return _arrays(torch.cat(squares)[:, None], torch.cat(laplacians)[:, None])
 
@@ -66,9 +69,13 @@ def curvature_along(energy: Energy, x: Tensor, basis: Tensor, width: Tensor) -> 
         basis: orthonormal columns with shape (d, k), for events of d features.
         width: h of each direction, with shape (k,).
     """
-    parts = [_along(energy, rows, basis, width) for rows in torch.split(x, ROWS)]
+    parts = [_along(energy, rows, basis, width) for rows in _pieces(x)]
     squares, laplacians = zip(*parts, strict=True)
     return _arrays(torch.cat(squares), torch.cat(laplacians))
+
+
+def _pieces(x: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(x, max(1, min(ROWS, NUMBERS // max(1, x[0].numel()))))
 
 
 def _arrays(square: Tensor, laplacian: Tensor) -> Curvature:

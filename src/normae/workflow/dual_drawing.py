@@ -32,6 +32,8 @@ CHOICES = {"c0": "$C = 0$", "log_z": r"$C$ from $\log\, Z$", "fit": "$C$ fitted"
 INDEX = {"true": "true", "classifier": "class"}
 FIGURES = ("correlation-true", "correlation-classifier", "outside", "distributions", "residuals", "reliability")
 """All that there can be."""
+BEYOND = 0.0005
+"""Share of the values, on either side, that may lie beyond the axes: single events would set them otherwise."""
 MOST_POINTS = 250_000
 """Of a map; more are not seen, and make the files large."""
 
@@ -55,13 +57,14 @@ def _draw_correlation(result: DualResult, name: str, folder: Path) -> str:
         ratios["fit"] = ratios["c0"] + fitted_shift(found.log_ratio, ratios["c0"], labels)
     figure, axes = new_figure(1, len(ratios))
     everything = np.concatenate([found.log_ratio, *ratios.values()])
-    margin = 0.03 * float(np.ptp(everything))
-    span = float(everything.min()) - margin, float(everything.max()) + margin
+    low, high = np.quantile(everything, (BEYOND, 1 - BEYOND))
+    margin = 0.08 * float(high - low)
+    span = float(low) - margin, float(high) + margin
     for ax, (choice, ratio) in zip(axes[0], ratios.items(), strict=True):
         comparison = found.comparisons.get(choice, found.best)
-        text = f"Pearson {comparison.pearson.value:.4f}\n$m$ = {comparison.line.slope.value:.3f}"
-        ratio_correlation(ax, found.log_ratio, ratio, labels, result.settings.limit, INDEX[name], text=text, span=span)
-        ax.set_title(CHOICES[choice])
+        ratio_correlation(ax, found.log_ratio, ratio, labels, result.settings.limit, INDEX[name], text="", span=span)
+        text = f"Pearson {comparison.pearson}, $m$ = {comparison.line.slope}"  # above: events may lie in any corner
+        ax.set_title(f"{CHOICES[choice]}\n{text}", fontsize=10)
     columns = {"label": labels.astype(int), "log_r_reference": found.log_ratio}
     save_figure(figure, folder, f"correlation-{name}", columns | _columns(result))
     return f"correlation-{name}"

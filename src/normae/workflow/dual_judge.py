@@ -195,7 +195,7 @@ class DualResult:
     def verdicts(self) -> dict[str, str]:
         """One sentence for each reference."""
         return {
-            name: f"Against {REFERENCES[name]}: {_lower(found.best.verdict.sentence)}"
+            name: f"Against {REFERENCES[name]} it {_lower(found.best.verdict.sentence)}"
             for name, found in self.against.items()
         }
 

@@ -106,7 +106,7 @@ def constant_sentence(result: DualResult) -> str:
     name, found = next(iter(result.against.items()))
     free = found.comparisons["c0"].line.constant
     if result.constant is None:
-        return f"log Z is not known for both models, so only C = 0 is given; the line's constant is then {free}."
+        return f"log Z is not known for both models, so that C is fitted: with C = 0 the line has the constant {free}."
     left = found.comparisons["log_z"].line.constant
     return (
         f"C from the two log Z is {result.constant.value:.4f}: with it the line against {REFERENCES[name]} has the "
@@ -225,7 +225,7 @@ def _caption(result: DualResult, name: str) -> tuple[str, str]:
         return (
             f"Learned log r against {REFERENCES[reference]}",
             f"Events on the dotted diagonal are right; {_percent(found.outside)} lie outside of the red lines, {limit} "
-            f"({shares}).{more}",
+            f"({shares}). A few events lie beyond the axes.{more}",
         )
     if kind == "outside":
         lines = "; lines: the 1 (solid) and 3 sigma (dashed) contours of the two densities" if result.densities else ""

@@ -9,6 +9,15 @@ from normae.workflow.jet_reporting import PAPER_LATENT, jet_names
 from normae.workflow.paper import markdown_table, tagging_values
 from normae.workflow.reporting import posterior_words
 
+OWN = {
+    "energy_background": "mean energy of the jets that it was trained on",
+    "mse_mean_image": "the same of their mean image",
+    "mse_components": "the same of principal components, as many as latent dimensions",
+    "ece": "expected calibration error",
+    "ece_perfect": "the same of a perfect classifier",
+    "ece_corrected": "the same after correction",
+}
+"""Metrics without a value in the paper that a card states, with their words."""
 GENERATED = ("generated_jets", "wasserstein_mass", "wasserstein_tau1", "wasserstein_tau2", "wasserstein_tau3",
              "auc_generated_observables", "auc_generated_images")  # fmt: skip
 """Metrics of generated jets that a card states."""
@@ -56,14 +65,14 @@ On the test jets. The paper's values are for the public TopTagging sample and it
 def _what(config: Run) -> str:
     task, network = jet_names(config)
     if config.classifier is not None:
-        return f"A supervised classifier of top and QCD jets, preset `{config.name}`: the reference of section 4.2."
+        return f"A supervised classifier of top and QCD jets, the reference of section 4.2; run `{config.name}`."
     trained = {"qcd": "QCD", "top": "top"}[str(config.data.jets)]
-    return f"The {network} of section 4 trained on {trained} jets ({task}), preset `{config.name}`."
+    return f"The {network} of section 4 trained on {trained} jets ({task}); run `{config.name}`."
 
 
 def _sample(config: Run) -> str:
-    each = " of each class" if config.data.jets == "both" else f" of the class {config.data.jets}"
-    return f"{config.data.train:,} training jets{each}, {config.data.test:,} test jets of each class"
+    kind = {"both": "jets of each class", "qcd": "QCD jets", "top": "top jets"}[str(config.data.jets)]
+    return f"{config.data.train:,} {kind} for the training, {config.data.test:,} test jets of each class"
 
 
 def _hash(facts: dict[str, Any]) -> str:
@@ -137,7 +146,7 @@ def metrics_table(config: Run, members: list[RunFolder]) -> str:
     names = jet_names(config)
     values = tagging_values(*names, config.classifier is not None or config.network.latent == PAPER_LATENT)
     rows = [(value.metric, value.title, value.value) for value in values]
-    rows += [(name, name, "—") for name in ("energy_background", "ece", "ece_perfect", "ece_corrected", *GENERATED)]
+    rows += [(name, title, "—") for name, title in (OWN | {name: name for name in GENERATED}).items()]
     cells = [
         [title, printed, *[_cell(found.get(metric)) for found in metrics]]
         for metric, title, printed in rows

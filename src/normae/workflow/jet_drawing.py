@@ -17,7 +17,6 @@ from normae.figures import (
     new_figure,
     observable_panels,
     picture_rows,
-    pretraining_curve,
     roc_curves,
     training_energies,
 )
@@ -30,7 +29,7 @@ from normae.statistics.arrays import Array
 from normae.workflow.jet_evaluation import CURVE, JetScores, Metrics, network_name, roc_band
 from normae.workflow.jet_generation import GeneratedJets
 from normae.workflow.jet_sample import JetTest
-from normae.workflow.pretraining import latent_dimensions
+from normae.workflow.pretraining import draw_pretraining
 
 GALLERY = 8
 """Jets of a gallery."""
@@ -52,7 +51,7 @@ def draw_jets(
         draw_roc(run, network_name(config), scores, metrics, test.label)
         draw_energies(run, scores, test.label)
         draw_galleries(run, model, test, scores)
-        draw_history(run, config, metrics)
+        draw_history(run)
         if made is not None:
             draw_generated(run, {test.label: (made, metrics)})
 
@@ -130,7 +129,7 @@ def draw_galleries(run: RunFolder, model: Model, test: JetTest, scores: JetScore
 
 def score_words(value: float, sigma: float) -> str:
     """A score, with its error where there is one."""
-    return format_estimate(Estimate(float(value), float(sigma)), 2) if sigma > 0 else f"{value:.3g}"
+    return format_estimate(Estimate(float(value), float(sigma)), 2) if sigma > 0 else f"{value:#.3g}".rstrip(".")
 
 
 def _images(test: JetTest, index: NDArray[np.int64], count: int) -> NDArray[np.float32]:
@@ -194,27 +193,17 @@ def draw_generated(run: RunFolder, made: dict[int, tuple[GeneratedJets, Metrics]
         save_figure(figure, run.figures, f"{name}-jets" if len(made) == 1 else f"{name}-jets-{CLASSES[label]}", pixels)
 
 
-def draw_history(run: RunFolder, config: Run, metrics: Metrics) -> None:
-    """Reconstruction error of the pretraining, E+ and E- of the training, and the acceptance of its chains."""
-    lines = [line for line in run.read_history() if "rollback" not in line and "positive_energy" in line]
-    before = [line for line in lines if line["phase"] == "pretraining"]
-    after = [line for line in lines if line["phase"] == "training" and "negative_energy" in line]
-    if not before and not after:
+def draw_history(run: RunFolder) -> None:
+    """The pretraining against linear models; E+ and E- of the training, and the acceptance of its chains."""
+    draw_pretraining(run)
+    lines = [line for line in run.read_history() if line["phase"] == "training" and "negative_energy" in line]
+    if not lines:
         return
-    figure, axes = new_figure(1, bool(before) + 2 * bool(after))
-    if before:
-        simple = {
-            "mean image": metrics["mse_mean_image"].value,
-            f"{latent_dimensions(config)} components": metrics["mse_components"].value,
-        }
-        watched = ("epoch", "positive_energy", "validation_energy")
-        epoch, energy, held = (np.array([line.get(name, np.nan) for line in before]) for name in watched)
-        pretraining_curve(axes[0, 0], epoch, energy, held, simple)
-    if after:
-        training_energies(axes[0, -2:], after)
+    figure, axes = new_figure(1, 2)
+    training_energies(axes[0], lines)
     names = ("iteration", "positive_energy", "negative_energy", "latent_acceptance", "feature_acceptance")
-    columns: dict[str, Any] = {"phase": np.array([line["phase"] for line in before + after])}
+    columns: dict[str, Any] = {}
     for name in names:
-        values = [line.get(name) for line in before + after]
+        values = [line.get(name) for line in lines]
         columns[name] = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
     save_figure(figure, run.figures, "training", columns)

@@ -105,13 +105,14 @@ def _facts(config: Run, metrics: Metrics, provenance: dict[str, Any]) -> list[Fa
                  f"{network.output} output" + (", spectral normalization" if network.spectral_norm else "")),
             Fact("pretraining", f"from {config.start}" if config.start else
                  f"{config.pretraining.epochs} epochs, batch {config.pretraining.batch}"),
-            Fact("training", f"{training.epochs} epochs, batch {training.batch}"),
-            Fact("latent chain", config.sampling.latent.describe()),
-            Fact("feature chain", config.sampling.feature.describe()),
+            *([Fact("training", f"{training.epochs} epochs, batch {training.batch}"),
+               Fact("latent chain", config.sampling.latent.describe()),
+               Fact("feature chain", config.sampling.feature.describe())] if training.epochs else []),
             Fact("temperature", f"{metrics['temperature'].value:.4g}"),
             Fact("energy of the background", metrics["energy_background"]),
             Fact("energy of the mean image alone", f"{metrics['mse_mean_image'].value:.3g}"),
-            Fact("energy of principal components", f"{metrics['mse_components'].value:.3g}"),
+            Fact(f"energy of {latent_dimensions(config)} principal components",
+                 f"{metrics['mse_components'].value:.3g}"),
             *([Fact("posterior", posterior_words(config))] if config.posteriors else []),
         ]  # fmt: skip
     return [
@@ -206,23 +207,28 @@ def _pictures(run: RunFolder, config: Run, metrics: Metrics) -> list[Picture]:
         "gallery-anomalous": (
             "The most anomalous jets",
             f"The eight highest scores among all test jets, with their true class and E/T{error}: input, what the "
-            "network makes of it, and the difference (red: energy that it misses, blue: that it invents). A score is "
-            "high where energy sits at places that the network has not learned to fill."),
+            "network makes of it, and the difference (red: energy that it misses, blue: that it invents). η to the "
+            "right, φ upwards. Inputs and reconstructions are on a logarithmic scale, differences on a linear one: E "
+            "is the mean of their squares, so that a score is what the dark places add up to."),
         "gallery-typical": (
             "Typical jets",
-            f"{background} jets with a score at the median, on the colour scale of this picture alone: the differences "
-            "should be small and without structure."),
+            f"{background} jets with a score at the median. The scale of the differences is that of this picture "
+            "alone; what is left in a jet that is well described is fine structure, at the size of a pixel."),
         "generated": (
             "Observables of generated jets",
             "Generated (dashed) and true jets (solid). W is the Wasserstein distance in standard deviations of the "
             "truth, in brackets that of two halves of the truth: a model that is right would have about as much."),
         "generated-jets": ("Generated jets", "Pictures of the first chains: do they look like the typical jets above?"),
+        "pretraining": (
+            "Course of the pretraining",
+            "Reconstruction error on training and on validation jets, and what simpler models of the training jets "
+            "reach on the validation jets: their mean image, and as many principal components as the latent sphere has "
+            "dimensions."),
         "training": (
             "Course of the training",
-            "Reconstruction error of the pretraining, with what a mean image and principal components reach; energies "
-            "of jets and of chains, which should meet; the share of accepted steps."),
+            "Energies of jets and of chains, which should meet, and the share of accepted steps."),
     }  # fmt: skip
-    optional = ("generated", "generated-jets", "training")
+    optional = ("generated", "generated-jets", "pretraining", "training")
     shown = [name for name in sentences if name not in optional or (run.figures / f"{name}.svg").is_file()]
     if "wasserstein_mass" not in metrics:
         shown = [name for name in shown if not name.startswith("generated")]

@@ -69,6 +69,7 @@ TAGGING_METRICS = {
     "rejection_30": "background rejection at signal efficiency 0.3",
 }
 RATIO = {
+    "AE": {"pearson": "—", "slope": "—", "constant": "—"},
     "NAE": {"pearson": "0.851", "slope": "≈ 1, by choice of T", "constant": "−1.9109"},
     "BNAE": {"pearson": "0.878", "slope": "≈ 1, by choice of T", "constant": "−3.0292"},
 }

@@ -16,6 +16,8 @@ from normae.workflow.reporting import posterior_words
 
 KEPT_LINES = 200
 """Of the training's history, evenly spaced."""
+MOST_BYTES = 900_000
+"""Of weights: a model of the zoo stays below a megabyte."""
 
 
 def publish(group: str | Path, seed: int, target: str | Path) -> Path:
@@ -32,7 +34,7 @@ def publish(group: str | Path, seed: int, target: str | Path) -> Path:
     run = chosen[0]
     jets = read(run.config).data.jets is not None
     run.read_metrics()
-    for source in (run.config, run.model, run.metrics, run.provenance):
+    for source in (run.config, run.model, run.metrics, run.provenance, *_start(run)):
         shutil.copyfile(source, target / source.name)
     write_text(target / "metrics.jsonl", _thinned(run))
     if jets:
@@ -40,6 +42,13 @@ def publish(group: str | Path, seed: int, target: str | Path) -> Path:
     shipped = RunFolder(target)
     write_text(target / "card.md", (jet_card if jets else card)(target.name, shipped, members))
     return target
+
+
+def _start(run: RunFolder) -> list[Path]:
+    """The weights that an NAE would begin with, of an autoencoder that has them and is small enough for both."""
+    if not run.start.is_file() or run.model.stat().st_size + run.start.stat().st_size > MOST_BYTES:
+        return []
+    return [run.start]
 
 
 def _without_paths(run: RunFolder, target: RunFolder) -> None:

@@ -53,7 +53,7 @@ def _draw_roc(folders: dict[str, RunFolder], runs: dict[str, Metrics], target: R
         for network, style in (("bae", "-."), ("bnae", "-")) if bayesian else (("ae", "-."), ("nae", "-")):
             if (name := f"jets-{kind}-{network}") in folders:
                 scores = kept_scores(folders[name], runs[name])
-                words = f"{network.upper()}, {CLASSES[1 - label]}-tagging, {auc_words(runs[name])}"
+                words = f"{network.upper()}, {CLASSES[1 - label]}-tagging, AUC {auc_words(runs[name])}"
                 curves.append(roc_curve_of(words, scores, 1 - label, style))
                 smallest = min(smallest, 10 / scores.background.shape[1])
     if not curves:
@@ -75,7 +75,7 @@ def _classifier_curve(run: RunFolder, metrics: Metrics) -> RocCurve:
     with np.load(run.scores, allow_pickle=False) as content:
         ratio, labels = content["log_ratio"], content["labels"]
     share = background_efficiency(ratio[labels], ratio[~labels], CURVE)
-    return RocCurve(f"classifier, {metrics['auc']}", "0.2", CURVE, share, None, "--")
+    return RocCurve(f"classifier, AUC {metrics['auc']}", "0.2", CURVE, share, None, "--")
 
 
 def _draw_energies(

@@ -3,8 +3,9 @@
 One pretraining gives both models. A run with both phases keeps its autoencoder in `pretrained/`, a run folder of its
 own; a run with `training.epochs = 0` is an autoencoder, and any NAE of the same network can start from it. Beside the
 model lies `start.safetensors`, the weights as the training held them: with spectral normalization those before the
-division by their singular values, whose size decides how far a step of Adam goes. Where that file is missing, as in the
-zoo, the finished weights serve; the network is the same, the first steps are not.
+division by their singular values, whose size decides how far a step of Adam goes. Where that file is missing
+(a model of the zoo has it only where it fits), the finished weights serve; the network is the same, the first steps are
+not.
 """
 
 from dataclasses import fields, replace

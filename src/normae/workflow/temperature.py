@@ -25,7 +25,7 @@ from normae.data.linear import moments
 from normae.energy import ReconstructionEnergy
 from normae.errors import InputError
 from normae.files import write_json
-from normae.inference import curvature, curvature_along
+from normae.inference import ScoringEnergy, curvature, curvature_along
 from normae.random import stream
 from normae.runs import RunFolder
 from normae.statistics import Estimate, configurational_temperature, equipartition
@@ -93,10 +93,10 @@ def estimate_temperatures(
     if events < 10:
         raise InputError(f"events: expected at least 10, got {events}")
     model = load(run, device)
-    x = _events(run, data)[:events].to(model.device).double()
+    x = _events(run, data, events).to(model.device).double()
     if len(x) < 10:
         raise InputError(f"{run}: expected at least 10 events that it was not trained on, got {len(x)}")
-    energy = ReconstructionEnergy(copy.deepcopy(model.autoencoder).double())
+    energy = ScoringEnergy(copy.deepcopy(model.autoencoder).double())
     with torch.no_grad():
         z = torch.cat([energy.encode(rows) for rows in torch.split(x, 512)])
         residual = torch.cat([rows - energy.decode(at) for rows, at in _split(x, z)]).flatten(1)
@@ -123,8 +123,8 @@ def estimate_temperatures(
     )
 
 
-def _events(run: str | Path, data: str | Path | None) -> Tensor:
-    """Events with shape (N, *event) that the run was not trained on."""
+def _events(run: str | Path, data: str | Path | None, most: int) -> Tensor:
+    """The first events, with shape (N, *event), that the run was not trained on."""
     config = read(run_of(run).config)
     source = config.data
     if data is not None:
@@ -133,7 +133,7 @@ def _events(run: str | Path, data: str | Path | None) -> Tensor:
         source = replace(source, path=str(data)) if source.jets is not None else replace(source, file=str(data))
     events = load_events(source, config.seed, test=not source.validation)
     held = events.test if events.validation is None else events.validation
-    return held.dense() if isinstance(held, SparseEvents) else held
+    return held.first(most).dense() if isinstance(held, SparseEvents) else held[:most]
 
 
 def _split(x: Tensor, z: Tensor) -> list[tuple[Tensor, Tensor]]:
