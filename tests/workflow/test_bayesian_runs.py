@@ -68,7 +68,7 @@ def test_evaluate_draws_and_reports(runs, name):
 
 
 def test_members_have_parts_of_the_events_of_their_own():
-    config = structure(tiny(ensemble={"members": 4}))
+    config = structure(tiny(ensemble={"members": 4, "events": "split"}))
     events = load_events(config.data, 0)
     parts = [{tuple(row) for row in e.train.tolist()} for e in member_events(config, events)]
     assert {len(part) for part in parts} == {len(events.train) // 4}

@@ -136,14 +136,14 @@ class EnsembleConfig:
 
     Args:
         members: how many; fewer than four do not tell their own spread.
-        events: what each is trained on. "split": its own part of the events, so that members are independent, and the
-            error of their mean is their spread divided by sqrt(members). "bootstrap": as many events drawn with
-            replacement; the spread is then that of one training on another sample, more than the error of the mean.
-            "all": the same events; the spread is that of the training alone.
+        events: what each is trained on. "bootstrap": as many events drawn with replacement; the spread is that of one
+            training on another sample, at least the error of the mean. "split": its own part of the events, so that
+            members are independent, and the error of their mean is their spread over sqrt(members), but for what all
+            of them get wrong alike. "all": the same events; the spread is that of the training alone.
     """
 
     members: int = 8
-    events: Literal["split", "bootstrap", "all"] = "split"
+    events: Literal["bootstrap", "split", "all"] = "bootstrap"
 
     def __post_init__(self) -> None:
         if self.members < 4:
