@@ -84,6 +84,21 @@ def test_dual(bayesian_zoo):
     assert {"pearson_true_c0", "slope_true_c0", "constant_true_log_z"} <= set(table["BNAE"])
 
 
+def test_the_card_has_the_evaluated_seeds_and_the_coverage_of_the_group(small_zoo):
+    (small_zoo / "runs" / "seed-1" / "metrics.json").unlink()
+    levels = {f"coverage_quantile_{level}": {"value": level / 100, "error": 0.01} for level in (50, 68, 90, 95)}
+    others = {"trainings": 16, "farthest_training_quantile": 0.119, "pull_width": 1.05}
+    found = levels | {name: {"value": value, "error": 0.0} for name, value in others.items()}
+    (small_zoo / "runs" / "coverage.json").write_text(json.dumps(found))
+    card = (publish(small_zoo / "runs", 0, small_zoo / "zoo" / "judged") / "card.md").read_text()
+    assert "Seeds [0, 1] were trained" in card
+    assert "| seed 0 |" in card
+    assert "| seed 1 |" not in card
+    assert "Over 16 independent trainings" in card
+    assert "| coverage | 0.50 ± 0.01 | 0.68 ± 0.01 | 0.90 ± 0.01 | 0.95 ± 0.01 | 0.12 | 1.05 |" in card
+    assert "Do the error bars hold" not in zoo.card("toy-2gauss-nae")
+
+
 def test_publish_needs_the_seed(small_zoo):
     with pytest.raises(InputError, match="no run with seed 7"):
         publish(small_zoo / "runs", 7, small_zoo / "zoo" / "other")

@@ -12,6 +12,7 @@ from normae.runs import RunFolder
 from normae.statistics import Estimate
 from normae.workflow.jet_card import jet_card
 from normae.workflow.paper import BAYES, TOY, markdown_table
+from normae.workflow.posterior import LEVELS
 from normae.workflow.reporting import posterior_words
 
 KEPT_LINES = 200
@@ -21,9 +22,10 @@ MOST_BYTES = 900_000
 
 
 def publish(group: str | Path, seed: int, target: str | Path) -> Path:
-    """Copy the run of `seed` out of a folder of evaluated seeds to `target`, with a card over all seeds.
+    """Copy the evaluated run of `seed` out of a folder of seeds to `target`, with a card over all that are evaluated.
 
-    A run folder serves too, as a group of one. Paths of this machine stay out of what is copied.
+    A run folder serves too, as a group of one. Paths of this machine stay out of what is copied. What `normae coverage`
+    found for the folder is in the card.
     """
     members = RunFolder(group).members() or [RunFolder.existing(group)]
     chosen = [m for m in members if read(m.config).seed == seed]
@@ -40,7 +42,8 @@ def publish(group: str | Path, seed: int, target: str | Path) -> Path:
     if jets:
         _without_paths(run, RunFolder(target))
     shipped = RunFolder(target)
-    write_text(target / "card.md", (jet_card if jets else card)(target.name, shipped, members))
+    text = jet_card(target.name, shipped, members) if jets else card(target.name, shipped, members, RunFolder(group))
+    write_text(target / "card.md", text)
     return target
 
 
@@ -67,7 +70,7 @@ def _thinned(run: RunFolder) -> str:
     return "".join(json.dumps(line) + "\n" for line in lines[step - 1 :: step])
 
 
-def card(name: str, run: RunFolder, members: list[RunFolder]) -> str:
+def card(name: str, run: RunFolder, members: list[RunFolder], group: RunFolder) -> str:
     """The model card in Markdown."""
     config, facts = read(run.config), run.read_provenance()
     seeds = [read(m.config).seed for m in members]
@@ -90,19 +93,45 @@ A {kind} autoencoder on the density `{config.data.density}`, preset `{config.nam
 
 Seeds {seeds} were trained side by side in {facts["wall_seconds"]:.0f} s on {facts["device"]}
 (backend `{facts["backend"]}`, torch {facts["torch"]}, commit `{facts["commit"]}`).
-Seed {config.seed} ships; the metrics of all are below.{_precision(facts["backend"])}
+Seed {config.seed} ships; the metrics of all that were evaluated are below.{_precision(facts["backend"])}
 
 ## Metrics
 
 Each seed has its own training sample and its own test sample. Errors are statistical.
 
-{_table(members)}
-
+{_table([m for m in members if m.metrics.is_file()])}
+{_coverage(group)}
 ## Limits
 
 Trained on points within about four standard deviations of the peaks: further out the likelihood is an extrapolation.
 log p is normalized over the box {bounds} in each coordinate and is not a probability density beyond it.
 {_uncertainty(config)}
+"""
+
+
+def _coverage(group: RunFolder) -> str:
+    """Coverage over the trainings of a group, where it has been judged, as a section."""
+    file = group.path / "coverage.json"
+    if not file.is_file():
+        return ""
+    found = {name: Estimate(e["value"], e["error"]) for name, e in json.loads(file.read_text(encoding="utf-8")).items()}
+    levels = [f"{100 * level:.0f}" for level in LEVELS]
+    rows = [
+        ["log p of test events", *[f"{level} %" for level in levels], "farthest training", "pull width"],
+        [
+            "coverage",
+            *[str(found[f"coverage_quantile_{level}"]) for level in levels],
+            f"{found['farthest_training_quantile'].value:.2f}",
+            str(found["pull_width"]),
+        ],
+    ]
+    number = found["trainings"].value
+    return f"""
+## Do the error bars hold?
+
+Over {number:.0f} independent trainings on independent samples (`normae coverage`), with the error of the mean:
+
+{markdown_table(rows)}
 """
 
 

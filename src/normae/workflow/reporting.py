@@ -118,12 +118,20 @@ def _facts(config: Run, metrics: Metrics, provenance: dict[str, Any], history: l
     ]  # fmt: skip
 
 
+EVENTS = {
+    "all": "all on the same events",
+    "bootstrap": "each on its own bootstrap of the events",
+    "split": "each on its own part of the events",
+}
+"""How the members of an ensemble share them."""
+
+
 def posterior_words(config: Run) -> str:
     """What the posterior of a Bayesian run is."""
     if config.laplace is not None:
         return f"of the linearized network, {config.laplace.layers} weights, prior width {config.laplace.prior_width:g}"
     if config.ensemble is not None:
-        return f"ensemble of {config.ensemble.members}"
+        return f"ensemble of {config.ensemble.members} models, {EVENTS[config.ensemble.events]}"
     if config.swag is not None:
         return f"SWA-Gaussian of {config.swag.snapshots} snapshots"
     assert config.bayesian is not None
