@@ -63,7 +63,7 @@ def _draw_correlation(result: DualResult, name: str, folder: Path) -> str:
     for ax, (choice, ratio) in zip(axes[0], ratios.items(), strict=True):
         comparison = found.comparisons.get(choice, found.best)
         ratio_correlation(ax, found.log_ratio, ratio, labels, result.settings.limit, INDEX[name], text="", span=span)
-        text = f"Pearson {comparison.pearson}, $m$ = {comparison.line.slope}"  # above: events may lie in any corner
+        text = f"Pearson {comparison.pearson}\n$m$ = {comparison.line.slope}"  # above: events may lie in any corner
         ax.set_title(f"{CHOICES[choice]}\n{text}", fontsize=10)
     columns = {"label": labels.astype(int), "log_r_reference": found.log_ratio}
     save_figure(figure, folder, f"correlation-{name}", columns | _columns(result))
