@@ -55,6 +55,7 @@ def test_the_paper_preset_has_the_paper_s_numbers():
         ({"training__epochs": 2.5}, "training.epochs: expected a whole number, got 2.5"),
         ({"training__epochs": "five"}, "training.epochs: expected a whole number, got 'five'"),
         ({"training__epochs": True}, "training.epochs: expected a whole number, got True"),
+        ({"training__schedule": "square"}, "training.schedule: expected 'constant' or 'cosine', got 'square'"),
         ({"training__epochs": -1}, "epochs: expected a number of at least 0, got -1"),
         ({"training__learning_rate": 0.0}, "learning_rate: expected a positive number"),
         ({"training__average": 1.0}, "average: expected a decay"),

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import cattrs
 from cattrs.errors import BaseValidationError
@@ -242,7 +242,18 @@ def _converter() -> cattrs.Converter:
     converter.register_structure_hook(float, _exactly(float, "a number"))
     converter.register_structure_hook(str, _exactly(str, "a text"))
     converter.register_structure_hook(bool, _exactly(bool, "true or false"))
+    converter.register_structure_hook_func(_is_literal, _one_of)
     return converter
+
+
+def _is_literal(kind: Any) -> bool:
+    return get_origin(kind) is Literal
+
+
+def _one_of(value: Any, kind: Any) -> Any:
+    if value not in get_args(kind):
+        raise ValueError(f"expected {' or '.join(map(repr, get_args(kind)))}, got {value!r}")
+    return value
 
 
 def _check_keys(content: Mapping[str, Any], cls: type, where: str, source: str) -> None:

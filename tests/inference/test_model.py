@@ -87,8 +87,12 @@ def test_any_real_dtype_is_taken_and_nan_is_not(model):
     x = torch.ones(3, 2)
     for other in (x.double(), x.int(), x.half()):
         assert torch.allclose(model.energy(other), model.energy(x))
-    with pytest.raises(InputError, match="NaN or infinity in the events, the first at row 1"):
+    with pytest.raises(InputError, match=r"NaN or infinity \(in float32\) in the events, the first at row 1"):
         model.score(np.array([[0.0, 1.0], [np.nan, 0.0]]))
+    with pytest.raises(InputError, match=r"NaN or infinity \(in float32\)"):
+        model.score(np.array([[0.0, 1e300]]))
+    double = Model(model.autoencoder.double(), 0.2, (2,), model.sampling)
+    assert double.energy(np.ones((3, 2))).dtype == np.float64
 
 
 def test_unknown_log_z_is_a_named_error(model):

@@ -107,12 +107,13 @@ def test_a_resumed_ensemble_is_the_same(tmp_path):
 
 
 def test_coverage_over_trainings(tmp_path):
-    train(structure(tiny(laplace=LAPLACE)), tmp_path / "group", seeds=[0, 1, 2])
+    train(structure(tiny(laplace=LAPLACE)), tmp_path / "group", seeds=[0, 1])
     result = CliRunner().invoke(app, ["coverage", str(tmp_path / "group"), "--device", "cpu"])
     assert result.exit_code == 0
     assert "coverage_quantile_68" in result.output
     numbers = json.loads((tmp_path / "group" / "coverage.json").read_text())
-    assert numbers["trainings"]["value"] == 3
+    assert numbers["trainings"]["value"] == 2
+    assert "pull_total_width" not in numbers, "two trainings do not give its error"
     assert 0 <= numbers["coverage_quantile_90"]["value"] <= 1
     assert numbers["farthest_training_quantile"]["value"] >= 0
     for figure in ("coverage", "coverage-regions", "pulls"):

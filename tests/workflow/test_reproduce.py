@@ -97,6 +97,11 @@ def test_the_card_has_the_evaluated_seeds_and_the_coverage_of_the_group(small_zo
     assert "Over 16 independent trainings" in card
     assert "| coverage | 0.50 ± 0.01 | 0.68 ± 0.01 | 0.90 ± 0.01 | 0.95 ± 0.01 | 0.12 | 1.05 |" in card
     assert "Do the error bars hold" not in zoo.card("toy-2gauss-nae")
+    (small_zoo / "runs" / "coverage.json").write_text("{}")
+    with pytest.raises(InputError, match="lacks 'coverage_quantile_50'; run normae coverage again"):
+        publish(small_zoo / "runs", 0, small_zoo / "zoo" / "broken")
+    assert zoo.names() == ["judged", "toy-2gauss-nae", "toy-2gauss-nae-paper"], "nothing half-written"
+    assert not list((small_zoo / "zoo").glob(".*"))
 
 
 def test_publish_needs_the_seed(small_zoo):

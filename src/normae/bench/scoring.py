@@ -9,8 +9,10 @@ import torch
 from normae import zoo
 from normae.bench.rows import Report
 from normae.bench.timing import interleaved, median
+from normae.config import read
 from normae.inference import Model
 from normae.random import stream
+from normae.runs import RunFolder
 from normae.statistics import Estimate
 from normae.workflow.loading import load
 
@@ -20,12 +22,14 @@ VALUES = 2_000_000
 
 
 def scoring(device: torch.device, quick: bool, rounds: int) -> Report:
-    """Measure one model of the zoo for each shape of events."""
+    """Measure one deterministic model of the zoo for each shape of events."""
     report = Report()
     models: dict[tuple[int, ...], Model] = {}
     for name in zoo.names():
-        model = load(name, str(device))
-        models.setdefault(model.event, model)
+        config = read(RunFolder(zoo.path(name)).config)
+        if config.classifier is None and not config.posteriors:
+            model = load(name, str(device))
+            models.setdefault(model.event, model)
     for model in models.values():
         n = 100 if quick else max(2000, VALUES // int(np.prod(model.event)))
         _score(report, model, n, device, rounds)

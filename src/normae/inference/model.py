@@ -114,17 +114,18 @@ class Model:
                 f"{self.name}: expected events of shape {self.event} in an array of shape "
                 f"({', '.join(map(str, whole))}), got an array of shape {tuple(events.shape)}"
             )
+        dtype = next(self.autoencoder.parameters()).dtype
         if isinstance(events, Tensor):
             self._check(torch.isfinite(events.detach()).flatten(1).all(dim=1))
-            return function(events.to(next(self.autoencoder.parameters()).dtype))
-        values, finite = in_pieces(function, events, self.device, most)
+            return function(events.to(dtype))
+        values, finite = in_pieces(lambda piece: function(piece.to(dtype)), events, self.device, most)
         self._check(finite)
         return values.numpy()
 
     def _check(self, finite: Tensor) -> None:
         if not bool(finite.all()):
             first = int((~finite).nonzero()[0])
-            raise InputError(f"{self.name}: NaN or infinity in the events, the first at row {first}")
+            raise InputError(f"{self.name}: NaN or infinity (in float32) in the events, the first at row {first}")
 
     def draw(self, generator: torch.Generator) -> "Model":  # noqa: ARG002
         """One weight draw; only a Bayesian model has them."""

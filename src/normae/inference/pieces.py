@@ -43,17 +43,21 @@ def _on_device(events: np.ndarray, device: torch.device, most: int | None) -> It
     places = range(0, max(len(events), 1), most or CPU_PIECE)
     if device.type != "cuda":
         for start in places:
-            yield torch.from_numpy(np.array(events[start : start + places.step], dtype=np.float32)).to(device)
+            with np.errstate(over="ignore"):
+                piece = np.array(events[start : start + places.step], dtype=np.float32)
+            yield torch.from_numpy(piece).to(device)
         return
     fit = max(1, BUFFER // (4 * math.prod(events.shape[1:])))
     size = min(most or GPU_PIECE, fit, max(len(events), 1))
-    buffers = [torch.empty((size, *events.shape[1:]), pin_memory=True) for _ in range(2)]
+    shape = (size, *events.shape[1:])
+    buffers = [torch.empty(shape, dtype=torch.float32, device="cpu", pin_memory=True) for _ in range(2)]
     copied = [torch.cuda.Event() for _ in buffers]
     for k, start in enumerate(range(0, max(len(events), 1), size)):
         buffer, done = buffers[k % 2], copied[k % 2]
         done.synchronize()  # returns at once where nothing has been recorded
         piece = events[start : start + size]
-        np.copyto(buffer.numpy()[: len(piece)], piece, casting="unsafe")
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and found to be
+            np.copyto(buffer.numpy()[: len(piece)], piece, casting="unsafe")
         there = buffer[: len(piece)].to(device, non_blocking=True)
-        done.record()
+        done.record(torch.cuda.current_stream(device))
         yield there

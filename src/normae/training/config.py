@@ -103,7 +103,8 @@ class GuardConfig:
         smallest_acceptance: of the feature chain, below which nothing is sampled any more.
         calm: share of `largest_gap` above which a checkpoint is not one to return to.
         rollbacks: how often a model may return to a checkpoint, each time with `backoff` times the learning rate; in
-            trouble again before the next, it returns to the one before.
+            trouble again before the next, it returns to the one before. A resumed training returns no further than
+            to where it was resumed.
         backoff: factor on the learning rate for each rollback.
     """
 

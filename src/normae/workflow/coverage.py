@@ -49,7 +49,10 @@ def _test(member: RunFolder, device: str) -> CoverageTest:
 
 
 def summary(tests: Sequence[CoverageTest]) -> dict[str, Estimate]:
-    """Coverage at the usual levels, by region, pulls and accuracy, as means over trainings with their errors."""
+    """Coverage at the usual levels, by region, pulls and accuracy, as means over trainings with their errors.
+
+    What has no error is left out: a region with test events in one training only, a total width of two trainings.
+    """
     numbers: dict[str, Estimate] = {"trainings": Estimate(len(tests), 0.0)}
     places = [int(np.argmin(np.abs(tests[0].levels - level))) for level in LEVELS]
     for kind in ("quantile", "gaussian"):
@@ -60,8 +63,7 @@ def summary(tests: Sequence[CoverageTest]) -> dict[str, Estimate]:
             numbers[name] = Estimate(float(band.mean[k]), float(band.error[k]))
             numbers[f"{name}_spread"] = Estimate(float(band.spread[k]), 0.0)
             for region, (mean, error) in enumerate(zip(regional.mean[:, k], regional.error[:, k], strict=True)):
-                if np.isfinite(error):  # at least two trainings have test events there
-                    numbers[f"{name}_region_{region}"] = Estimate(float(mean), float(error))
+                numbers[f"{name}_region_{region}"] = Estimate(float(mean), float(error))
         farthest = max(abs(test.log_density[kind][k] - LEVELS[i]) for test in tests for i, k in enumerate(places))
         numbers[f"farthest_training_{kind}"] = Estimate(float(farthest), 0.0)
     pulls = pulls_over_trainings([test.pull for test in tests])
@@ -69,7 +71,7 @@ def summary(tests: Sequence[CoverageTest]) -> dict[str, Estimate]:
     for name in ("kl", "sigma", "error"):
         values = np.array([getattr(test, name) for test in tests])
         numbers[name] = Estimate(float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5))
-    return numbers
+    return {name: value for name, value in numbers.items() if np.isfinite(value.error)}
 
 
 def _draw(group: RunFolder, tests: Sequence[CoverageTest]) -> None:

@@ -2,10 +2,12 @@
 
 import json
 import shutil
+import tomllib
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from normae.config import Run, read, to_toml
+from normae.config import Run, preset_path, read, to_toml
 from normae.errors import InputError
 from normae.files import write_json, write_text
 from normae.runs import RunFolder
@@ -32,19 +34,28 @@ def publish(group: str | Path, seed: int, target: str | Path) -> Path:
     if not chosen:
         raise InputError(f"{group}: holds no run with seed {seed}")
     target = Path(target)
-    target.mkdir(parents=True, exist_ok=True)
-    run = chosen[0]
-    jets = read(run.config).data.jets is not None
-    run.read_metrics()
-    for source in (run.config, run.model, run.metrics, run.provenance, *_start(run)):
-        shutil.copyfile(source, target / source.name)
-    write_text(target / "metrics.jsonl", _thinned(run))
-    if jets:
-        _without_paths(run, RunFolder(target))
-    shipped = RunFolder(target)
-    text = jet_card(target.name, shipped, members) if jets else card(target.name, shipped, members, RunFolder(group))
-    write_text(target / "card.md", text)
+    chosen[0].read_metrics()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.part") as folder:
+        part = RunFolder(Path(folder) / target.name)
+        part.path.mkdir()
+        _fill(part, chosen[0], members, RunFolder(group))
+        if target.exists():
+            shutil.rmtree(target)
+        part.path.rename(target)
     return target
+
+
+def _fill(part: RunFolder, run: RunFolder, members: list[RunFolder], group: RunFolder) -> None:
+    """Write what belongs to a model of the zoo."""
+    jets = read(run.config).data.jets is not None
+    for source in (run.config, run.model, run.metrics, run.provenance, *_start(run)):
+        shutil.copyfile(source, part.path / source.name)
+    write_text(part.path / "metrics.jsonl", _thinned(run))
+    if jets:
+        _without_paths(run, part)
+    name = part.path.name
+    write_text(part.path / "card.md", jet_card(name, part, members) if jets else card(name, part, members, group))
 
 
 def _start(run: RunFolder) -> list[Path]:
@@ -78,7 +89,7 @@ def card(name: str, run: RunFolder, members: list[RunFolder], group: RunFolder) 
     kind = "Bayesian normalized" if config.posteriors else "normalized"
     return f"""# {name}
 
-A {kind} autoencoder on the density `{config.data.density}`, preset `{config.name}`.
+A {kind} autoencoder on the density `{config.data.density}`, preset `{config.name}`{_changes(config)}.
 
 ## Data
 
@@ -109,23 +120,41 @@ log p is normalized over the box {bounds} in each coordinate and is not a probab
 """
 
 
+def _changes(config: Run) -> str:
+    """What was set besides the preset, where there is a preset of that name."""
+    try:
+        preset = tomllib.loads(to_toml(read(preset_path(config.name))))
+    except InputError:
+        return ""
+    found = tomllib.loads(to_toml(config))
+    changed = [
+        f"`{table}.{name} = {value}`"
+        for table, content in found.items()
+        if isinstance(content, dict)
+        for name, value in content.items()
+        if not isinstance(value, dict) and preset.get(table, {}).get(name) != value
+    ]
+    return f" with {', '.join(changed)}" if changed else ""
+
+
 def _coverage(group: RunFolder) -> str:
     """Coverage over the trainings of a group, where it has been judged, as a section."""
     file = group.path / "coverage.json"
     if not file.is_file():
         return ""
-    found = {name: Estimate(e["value"], e["error"]) for name, e in json.loads(file.read_text(encoding="utf-8")).items()}
     levels = [f"{100 * level:.0f}" for level in LEVELS]
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        found = {name: Estimate(e["value"], e["error"]) for name, e in content.items()}
+        cells = [str(found[f"coverage_quantile_{level}"]) for level in levels]
+        cells += [f"{found['farthest_training_quantile'].value:.2f}", str(found["pull_width"])]
+        number = found["trainings"].value
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{file}: lacks {error}; run normae coverage again") from None
     rows = [
         ["log p of test events", *[f"{level} %" for level in levels], "farthest training", "pull width"],
-        [
-            "coverage",
-            *[str(found[f"coverage_quantile_{level}"]) for level in levels],
-            f"{found['farthest_training_quantile'].value:.2f}",
-            str(found["pull_width"]),
-        ],
+        ["coverage", *cells],
     ]
-    number = found["trainings"].value
     return f"""
 ## Do the error bars hold?
 
@@ -173,10 +202,11 @@ def _table(members: list[RunFolder]) -> str:
     seeds = [str(read(m.config).seed) for m in members]
     metrics = [m.read_metrics() for m in members]
     rows = [["quantity", "paper", *[f"seed {s}" for s in seeds]]]
+    theirs = read(members[0].config).data.density == "two-gaussians"
     for value in BAYES if any("pull_width" in m for m in metrics) else TOY:
         if not any(value.metric in m for m in metrics):
             continue
         pairs = [m.get(value.metric) for m in metrics]
         cells = ["—" if m is None else str(Estimate(m["value"], m["error"])) for m in pairs]
-        rows.append([value.title, value.value, *cells])
+        rows.append([value.title, value.value if theirs else "—", *cells])
     return markdown_table(rows)

@@ -180,7 +180,7 @@ def in_parts(events: Events, parts: int, seed: int) -> list[Events]:
     size = len(events.train) // parts
     if not size:
         raise InputError(f"ensemble: expected at least an event for each of {parts} members, got {len(events.train)}")
-    order = torch.randperm(len(events.train), generator=stream(seed, "data/split"))
+    order = torch.randperm(len(events.train), generator=stream(seed, "data/members"))
     return [_with_rows(events, order[k * size : (k + 1) * size]) for k in range(parts)]
 
 
