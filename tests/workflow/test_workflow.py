@@ -95,7 +95,8 @@ def test_zoo_models_load_and_are_small():
     for name in zoo.names():
         assert (zoo.path(name) / "model.safetensors").stat().st_size < 1_000_000
         assert "limits" in zoo.card(name).lower()
-        assert np.isfinite(normae.load(name).log_prob(np.zeros((3, 2)))).all()
+        if name.startswith("toy-"):  # jets have a test of their own
+            assert np.isfinite(normae.load(name).log_prob(np.zeros((3, 2)))).all()
 
 
 # --- folders
