@@ -107,3 +107,8 @@ def test_the_card_has_the_evaluated_seeds_and_the_coverage_of_the_group(small_zo
 def test_publish_needs_the_seed(small_zoo):
     with pytest.raises(InputError, match="no run with seed 7"):
         publish(small_zoo / "runs", 7, small_zoo / "zoo" / "other")
+    with pytest.raises(InputError, match="expected a new folder or a model of a zoo to replace"):
+        publish(small_zoo / "runs", 0, small_zoo / "runs")
+    assert (small_zoo / "runs" / "seed-0" / "config.toml").is_file()
+    (small_zoo / "empty").mkdir()
+    assert (publish(small_zoo / "runs", 0, small_zoo / "empty") / "card.md").is_file()

@@ -34,6 +34,8 @@ def publish(group: str | Path, seed: int, target: str | Path) -> Path:
     if not chosen:
         raise InputError(f"{group}: holds no run with seed {seed}")
     target = Path(target)
+    if target.exists() and not (target / "card.md").is_file() and (target.is_file() or any(target.iterdir())):
+        raise InputError(f"{target}: expected a new folder or a model of a zoo to replace, got another one")
     chosen[0].read_metrics()
     target.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.part") as folder:
