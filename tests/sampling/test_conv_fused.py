@@ -231,10 +231,10 @@ def test_acceptance_and_energies_of_a_sample(latent):
             fused.latent(),
             reference.latent(),
         )
-        temperature = 2e-3 * temperature
+        temperature = 2e-5 * temperature
     else:
         config, start, ours, theirs = ChainConfig(steps, 2e-3, bounds=(-0.5, 1.5)), images(2 * n), fused, reference
-        temperature = 1e-3 * temperature
+        temperature = 7e-5 * temperature
     chain = fused_conv_runner(ours, start, config, temperature, [generator(3), generator(4)], members=2)
     many = start.double().repeat_interleave(8, 0)
     expected = run_chain(theirs, many, config, temperature.repeat_interleave(8).double(), generator(5), members=2)
