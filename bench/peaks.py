@@ -1,9 +1,9 @@
 """What an autoencoder's energy cannot do with two peaks: python bench/peaks.py --seeds 0-3
 
 Fits the toy network to p_2G on a grid, by the exact likelihood: no events, no chains, so what is left is the network's
-own error. The residual r(x) = x - f(x) is a map of the plane into itself, and E = |r|^2 / 2. Around a peak it winds
-once or not at all; the energy is a clean paraboloid only where it winds, and one of the two peaks does not. There the
-least energy stays above zero, and log p is too low.
+own error. At one of the two peaks E reaches zero and log p is right; at the other E stays above zero and log p is too
+low. Our reading: the residual r(x) = x - f(x) is a map of the plane into itself with E = |r|^2 / 2, a clean paraboloid
+around a peak only where r winds around it, and it does not wind around both.
 """
 
 import argparse
