@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from normae.errors import InputError
 from normae.figures import (
     REGION_COLOURS,
+    ComparedTemperatures,
     density_map,
     deviation_map,
     figure_style,
@@ -21,9 +22,11 @@ from normae.figures import (
     region_map,
     speed_bars,
     temperature_estimates,
+    temperatures_compared,
     training_curves,
 )
 from normae.figures.likelihood import region_labels
+from normae.figures.temperature import MARKERS
 from normae.statistics import Estimate, regions
 
 GRID = np.linspace(-4, 4, 41)
@@ -180,6 +183,25 @@ def test_a_temperature_without_an_error_is_an_open_point():
     fills = {line.get_xdata()[0]: line.get_markerfacecolor() for line in ax.lines if line.get_marker() == "o"}
     assert fills[1e-6] == "white"
     assert fills[2e-7] != "white"
+
+
+def test_compared_temperatures_are_ratios_and_leave_out_what_is_not_positive():
+    rows = [
+        ComparedTemperatures("jets", 6e-7, Estimate(8e-7, 1e-8), {"a": Estimate(4e-7, 1e-8), "b": Estimate(-1.0, 1.0)}),
+        ComparedTemperatures(
+            "toy", 0.5, Estimate(0.5, 0.0), {"a": Estimate(0.5, np.inf), "b": Estimate(np.nan, np.inf)}
+        ),
+    ]
+    _, axes = new_figure()
+    temperatures_compared(axes[0, 0], rows)
+    points = sorted(
+        (round(float(x), 6), line.get_markerfacecolor() == "white")
+        for line in axes[0, 0].lines
+        if line.get_marker() in MARKERS
+        for x in line.get_xdata()
+    )
+    assert points == [(0.5, False), (1.0, True)]
+    assert [text.get_text() for text in axes[0, 0].get_yticklabels()] == ["jets", "toy"]
 
 
 def test_residuals_of_jets_have_a_linear_scale_of_both_signs():

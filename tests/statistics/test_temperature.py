@@ -14,6 +14,7 @@ from normae.statistics import (
     SlopePoint,
     configurational_temperature,
     equipartition,
+    manifold_temperature,
     next_temperature,
     slope_line,
     unit_slope_temperature,
@@ -72,6 +73,44 @@ def test_few_events_in_many_features_do_not_bias_the_dimension():
 def test_residuals_must_belong_to_the_energies():
     with pytest.raises(InputError, match=r"expected residuals of shape \(4, d\)"):
         equipartition(np.ones(4), np.ones((5, 2)), generator=generator())
+
+
+def sphere(n: int, d: int, numbers: np.random.Generator) -> np.ndarray:
+    points = numbers.normal(size=(n, d))
+    return points / np.linalg.norm(points, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 4.0])
+def test_the_temperature_on_a_sphere_is_that_of_its_events(temperature):
+    """E = -z_1 on the sphere in three dimensions, where z_1 is uniform and exp(z_1/T) is drawn by inversion."""
+    numbers = np.random.default_rng(7)
+    u = numbers.uniform(size=3000)
+    z = 1 + temperature * np.log(u + (1 - u) * math.exp(-2 / temperature))
+    found = manifold_temperature(-sphere(20_000, 3, numbers)[:, 0], -z)
+    assert found.temperature.value == pytest.approx(temperature, abs=4 * found.temperature.error)
+    assert found.temperature.error < 0.35 * temperature
+    assert 1 < found.effective_points <= 20_000
+
+
+def test_the_error_on_a_sphere_is_the_scatter_of_both_samples():
+    found = []
+    for seed in range(80):
+        numbers = np.random.default_rng(seed)
+        u = numbers.uniform(size=400)
+        z = 1 + 0.5 * np.log(u + (1 - u) * math.exp(-2 / 0.5))
+        found.append(manifold_temperature(-sphere(500, 3, numbers)[:, 0], -z).temperature)
+    values, errors = np.array(found).T
+    assert values.mean() == pytest.approx(0.5, abs=0.02)
+    assert errors.mean() == pytest.approx(values.std(), rel=0.35)
+
+
+@pytest.mark.parametrize("level", [0.0, 0.5, -2.0])
+def test_events_no_lower_than_even_points_have_no_temperature(level):
+    """At the mean, above it, and below the lowest point."""
+    even = -sphere(1000, 3, np.random.default_rng(0))[:, 0]
+    found = manifold_temperature(even, np.full(50, even.mean() + level)).temperature
+    assert math.isnan(found.value)
+    assert math.isinf(found.error)
 
 
 # --- the root of m(T) = 1

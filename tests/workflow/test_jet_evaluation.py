@@ -280,6 +280,18 @@ def test_the_zoo_s_jet_models_are_small_complete_and_load():
             assert "weights" in read_start(nae, (1, 40, 40)).tensors, "before the division by singular values"
 
 
+def _check_temperatures(result, out):
+    """A row for each model whose pair has a slope, in units of the temperature at which that would be 1."""
+    networks = [name for name, metrics in result.duals.items() if metrics["slope_classifier_c0"].value > 0]
+    rows = [row for row in result.temperatures if row.name.endswith("jets")]
+    assert [row.name for row in rows] == [f"{name}, {jets} jets" for name in networks for jets in ("QCD", "top")]
+    for row, network in zip(rows, np.repeat(networks, 2), strict=True):
+        assert row.wanted.value * result.duals[network]["slope_classifier_c0"].value == pytest.approx(row.model)
+        assert set(row.estimates) == {"configurational", "components", "latent", "manifold", "equipartition"}
+    assert len(result.tables.get("temperature", [[]])) == 1 + len(result.temperatures)
+    assert (out / "figures" / "temperatures.csv").is_file() == bool(result.temperatures)
+
+
 @pytest.mark.slow
 def test_publish_and_reproduce(runs, jets, tmp_path, monkeypatch):
     for name, source in {"jets-qcd-nae": "qcd-nae", "jets-top-nae": "top-nae", "jets-qcd-ae": "qcd-nae/pretrained",
@@ -299,6 +311,7 @@ def test_publish_and_reproduce(runs, jets, tmp_path, monkeypatch):
         ["top-tagging", "AE"], ["top-tagging", "NAE"], ["QCD-tagging", "NAE"], ["supervised", "classifier"]
     ]  # fmt: skip
     assert result.tables["ratio"][1][1] == "0.851"
+    _check_temperatures(result, tmp_path / "out")
     text = (tmp_path / "out" / "table.md").read_text()
     assert "left out: jets-qcd-bae" in text
     assert {p.stem for p in (tmp_path / "out" / "figures").glob("*.svg")} >= {"roc-nae", "energies-nae"}
@@ -330,4 +343,5 @@ def test_reproduce_from_scratch(jets, tmp_path):
         "generated-bnae",
         "generated-nae-3d",
     }
+    _check_temperatures(result, tmp_path / "out")
     assert names <= {p.stem for p in (tmp_path / "out" / "figures").glob("*.svg")}

@@ -21,13 +21,20 @@ from normae.figures.ratios import Contours, RatioSample, ratio_correlation, rati
 from normae.figures.reliability import reliability_diagram
 from normae.figures.style import PANEL, REGION_COLOURS, figure_style, new_figure
 from normae.figures.tables import column_histograms, score_histograms
-from normae.figures.temperature import component_temperatures, slope_against_temperature, temperature_estimates
+from normae.figures.temperature import (
+    ComparedTemperatures,
+    component_temperatures,
+    slope_against_temperature,
+    temperature_estimates,
+    temperatures_compared,
+)
 from normae.figures.uncertainty import colour_limits, field_map, uncertainty_maps
 
 __all__ = [
     "PANEL",
     "REGION_COLOURS",
     "ClassHistogram",
+    "ComparedTemperatures",
     "Contours",
     "Curve",
     "ObservableSample",
@@ -62,6 +69,7 @@ __all__ = [
     "slope_against_temperature",
     "speed_bars",
     "temperature_estimates",
+    "temperatures_compared",
     "training_curves",
     "training_energies",
     "uncertainty_maps",

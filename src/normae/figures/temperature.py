@@ -1,7 +1,7 @@
 """Temperatures: estimates beside the model's own, and the slope of the dual test against the temperature."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,6 +14,7 @@ from normae.statistics import Estimate, SlopeLine, SlopePoint
 MODEL_COLOUR = "0.15"
 ESTIMATE_COLOUR = "tab:red"
 COMPONENT_COLOUR = "tab:blue"
+MARKERS = ("o", "s", "D", "^", "v", "P")
 
 
 def temperature_estimates(ax: Axes, estimates: Mapping[str, Estimate], model: float) -> Axes:
@@ -40,6 +41,45 @@ def temperature_estimates(ax: Axes, estimates: Mapping[str, Estimate], model: fl
     ax.tick_params(axis="y", length=0)
     ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2, ncols=2)
     return ax
+
+
+class ComparedTemperatures(NamedTuple):
+    """Of one model: its T, the T that it should have, and estimates of that by name."""
+
+    name: str
+    model: float
+    wanted: Estimate
+    estimates: Mapping[str, Estimate]
+
+
+def temperatures_compared(ax: Axes, rows: Sequence[ComparedTemperatures]) -> Axes:
+    """Every estimate over the temperature at which m = 1: a line for each model, the first on top, 10 % shaded.
+
+    Estimates of one model lie side by side. A point without a finite error is open; what is not positive is left out.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row.estimates))
+    places = np.arange(len(rows))[::-1]
+    ax.axvspan(0.9, 1.1, color="0.85", linewidth=0, label="within 10 %")
+    ax.axvline(1, color=MODEL_COLOUR, linestyle="--", linewidth=1.2)
+    for k, name in enumerate(names):
+        shift = 0.25 - 0.5 * (k + 0.5) / len(names)
+        shown = [(y + shift, row.estimates.get(name), row.wanted) for y, row in zip(places, rows, strict=True)]
+        kept = [(y, e.value / w.value, _relative(e, w)) for y, e, w in shown if e is not None and e.value > 0]
+        style: dict[str, Any] = {"fmt": MARKERS[k % len(MARKERS)], "color": f"C{k}", "capsize": 2, "markersize": 5}
+        y, value, error = np.array(kept).reshape(-1, 3).T
+        known = np.isfinite(error)
+        bars = _log_bars(value[known], (value * error)[known])
+        ax.errorbar(value[known], y[known], xerr=bars, label=name, **style)
+        ax.errorbar(value[~known], y[~known], markerfacecolor="white", **style)
+    ax.set(xscale="log", ylim=(-0.7, len(rows) - 0.3), xlabel="estimate of $T$ / temperature at which $m = 1$")
+    ax.set_yticks(places, [row.name for row in rows])
+    ax.tick_params(axis="y", length=0)
+    ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=3)
+    return ax
+
+
+def _relative(estimate: Estimate, wanted: Estimate) -> float:
+    return float(np.hypot(estimate.error / estimate.value, wanted.error / wanted.value))
 
 
 def component_temperatures(ax: Axes, estimates: Sequence[Estimate], model: float) -> Axes:

@@ -78,10 +78,12 @@ from normae.statistics.posterior import (
 from normae.statistics.roc import background_efficiency, rejection
 from normae.statistics.temperature import (
     Equipartition,
+    ManifoldTemperature,
     SlopeLine,
     SlopePoint,
     configurational_temperature,
     equipartition,
+    manifold_temperature,
     next_temperature,
     slope_line,
     unit_slope_temperature,
@@ -102,6 +104,7 @@ __all__ = [
     "LengthsDiffer",
     "Line",
     "LinearRecalibration",
+    "ManifoldTemperature",
     "OneClassOnly",
     "PairLines",
     "PullSummary",
@@ -148,6 +151,7 @@ __all__ = [
     "kl_divergence",
     "largest_level",
     "log_mean_density",
+    "manifold_temperature",
     "mean_and_std",
     "next_temperature",
     "pair_histogram",

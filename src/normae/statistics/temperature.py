@@ -15,6 +15,14 @@ effective dimension of residuals with covariance C is the participation ratio
 d for d equal eigenvalues and 1 for a single one. tr C^2 is estimated without bias by the mean of (r_i r_j)^2 over pairs
 of different events, which no number of features makes expensive.
 
+**On the manifold.** A density exp(-E/T) over a space of finite measure has the likelihood's optimum where its mean
+energy is that of the data,
+
+    <E>_T = sum_k E_k exp(-E_k/T) / sum_k exp(-E_k/T) = <E>_data,
+
+with E_k at points that are spread evenly. <E>_T grows with T, d<E>_T/dT = Var_T(E)/T^2, so there is one root at most.
+In few dimensions, as on a latent sphere, the sum needs no chain; its error is that of importance sampling.
+
 **From the slope.** Trainings at temperatures T_k give slopes m_k of the dual test, Eq. (m_fit) of the paper. They are
 fitted by a power law, log m = a + b (log T - c), with weights from the errors of m, so that slopes near zero count
 little, and with c the weighted mean of log T, where the errors of a and b are independent. The root and its error are
@@ -107,6 +115,45 @@ def equipartition(
     found = both(np.ones(values.size, dtype=np.int64))
     errors = drawn.std(axis=0, ddof=1)
     return Equipartition(Estimate(found[0], float(errors[0])), Estimate(found[1], float(errors[1])))
+
+
+class ManifoldTemperature(NamedTuple):
+    """T at which points spread evenly have the events' mean energy, and how many of them count there."""
+
+    temperature: Estimate
+    effective_points: float
+
+
+def manifold_temperature(even: ArrayLike, events: ArrayLike) -> ManifoldTemperature:
+    """The likelihood's optimum of T for a density exp(-E/T) on a space of finite measure.
+
+    Args:
+        even: energies with shape (M,) at points that are spread evenly over the space.
+        events: energies with shape (N,) at the data.
+
+    Returns:
+        NaN with an infinite error where the data lie as high as evenly spread points, or lower than all of them.
+    """
+    points, data = as_vector(even, "even", least=2), as_vector(events, "events", least=2)
+    target, least = float(data.mean()), float(points.min())
+    if not least < target < float(points.mean()):
+        return ManifoldTemperature(Estimate(math.nan, math.inf), float(points.size))
+    above = points - least
+
+    def weights(log_temperature: float) -> NDArray[np.float64]:
+        w = np.exp(-above / math.exp(log_temperature))
+        return np.asarray(w / w.sum())
+
+    low, high = math.log(1e-6 * (target - least)), math.log(1e6 * float(above.max()))
+    for _ in range(80):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if weights(middle) @ above < target - least else (low, middle)
+    temperature, w = math.exp(middle), weights(middle)
+    away = above - w @ above
+    spread = float(w @ away**2)
+    error = math.hypot(float(data.std(ddof=1)) / data.size**0.5, float(np.sqrt(np.square(w * away).sum())))
+    found = Estimate(temperature, temperature**2 / spread * error) if spread > 0 else Estimate(math.nan, math.inf)
+    return ManifoldTemperature(found, float(1 / np.square(w).sum()))
 
 
 # --- the root of m(T) - 1

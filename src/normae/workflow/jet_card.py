@@ -3,6 +3,7 @@
 from typing import Any
 
 from normae.config import Run, read
+from normae.jets.substructure import NAMES
 from normae.runs import RunFolder
 from normae.statistics import Estimate
 from normae.workflow.jet_reporting import PAPER_LATENT, jet_names
@@ -18,8 +19,15 @@ OWN = {
     "ece_corrected": "the same after correction",
 }
 """Metrics without a value in the paper that a card states, with their words."""
-GENERATED = ("generated_jets", "wasserstein_mass", "wasserstein_tau1", "wasserstein_tau2", "wasserstein_tau3",
-             "auc_generated_observables", "auc_generated_images")  # fmt: skip
+GENERATED = {
+    "generated_jets": "generated jets",
+    **{
+        f"wasserstein_{name}": f"Wasserstein distance of {name} from the truth's, in its standard deviations"
+        for name in NAMES
+    },
+    "auc_generated_observables": "AUC of a classifier, generated against true jets, six observables",
+    "auc_generated_images": "the same, pictures",
+}
 """Metrics of generated jets that a card states."""
 
 
@@ -97,7 +105,8 @@ def _settings(config: Run) -> str:
     ]
     if training.epochs:
         lines += [
-            f"- training: {training.epochs} epochs, batch {training.batch}, learning rate {training.learning_rate:g}, "
+            f"- training: {training.epochs} epochs, batch {training.batch}, learning rate {training.learning_rate:g} "
+            f"({training.schedule}), {'averaged weights, ' if training.average else ''}"
             f"negative-energy penalty {training.negative_penalty:g}, L2 penalty {training.l2_penalty:g}",
             f"- latent chain: {config.sampling.latent.describe()}",
             f"- feature chain: {config.sampling.feature.describe()}",
@@ -146,7 +155,7 @@ def metrics_table(config: Run, members: list[RunFolder]) -> str:
     names = jet_names(config)
     values = tagging_values(*names, config.classifier is not None or config.network.latent == PAPER_LATENT)
     rows = [(value.metric, value.title, value.value) for value in values]
-    rows += [(name, title, "—") for name, title in (OWN | {name: name for name in GENERATED}).items()]
+    rows += [(name, title, "—") for name, title in (OWN | GENERATED).items()]
     cells = [
         [title, printed, *[_cell(found.get(metric)) for found in metrics]]
         for metric, title, printed in rows
@@ -163,4 +172,6 @@ def _limits(config: Run) -> str:
     if config.classifier is not None:
         return "Its log odds are a likelihood ratio only where both classes have jets and for jets made like these."
     said = "E/T is a score; log Z is not known for images, so that there is no log p.\nTrained on simulated jets only."
-    return said if config.posteriors else said + " The model is deterministic: its scores have no error bars."
+    if config.posteriors:
+        return said + " Its error bars are those of the last layer's weights,\nnot of another training."
+    return said + " The model is deterministic: its scores have no error bars."

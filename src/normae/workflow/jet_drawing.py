@@ -120,7 +120,7 @@ def draw_galleries(run: RunFolder, model: Model, test: JetTest, scores: JetScore
     for name, order in chosen.items():
         index = order[:GALLERY]
         titles = [
-            f"{CLASSES[test.label if i < count else 1 - test.label]}\n$E/T$ = {score_words(central[i], sigma[i])}"
+            f"{CLASSES[test.label if i < count else 1 - test.label]}, $E/T$ =\n{score_words(central[i], sigma[i])}"
             for i in index
         ]
         images = _images(test, index, count)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from normae import zoo
 from normae.config import preset_path
 from normae.errors import InputError
+from normae.figures import ComparedTemperatures
 from normae.files import write_json, write_text
 from normae.jets.substructure import NAMES
 from normae.runs import RunFolder
@@ -21,6 +22,7 @@ from normae.workflow.evaluate import evaluate
 from normae.workflow.paper import RATIO, TAGGING, TAGGING_METRICS, markdown_table
 from normae.workflow.reporting import report
 from normae.workflow.reproduce import Source, copy_model, plain, train_source
+from normae.workflow.reproduce_temperature import compare_temperatures, draw_compared, temperature_rows
 from normae.workflow.train import Watch
 
 Metrics = dict[str, Estimate]
@@ -38,6 +40,7 @@ TITLES = {
     "tagging": "Section 4.1: tagging",
     "ratio": "Section 4.2: the dual test, log r = log p_top - log p_QCD, against the classifier",
     "generated": "Appendix C.2: generated jets",
+    "temperature": "Which temperature: estimates without a signal sample, over the one at which m = 1",
 }
 
 
@@ -47,9 +50,9 @@ def sources() -> dict[str, Source]:
     for kind in ("qcd", "top"):
         for network in ("ae", "nae", "bae", "bnae"):
             name = f"jets-{kind}-{network}"
-            found[name] = Source(name, f"jets-paper-{kind}-{STARTS.get(network, network)}")
+            found[name] = Source(name, f"jets-best-{kind}-{STARTS.get(network, network)}")
         name = f"jets-{kind}-nae-3d"
-        found[name] = Source(name, f"jets-paper-{kind}-nae", ("network.latent=3",))
+        found[name] = Source(name, f"jets-best-{kind}-nae", ("network.latent=3",))
     return found
 
 
@@ -59,6 +62,7 @@ class JetReproduction:
 
     runs: dict[str, Metrics] = field(default_factory=dict)
     duals: dict[str, Metrics] = field(default_factory=dict)
+    temperatures: list[ComparedTemperatures] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
     @property
@@ -68,6 +72,7 @@ class JetReproduction:
             "tagging": tagging_rows(self.runs),
             "ratio": ratio_rows(self.duals),
             "generated": generated_rows(self.runs),
+            "temperature": temperature_rows(self.temperatures),
         }
         return {name: rows for name, rows in found.items() if len(rows) > 1}
 
@@ -103,9 +108,12 @@ def reproduce_jets(out: str | Path, settings: Settings | None = None, watch: Wat
                                      data=settings.data)  # fmt: skip
         report(folder.path)
     result.duals = _dual_tests(folders, out, settings)
+    result.temperatures = _temperatures(folders, result.duals, settings)
     from normae.workflow.reproduce_figures import draw_section
 
     draw_section(folders, result.runs, out)
+    if result.temperatures:
+        draw_compared(result.temperatures, RunFolder(out).figures)
     write_text(out / "table.md", markdown(result))
     write_json(out / "table.json", {name: plain(metrics) for name, metrics in (result.runs | result.duals).items()})
     return result
@@ -148,6 +156,16 @@ def _dual_tests(folders: dict[str, RunFolder], out: Path, settings: Settings) ->
             made = dual(a, b, settings.data, out / f"dual-{network.lower()}", chosen, settings.device, reference)
             found[network] = made.metrics
     return found
+
+
+def _temperatures(
+    folders: dict[str, RunFolder], duals: dict[str, Metrics], settings: Settings
+) -> list[ComparedTemperatures]:
+    """Estimates for the pairs whose dual test tells at which T the slope is 1."""
+    slopes = {network: metrics["slope_classifier_c0"] for network, metrics in duals.items()}
+    slopes = {network: slope for network, slope in slopes.items() if slope.value > 0}
+    pairs = {network: (folders[PAIRS[network][0]], folders[PAIRS[network][1]]) for network in slopes}
+    return compare_temperatures(pairs, slopes, settings.data, settings.device) if pairs else []
 
 
 # --- tables
