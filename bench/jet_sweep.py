@@ -1,0 +1,136 @@
+"""Settings of jet trainings against what they should reach.
+
+    python bench/jet_sweep.py OUT NAME=PRESET[,section.key=value...] ... --minutes 9 [--dual CLASSIFIER]
+
+Trains each NAME into OUT/NAME, one after the other in equal shares of the time, and goes on where it stopped when it is
+called again. Every 500 iterations of the NAE phase OUT/NAME.jsonl gets a line: AUC and mean energies of validation jets
+of both classes, with the weights of now and averaged; OUT/NAME.npz keeps the last energies. With --dual: Pearson and
+slope m against the classifier, on the same jets, of each network in OUT trained on QCD with each trained on tops. The
+test sample stays unseen.
+"""
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from normae import load_classifier
+from normae.config import Run, preset_path, read
+from normae.random import stream
+from normae.statistics import Estimate, auc, fit_line, pearson
+from normae.training import Checkpoint, Happening, Record, Rollback, Trainer
+from normae.workflow.sources import load_events
+from normae.workflow.train import train
+
+KINDS = ("qcd", "top")
+Energies = dict[str, np.ndarray]
+
+
+def validation_jets(config: Run, count: int) -> dict[str, torch.Tensor]:
+    """Images of both classes, with shapes (n, 1, 40, 40)."""
+    found = {}
+    for kind in KINDS:
+        held = load_events(replace(config.data, jets=kind), config.seed, test=False).validation
+        found[kind] = held.first(count).dense()
+    return found
+
+
+@torch.no_grad()
+def energies(trainer: Trainer, jets: dict[str, torch.Tensor], last: bool) -> Energies:
+    """E of jets at the weights of now, or at the averaged ones."""
+    weights = trainer.noise.mean(trainer.result(last)[0])
+    energy = trainer.backend.energy(trainer.architecture, trainer.layout, weights)
+    parts = {kind: [energy(x.to(trainer.device)) for x in images.split(1000)] for kind, images in jets.items()}
+    return {kind: torch.cat(pieces).double().cpu().numpy() for kind, pieces in parts.items()}
+
+
+def tagging(found: Energies, trained_on: str) -> Estimate:
+    """AUC of the other class over the one trained on."""
+    return auc(found[KINDS[1 - KINDS.index(trained_on)]], found[trained_on])
+
+
+class Watch:
+    """Writes a line every so many iterations."""
+
+    def __init__(self, config: Run, out: Path, name: str, every: int, count: int) -> None:
+        self.config, self.out, self.name, self.every = config, out, name, every
+        self.jets = validation_jets(config, count)
+
+    def __call__(self, trainer: Trainer, happening: Happening) -> None:
+        if isinstance(happening, Rollback):
+            self._write({"rollback": happening.reason})
+            return
+        begins = isinstance(happening, Checkpoint) and happening.iteration == 0
+        due = isinstance(happening, Record) and happening.iteration % self.every == 0
+        if happening.phase == "training" and (begins or due):
+            self._look(trainer, happening)
+
+    def _look(self, trainer: Trainer, happening: Record | Checkpoint) -> None:
+        trained_on = str(self.config.data.jets)
+        found = energies(trainer, self.jets, last=True)
+        line: dict[str, float] = {"iteration": happening.iteration, "auc": tagging(found, trained_on).value}
+        if self.config.training.average > 0:
+            found = energies(trainer, self.jets, last=False)
+            line["auc_averaged"] = tagging(found, trained_on).value
+        line |= {f"energy_{kind}": float(values.mean()) for kind, values in found.items()}
+        if isinstance(happening, Record):
+            wanted = ("positive_energy", "negative_energy", "latent_acceptance")
+            line |= {key: happening.values[key][0] for key in wanted}
+        np.savez(self.out / f"{self.name}.npz", **found)
+        self._write(line)
+
+    def _write(self, line: dict[str, float] | dict[str, str]) -> None:
+        with (self.out / f"{self.name}.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print(self.name, {k: v if isinstance(v, str) else float(f"{v:.4g}") for k, v in line.items()}, flush=True)
+
+
+def dual(out: Path, classifier: str, count: int) -> None:
+    """Print the dual test of every pair, the averaged weights where there are some."""
+    configs = {path.stem: read(out / path.stem / "config.toml") for path in sorted(out.glob("*.npz"))}
+    jets = validation_jets(next(iter(configs.values())), count)
+    model = load_classifier(classifier)
+    reference = np.concatenate([model.log_ratio(jets[kind].numpy()) for kind in KINDS])
+    labels = np.repeat([0, 1], [len(jets[kind]) for kind in KINDS])
+    scores = {}
+    for name, config in configs.items():
+        with np.load(out / f"{name}.npz") as content:
+            scores[name] = np.concatenate([content[kind] for kind in KINDS]) / config.temperature.initial
+    by_kind = [[name for name, config in configs.items() if config.data.jets == kind] for kind in KINDS]
+    for a in by_kind[0]:
+        for b in by_kind[1]:
+            ratio = scores[a] - scores[b]
+            line = fit_line(reference, ratio, labels, generator=stream(0, "sweep"))
+            print(f"{a} {b}: Pearson {pearson(ratio, reference)}, m {line.slope}, C {line.constant}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("trainings", nargs="*", help="NAME=PRESET[,section.key=value...]; a preset or a TOML file")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--every", type=int, default=500)
+    parser.add_argument("--jets", type=int, default=5000, help="validation jets of each class")
+    parser.add_argument("--dual", help="a trained classifier")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    for k, item in enumerate(given.trainings):
+        name, _, spec = item.partition("=")
+        preset, *changes = spec.split(",")
+        config = read(Path(preset) if preset.endswith(".toml") else preset_path(preset), changes)
+        left = given.minutes - (time.monotonic() - begun) / 60
+        folder = given.out / name
+        watch = Watch(config, given.out, name, given.every, given.jets)
+        done = train(config, folder, resume=folder.exists(), watch=watch, minutes=left / (len(given.trainings) - k))
+        print(name, "finished" if done else "stopped", flush=True)
+    if given.dual:
+        dual(given.out, given.dual, given.jets)
+
+
+if __name__ == "__main__":
+    main()

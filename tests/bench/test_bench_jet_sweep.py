@@ -1,0 +1,33 @@
+"""bench/jet_sweep.py trains, looks at validation jets of both classes, and compares pairs."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from normae.config import to_toml
+from tiny_jets import tiny_jets
+
+SCRIPT = Path(__file__).parents[2] / "bench" / "jet_sweep.py"
+
+
+def test_lines_and_pairs(tmp_path, capsys, monkeypatch):
+    spec = importlib.util.spec_from_file_location("jet_sweep", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for kind in ("qcd", "top"):
+        (tmp_path / f"{kind}.toml").write_text(to_toml(tiny_jets(f"jets-best-{kind}-nae", "training.warmup=0")))
+    arguments = [f"a={tmp_path}/qcd.toml,training.learning_rate=2e-5", f"b={tmp_path}/top.toml"]
+    options = ["--every", "2", "--jets", "10", "--dual", "jets-classifier"]
+    monkeypatch.setattr(sys, "argv", ["jet_sweep.py", str(tmp_path / "out"), *arguments, *options])
+    module.main()
+    printed = capsys.readouterr().out
+    assert "a finished" in printed
+    assert "a b: Pearson" in printed
+    lines = [json.loads(line) for line in (tmp_path / "out" / "a.jsonl").read_text().splitlines()]
+    assert [line["iteration"] for line in lines] == [0, 2, 4, 6]
+    assert all(0 <= line["auc_averaged"] <= 1 for line in lines)
+    with np.load(tmp_path / "out" / "b.npz") as kept:
+        assert kept["qcd"].shape == kept["top"].shape == (10,)
