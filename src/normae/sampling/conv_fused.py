@@ -24,6 +24,7 @@ from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.parameters import Layout
 from normae.random import Generators
+from normae.sampling import conv_cuda
 from normae.sampling.chain import Chain, run_chain
 from normae.sampling.config import ChainConfig
 from normae.sampling.conv_kernels import (
@@ -36,6 +37,7 @@ from normae.sampling.conv_kernels import (
     gradient_kernel,
 )
 from normae.sampling.conv_packing import ConvShape, conv_shape, dense_gradients, pack, packing, unpacking
+from normae.sampling.cuda_source import Kernel
 from normae.sampling.fused import _seeds, _spread
 from normae.sampling.fused_kernels import triton
 from normae.sampling.langevin import Scalar
@@ -276,6 +278,14 @@ def fused_conv_runner(
     return Chain(position, value, share, None)
 
 
+def _cuda_kernel(energy: FusedConvEnergy, start: Tensor, config: ChainConfig, latent: bool) -> Kernel | None:
+    """The chain in CUDA, where it serves."""
+    suitable = start.is_cuda and start.dtype == torch.float32 and energy.tuning.precision == "fp16"
+    if not suitable or not conv_cuda.serves(energy.shape):
+        return None
+    return conv_cuda.kernel(conv_cuda.defines(energy.shape, config, latent), start.device.index or 0)
+
+
 def _launch(
     energy: FusedConvEnergy | FusedLatentEnergy,
     start: Tensor,
@@ -297,6 +307,12 @@ def _launch(
     accepted = torch.empty((config.steps, of.members, n), dtype=torch.int32, device=start.device)
     t, t_stride = _spread(temperature, start)
     s, s_stride = _spread(size, start)
+    kernel = _cuda_kernel(of, start, config, latent)
+    if kernel is not None:
+        tensors = (start, position, value, grad, accepted, seeds, t.float(), s.float(), w, w32)
+        strides = (int(len(seeds) > 1), t_stride, s_stride, w.stride(0))
+        kernel.launch((n, of.members), conv_cuda.THREADS, conv_cuda.arguments(tensors, n, strides, config))
+        return position, value, grad, accepted
     noise_ratio = 2.0 if config.noise is None else config.noise**2 / config.step_size
     low, high = config.bounds or (0.0, 0.0)
     on = config.sphere or ("none" if config.bounds is None else config.bounds_rule)

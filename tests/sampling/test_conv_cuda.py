@@ -1,0 +1,135 @@
+"""The CUDA chain on a CPU: the kernel's own source, compiled by g++, its threads as fibers, against the reference.
+
+What is emulated: the product of the tensor cores (`ldmatrix` and `mma`), shuffles, barriers and conversions. On a CUDA
+device `test_conv_fused` runs the kernel itself.
+"""
+
+import ctypes
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton")
+
+import normae
+from conv_chains import close, generator, images, models, reference_chain, sphere
+from normae.energy import ReconstructionEnergy
+from normae.networks import Autoencoder, Layout
+from normae.sampling import conv_cuda
+from normae.sampling.config import ChainConfig
+from normae.sampling.conv_packing import conv_shape, pack, packing
+from normae.sampling.fused import _seeds
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"),
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel itself runs"),
+]
+EMULATION = Path(__file__).parent / "emulation"
+KERNELS = Path(normae.__file__).parent / "sampling"
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("emulation")
+
+    @cache
+    def build(defines: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
+        out = folder / f"{abs(hash(defines))}.so"
+        given = [f"-D{key}={value}" for key, value in defines]
+        command = ["g++", "-O1", "-std=c++17", "-w", "-shared", "-fPIC", "-DEMULATE", *given]
+        subprocess.run(
+            [*command, f"-I{KERNELS}", f"-I{EMULATION}", str(EMULATION / "emulate.cc"), "-o", str(out)], check=True
+        )
+        return ctypes.CDLL(str(out))
+
+    return build
+
+
+def run(compiled, built: list[Autoencoder], start: Tensor, config: ChainConfig, temperature: float, latent: bool):
+    """As `conv_fused._launch`: end points, energies, gradients and steps that were taken."""
+    layout, shape = Layout.of(built[0]), conv_shape(built[0])
+    full = pack(layout.flatten(built), packing(layout, shape)).contiguous()
+    n, members = len(start) // len(built), len(built)
+    position, gradient, energy = torch.empty_like(start), torch.empty_like(start), torch.empty(len(start))
+    accepted = torch.zeros(config.steps, members, n, dtype=torch.int32)
+    t, s, seeds = torch.tensor([temperature]), torch.tensor([config.step_size]), _seeds(generator(3), start.device)
+    tensors = (start.contiguous(), position, energy, gradient, accepted, seeds, t, s, full.half(), full)
+    values = conv_cuda.arguments(tensors, n, (0, 0, 0, full.stride(0)), config)
+    pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+    library = compiled(conv_cuda.defines(shape, config, latent))
+    size = library.emulate(pointers, n, members)
+    return position, energy, gradient, accepted, size
+
+
+def reference(built: list[Autoencoder]) -> ReconstructionEnergy:
+    layout = Layout.of(built[0])
+    return ReconstructionEnergy(built[0].double(), layout.views(layout.flatten(built).double()))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"output": "linear", "latent_space": "euclidean", "latent": 9, "side": 16, "hidden": (40,)}],
+    ids=["paper", "other"],
+)
+@pytest.mark.parametrize("latent", [False, True])
+def test_energies_and_gradients_are_the_references(compiled, latent, changes):
+    """Two models side by side, the energies as good as half precision is."""
+    built = models(2, **changes)
+    start = sphere(4, changes.get("latent", 3)) if latent else images(4, changes.get("side", 8))
+    _, energy, gradient, _, _ = run(compiled, built, start, ChainConfig(steps=0), 1.0, latent)
+    theirs = reference(built).latent() if latent else reference(built)
+    value, slope = theirs.value_and_grad(start.double())
+    close(energy, value, 2e-3)
+    close(gradient, slope, 2e-2)
+
+
+def test_the_paper_s_network_fits_into_a_multiprocessor(compiled):
+    """With the trained weights of the zoo, on a jet: small pixels, and vectors that must be scaled to be seen."""
+    model = normae.load("jets-qcd-ae").autoencoder
+    x = torch.zeros(1, 1, 40, 40)
+    x[0, 0, 18:24, 19:22] = torch.rand(6, 3, generator=generator()) / 10
+    _, energy, gradient, _, size = run(compiled, [model], x, ChainConfig(steps=0), 1.0, False)
+    assert size <= 227 * 1024
+    value, slope = reference([model]).value_and_grad(x.double())
+    close(energy, value, 2e-3)
+    close(gradient, slope, 5e-2)
+
+
+@pytest.mark.parametrize(
+    ("config", "temperature", "rejects"),
+    [
+        (ChainConfig(4, 1e-3, bounds=(-0.5, 1.5), clip=2e-3, clip_rule="value"), 1e-3, True),
+        (ChainConfig(3, 1e-3, 0.1, "off", (0.0, 1.0), "clamp", clip=2e-3, clip_rule="row", anneal=True), 1e-3, False),
+        (ChainConfig(3, 1e-4, clip=3e-3, clip_rule="norm"), 1e-2, False),
+    ],
+    ids=["exact", "clamped-annealed", "norm"],
+)
+def test_a_chain_of_images_is_the_references(compiled, monkeypatch, config, temperature, rejects):
+    built, start = models(1), images(2)
+    position, energy, _, accepted, _ = run(compiled, built, start, config, temperature, False)
+    expected = reference_chain(monkeypatch, 3, reference(built), start, config, temperature)
+    share = accepted.double().mean(2)
+    assert torch.equal(share, expected.acceptance.cpu())
+    assert (share.mean() < 1) == rejects
+    close(position - start, expected.position - start.double(), 1e-2)
+    close(energy, expected.energy, 2e-3)
+
+
+@pytest.mark.parametrize("rule", ["geodesic", "project"])
+def test_a_latent_chain_is_the_references(compiled, monkeypatch, rule):
+    built, start = models(1), sphere(2)
+    config, temperature = ChainConfig(6, 0.2, sphere=rule, clip=1e-4), 3e-5
+    if rule == "project":
+        config = ChainConfig(6, 1e-3, 0.1, "off", sphere=rule, clip=1e-4)
+    position, energy, _, accepted, _ = run(compiled, built, start, config, temperature, True)
+    expected = reference_chain(monkeypatch, 3, reference(built).latent(), start, config, temperature)
+    share = accepted.double().mean(2)
+    assert torch.equal(share, expected.acceptance.cpu())
+    assert (0 < share.mean() < 1) == (rule == "geodesic"), "some steps are taken and some are not"
+    close(position - start, expected.position - start.double(), 1e-2)
+    close(energy, expected.energy, 5e-3)
