@@ -22,13 +22,17 @@ from normae.energy import ReconstructionEnergy
 from normae.networks import Autoencoder, Layout
 from normae.sampling import conv_cuda
 from normae.sampling.config import ChainConfig
-from normae.sampling.conv_packing import conv_shape, pack, packing
+from normae.sampling.conv_fused import assembled
+from normae.sampling.conv_packing import conv_shape, pack, packing, unpacking
 from normae.sampling.fused import _seeds
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++"),
     pytest.mark.skipif(torch.cuda.is_available(), reason="the kernel itself runs"),
 ]
+LARGEST = 227 * 1024
+"""Bytes of shared memory that a block can have on compute capability 9."""
+NOTHING = [ctypes.c_void_p()]
 EMULATION = Path(__file__).parent / "emulation"
 KERNELS = Path(normae.__file__).parent / "sampling"
 
@@ -59,11 +63,16 @@ def run(compiled, built: list[Autoencoder], start: Tensor, config: ChainConfig, 
     accepted = torch.zeros(config.steps, members, n, dtype=torch.int32)
     t, s, seeds = torch.tensor([temperature]), torch.tensor([config.step_size]), _seeds(generator(3), start.device)
     tensors = (start.contiguous(), position, energy, gradient, accepted, seeds, t, s, full.half(), full)
-    values = conv_cuda.arguments(tensors, n, (0, 0, 0, full.stride(0)), config)
-    pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-    library = compiled(conv_cuda.defines(shape, config, latent))
-    size = library.emulate(pointers, n, members)
+    counts = (n, config.steps, 0, 0, 0, full.stride(0))
+    values = conv_cuda.values(tensors, counts, conv_cuda.chain_numbers(config))
+    size = emulate(compiled(conv_cuda.chain_defines(shape, config, latent)), values, n, members)
     return position, energy, gradient, accepted, size
+
+
+def emulate(library: ctypes.CDLL, values: list, blocks: int, members: int) -> int:
+    """Run all blocks; the shared memory of one."""
+    pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+    return library.emulate(pointers, blocks, members)
 
 
 def reference(built: list[Autoencoder]) -> ReconstructionEnergy:
@@ -88,16 +97,45 @@ def test_energies_and_gradients_are_the_references(compiled, latent, changes):
     close(gradient, slope, 2e-2)
 
 
-def test_the_paper_s_network_fits_into_a_multiprocessor(compiled):
-    """With the trained weights of the zoo, on a jet: small pixels, and vectors that must be scaled to be seen."""
+def test_the_paper_s_network_with_trained_weights(compiled):
+    """On a jet: small pixels, and vectors that must be scaled to be seen; all of it fits into a multiprocessor."""
     model = normae.load("jets-qcd-ae").autoencoder
     x = torch.zeros(1, 1, 40, 40)
     x[0, 0, 18:24, 19:22] = torch.rand(6, 3, generator=generator()) / 10
     _, energy, gradient, _, size = run(compiled, [model], x, ChainConfig(steps=0), 1.0, False)
-    assert size <= 227 * 1024
+    assert size <= LARGEST
     value, slope = reference([model]).value_and_grad(x.double())
     close(energy, value, 2e-3)
     close(gradient, slope, 5e-2)
+    assert emulate(compiled(conv_cuda.gradient_defines(conv_shape(model))), NOTHING, 0, 0) <= LARGEST
+
+
+@pytest.mark.parametrize(
+    ("changes", "tolerance"),
+    [({}, 5e-3), ({"output": "linear", "latent_space": "euclidean", "side": 16}, 4e-2)],
+    ids=["paper", "other"],
+)
+def test_gradients_of_the_weights_are_the_references(compiled, changes, tolerance):
+    """Of energies and latent points, two models, three images each for two blocks.
+
+    In the second case half precision puts a few values on the other side of a kink, as it does in Triton's kernels.
+    """
+    built = models(2, **changes)
+    layout, shape = Layout.of(built[0]), conv_shape(built[0])
+    weights = layout.flatten(built)
+    full, x = pack(weights, packing(layout, shape)).contiguous(), images(6, changes.get("side", 8))
+    a, b = torch.tensor([0.7, -1.3, 0.4, 1.0, 0.2, -0.5]), torch.randn(6, shape.latent, generator=generator())
+    out, vectors = torch.zeros(4, shape.gathered), torch.empty(2, 3, 2 * shape.small + 4 * shape.hp + 2 * shape.zp)
+    half = full.half()
+    values = conv_cuda.values((x, a, b, out, vectors, half, full), (3, full.stride(0), out.stride(0)))
+    emulate(compiled(conv_cuda.gradient_defines(shape)), values, 2, 2)
+    found = assembled(out, vectors, shape, unpacking(layout, shape))
+    leaf = weights.double().requires_grad_(True)
+    value, z = ReconstructionEnergy(built[0].double(), layout.views(leaf)).with_latent(x.double())
+    (expected,) = torch.autograd.grad((a * value).sum() + (b * z).sum(), leaf)
+    close(found, expected, tolerance / 2)
+    for name, view in layout.views(found).items():
+        close(view, layout.views(expected)[name], tolerance)
 
 
 @pytest.mark.parametrize(

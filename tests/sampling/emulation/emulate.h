@@ -11,12 +11,13 @@
 #define TID (emulated::thread)
 #define BLOCK_X (emulated::block_x)
 #define BLOCK_Y (emulated::block_y)
+#define BLOCKS_X (emulated::blocks_x)
 #define BLOCKS_Y (emulated::blocks_y)
 #define SHARED (*emulated::shared)
 
 namespace emulated {
 const int COUNT = 512, STACK = 1 << 16;
-int thread, block_x, block_y, blocks_y;
+int thread, block_x, block_y, blocks_x, blocks_y;
 Shared* shared;
 ucontext_t scheduler, fibers[COUNT];
 bool done[COUNT];
