@@ -195,6 +195,18 @@ def test_our_presets_differ_from_the_paper_by_what_they_say(kind, jets):
     assert best.training.average > 0
 
 
+def test_an_ensemble_of_networks_that_end_in_a_sigmoid(tmp_path):
+    """No layer is the last one, so that every member passes the whole network."""
+    assert train(tiny_jets("jets-paper-qcd-nae", "ensemble.members=4"), tmp_path / "run")
+    model = normae.load(tmp_path / "run")
+    assert isinstance(model, BayesianModel)
+    x = load_events(tiny_jets("jets-paper-qcd-nae").data, 0).test[:3]
+    draws = model.energy_draws(x.numpy(), 6)
+    assert draws.shape == (6, 3)
+    assert (draws.std(axis=0) > 0).all()
+    assert (draws > 0).all()
+
+
 def test_adapted_latent_steps_are_kept(tmp_path):
     adapting = tiny_jets("jets-best-qcd-nae", "training.warmup=0", "sampling.latent.adapt=0.6")
     assert train(adapting, tmp_path / "run")

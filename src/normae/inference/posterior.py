@@ -15,8 +15,7 @@ from torch import Tensor
 
 from normae.energy import ReconstructionEnergy, mean_square
 from normae.networks.autoencoder import Autoencoder
-from normae.networks.bayesian import split_decoder, width
-from normae.networks.mlp import MLP
+from normae.networks.bayesian import ends_in_a_layer, split_decoder, width
 from normae.networks.parameters import call, prefixed
 
 CONVOLVED = 32
@@ -79,7 +78,7 @@ class WeightDraws:
 
     def _only_last_layer(self) -> bool:
         decoder = self.autoencoder.decoder
-        if not isinstance(decoder, MLP | torch.nn.Sequential):
+        if not ends_in_a_layer(decoder):
             return False
         prefix = "decoder." + split_decoder(decoder)[2]
         return all(name.startswith(prefix) or len(value) == 1 for name, value in self.weights.items())
