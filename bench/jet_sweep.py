@@ -123,7 +123,7 @@ def main() -> None:
         name, _, spec = item.partition("=")
         preset, *changes = spec.split(",")
         config = read(Path(preset) if preset.endswith(".toml") else preset_path(preset), changes)
-        left = given.minutes - (time.monotonic() - begun) / 60
+        left = max(given.minutes - (time.monotonic() - begun) / 60, 0.1)
         folder = given.out / name
         watch = Watch(config, given.out, name, given.every, given.jets)
         done = train(config, folder, resume=folder.exists(), watch=watch, minutes=left / (len(given.trainings) - k))

@@ -104,13 +104,30 @@ def test_the_error_on_a_sphere_is_the_scatter_of_both_samples():
     assert errors.mean() == pytest.approx(values.std(), rel=0.35)
 
 
-@pytest.mark.parametrize("level", [0.0, 0.5, -2.0])
-def test_events_no_lower_than_even_points_have_no_temperature(level):
-    """At the mean, above it, and below the lowest point."""
+@pytest.mark.parametrize("level", [0.0, 0.5, -2.0, math.inf])
+def test_events_beyond_the_energies_of_even_points_have_no_temperature(level):
+    """At the mean, above it, below the lowest point, and at infinity."""
     even = -sphere(1000, 3, np.random.default_rng(0))[:, 0]
-    found = manifold_temperature(even, np.full(50, even.mean() + level)).temperature
+    found = manifold_temperature(even, np.full(50, even.mean() + level))
+    assert math.isnan(found.temperature.value)
+    assert math.isinf(found.temperature.error)
+    assert found.effective_points == 0
+
+
+def test_an_infinite_energy_of_an_even_point_gives_no_temperature():
+    found = manifold_temperature([0.0, 1.0, math.inf], [0.2, 0.3]).temperature
     assert math.isnan(found.value)
     assert math.isinf(found.error)
+
+
+def test_few_points_that_count_leave_the_error_open():
+    """E = -z_1 at T = 0.001: of 20,000 even points some 20 lie where the events are."""
+    numbers = np.random.default_rng(3)
+    z = 1 + 0.001 * np.log(numbers.uniform(size=3000))
+    found = manifold_temperature(-sphere(20_000, 3, numbers)[:, 0], -z)
+    assert 1 <= found.effective_points < 50
+    assert found.temperature.value == pytest.approx(0.001, rel=0.8)
+    assert math.isinf(found.temperature.error)
 
 
 # --- the root of m(T) = 1

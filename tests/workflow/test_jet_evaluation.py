@@ -24,6 +24,7 @@ from normae.workflow.dual import dual_test
 from normae.workflow.dual_jets import read_labelled_jets, run_reference
 from normae.workflow.dual_judge import DualSettings
 from normae.workflow.evaluate import evaluate
+from normae.workflow.jet_card import _limits
 from normae.workflow.jet_evaluation import JetScores, simple_models, tagging_metrics
 from normae.workflow.jet_generation import generated_jets
 from normae.workflow.jet_sample import held_out_jets
@@ -275,9 +276,20 @@ def test_the_zoo_s_jet_models_are_small_complete_and_load():
             assert np.isfinite(load_classifier(name).log_ratio(image)).all()
             continue
         assert load(name).score(image)[0] > 0
-        if name.endswith("-ae"):
+        if name.endswith(("-ae", "-bae")):
             nae = replace(read(preset_path(sources()[name].preset)), start=name)
-            assert "weights" in read_start(nae, (1, 40, 40)).tensors, "before the division by singular values"
+            assert "weights" in read_start(nae, (1, 40, 40)).tensors, "an NAE's before the division by singular values"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ([], "those of the last layer's weights,\nnot of another training"),
+        (["bayesian.layers=all", "bayesian.pretraining=shared"], "those of all weights,\nnot of another training"),
+    ],
+)
+def test_a_card_says_which_weights_its_error_bars_are_of(changes, words):
+    assert words in _limits(read(CONFIGS / "jets-paper-qcd-bnae.toml", changes))
 
 
 def _check_temperatures(result, out):

@@ -56,6 +56,8 @@ LARGEST_FACTOR = 4.0
 """Beyond the temperatures that were tried."""
 MARGIN = 0.1
 """Of a bracket that the next temperature stays away from its ends."""
+LEAST_POINTS = 50
+"""Of those spread evenly that must count; with 30 the error of a temperature comes out too small by a third."""
 
 
 def configurational_temperature(
@@ -132,28 +134,37 @@ def manifold_temperature(even: ArrayLike, events: ArrayLike) -> ManifoldTemperat
         events: energies with shape (N,) at the data.
 
     Returns:
-        NaN with an infinite error where the data lie as high as evenly spread points, or lower than all of them.
+        NaN with an infinite error where the data lie as high as evenly spread points, or lower than all of them. The
+        error alone is infinite where fewer than `LEAST_POINTS` count.
     """
     points, data = as_vector(even, "even", least=2), as_vector(events, "events", least=2)
     target, least = float(data.mean()), float(points.min())
-    if not least < target < float(points.mean()):
-        return ManifoldTemperature(Estimate(math.nan, math.inf), float(points.size))
+    if not least < target < float(points.mean()) < math.inf:
+        return ManifoldTemperature(Estimate(math.nan, math.inf), 0.0)
     above = points - least
+    temperature = _with_mean_energy(target - least, above)
+    w = _boltzmann(above, temperature)
+    away, effective = (above - w @ above) / temperature, float(1 / np.square(w).sum())
+    if effective < LEAST_POINTS:
+        return ManifoldTemperature(Estimate(temperature, math.inf), effective)
+    counted = float(data.std(ddof=1)) / temperature / data.size**0.5
+    error = temperature * math.hypot(counted, float(np.sqrt(np.square(w * away).sum()))) / float(w @ away**2)
+    return ManifoldTemperature(Estimate(temperature, error), effective)
 
-    def weights(log_temperature: float) -> NDArray[np.float64]:
-        w = np.exp(-above / math.exp(log_temperature))
-        return np.asarray(w / w.sum())
 
-    low, high = math.log(1e-6 * (target - least)), math.log(1e6 * float(above.max()))
+def _boltzmann(above: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
+    """Weights with shape (M,) and sum 1 of points at energies above the lowest."""
+    weights = np.exp(-above / temperature)
+    return np.asarray(weights / weights.sum())
+
+
+def _with_mean_energy(target: float, above: NDArray[np.float64]) -> float:
+    """T at which points at energies (M,) above the lowest have the mean `target`, by bisection of log T."""
+    low, high = math.log(1e-6 * target), math.log(1e6 * float(above.max()))
     for _ in range(80):
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if weights(middle) @ above < target - least else (low, middle)
-    temperature, w = math.exp(middle), weights(middle)
-    away = above - w @ above
-    spread = float(w @ away**2)
-    error = math.hypot(float(data.std(ddof=1)) / data.size**0.5, float(np.sqrt(np.square(w * away).sum())))
-    found = Estimate(temperature, temperature**2 / spread * error) if spread > 0 else Estimate(math.nan, math.inf)
-    return ManifoldTemperature(found, float(1 / np.square(w).sum()))
+        low, high = (middle, high) if _boltzmann(above, math.exp(middle)) @ above < target else (low, middle)
+    return math.exp(middle)
 
 
 # --- the root of m(T) - 1

@@ -29,6 +29,8 @@ GENERATED = {
     "auc_generated_images": "the same, pictures",
 }
 """Metrics of generated jets that a card states."""
+BAYESIAN = {"last": "the last layer's weights", "decoder": "the decoder's weights", "all": "all weights"}
+"""What a mean-field posterior is of, by its `layers`."""
 
 
 def jet_card(name: str, run: RunFolder, members: list[RunFolder]) -> str:
@@ -157,21 +159,25 @@ def metrics_table(config: Run, members: list[RunFolder]) -> str:
     rows = [(value.metric, value.title, value.value) for value in values]
     rows += [(name, title, "—") for name, title in (OWN | GENERATED).items()]
     cells = [
-        [title, printed, *[_cell(found.get(metric)) for found in metrics]]
+        [title, printed, *[_cell(metric, found.get(metric)) for found in metrics]]
         for metric, title, printed in rows
         if any(metric in found for found in metrics)
     ]
     return markdown_table([header, *cells])
 
 
-def _cell(found: dict[str, float] | None) -> str:
-    return "—" if found is None else str(Estimate(found["value"], found["error"]))
+def _cell(metric: str, found: dict[str, float] | None) -> str:
+    if found is None:
+        return "—"
+    return f"{found['value']:,.0f}" if metric == "generated_jets" else str(Estimate(found["value"], found["error"]))
 
 
 def _limits(config: Run) -> str:
     if config.classifier is not None:
         return "Its log odds are a likelihood ratio only where both classes have jets and for jets made like these."
     said = "E/T is a score; log Z is not known for images, so that there is no log p.\nTrained on simulated jets only."
+    if config.bayesian is not None:
+        return said + f" Its error bars are those of {BAYESIAN[config.bayesian.layers]},\nnot of another training."
     if config.posteriors:
-        return said + " Its error bars are those of the last layer's weights,\nnot of another training."
+        return said + f" Its error bars are of this posterior: {posterior_words(config)}."
     return said + " The model is deterministic: its scores have no error bars."

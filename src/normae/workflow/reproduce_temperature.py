@@ -34,8 +34,7 @@ def compare_temperatures(
     for network, runs in pairs.items():
         for run, name in zip(runs, ("QCD", "top"), strict=True):
             found = estimate_temperatures(run.path, JETS, device=device, data=data)
-            unit, slope = found.model / slopes[network].value, slopes[network]
-            wanted = Estimate(unit, unit * slope.error / slope.value)
+            wanted = _of_unit_slope(found.model, slopes[network])
             rows.append(ComparedTemperatures(f"{network}, {name} jets", found.model, wanted, found.estimates))
     for name, words in TOYS.items():
         if name in zoo.names():
@@ -43,6 +42,11 @@ def compare_temperatures(
             learned = Estimate(found.model, 0.0)
             rows.append(ComparedTemperatures(f"toy NAE, {words}", found.model, learned, found.estimates))
     return rows
+
+
+def _of_unit_slope(temperature: float, slope: Estimate) -> Estimate:
+    value = temperature / slope.value
+    return Estimate(value, value * slope.error / slope.value)
 
 
 def draw_compared(rows: list[ComparedTemperatures], folder: Path) -> None:
