@@ -55,6 +55,7 @@ def _of_network(shape: ConvShape) -> Defines:
     return (
         ("SIDE", shape.side),
         ("Z", shape.latent),
+        ("H", shape.hidden),
         ("HP", shape.hp),
         ("ZP", shape.zp),
         ("SPHERE", int(shape.sphere)),

@@ -5,7 +5,7 @@
 // pixel that is zero and is never written: pixel (row, column) has the place (row + 1) (side + 2) + column + 1. Of the
 // input of a nonlinearity its sign is kept, a bit for each channel.
 //
-// Compiled before conv_chain.cu or conv_gradient.cu, with SIDE, Z, HP, ZP, SPHERE, SIGMOID, and: LATENT (a chain of
+// Compiled before conv_chain.cu or conv_gradient.cu, with SIDE, Z, H, HP, ZP, SPHERE, SIGMOID, and: LATENT (a chain of
 // latent points: a first decoding), GRADIENT (of the weights: all activations are kept). See conv_cuda.py.
 
 #define C 8
@@ -552,12 +552,12 @@ DEVICE void weight_gradient_plane(Shared& s, const float* plane, float scale, co
     SYNC();
 }
 
-// --- dense layers; the matrix has shape (WINDOWS, HP)
+// --- dense layers; the matrix has shape (WINDOWS, HP), of which H columns are not zero
 
 DEVICE void from_rows(Shared& s, const u16* matrix, const float* plane, float* out) {
     int octet = TID % OCTETS, first = TID / OCTETS;
     float acc[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
-    for (int pixel = first; pixel < WINDOWS; pixel += THREADS / OCTETS) {
+    for (int pixel = octet * 8 < H ? first : WINDOWS; pixel < WINDOWS; pixel += THREADS / OCTETS) {
         float x[8], value = plane[place_of(pixel, HALF)];
         unpack(matrix + pixel * HP + octet * 8, x);
         for (int k = 0; k < 8; k++) acc[k] += x[k] * value;
@@ -575,9 +575,12 @@ DEVICE void from_rows(Shared& s, const u16* matrix, const float* plane, float* o
 // Of the pixel first + TID / OCTETS; every thread of it has the sum.
 DEVICE float to_row(const u16* matrix, const float* hidden, int pixel) {
     int octet = TID % OCTETS;
-    float x[8], total = 0.0f;
-    unpack(matrix + (pixel < WINDOWS ? pixel : WINDOWS - 1) * HP + octet * 8, x);
-    for (int k = 0; k < 8; k++) total += x[k] * hidden[octet * 8 + k];
+    float total = 0.0f;
+    if (octet * 8 < H && pixel < WINDOWS) {
+        float x[8];
+        unpack(matrix + pixel * HP + octet * 8, x);
+        for (int k = 0; k < 8; k++) total += x[k] * hidden[octet * 8 + k];
+    }
     return warp_sum(total, OCTETS);
 }
 
