@@ -20,6 +20,7 @@ import torch
 
 from normae import load_classifier
 from normae.config import Run, preset_path, read
+from normae.errors import InputError
 from normae.random import stream
 from normae.statistics import Estimate, auc, fit_line, pearson
 from normae.training import Checkpoint, Happening, Record, Rollback, Trainer
@@ -92,6 +93,8 @@ class Watch:
 def dual(out: Path, classifier: str, count: int) -> None:
     """Print the dual test of every pair, the averaged weights where there are some."""
     configs = {path.stem: read(out / path.stem / "config.toml") for path in sorted(out.glob("*.npz"))}
+    if not configs:
+        raise InputError(f"{out}: no energies to compare; train something first")
     jets = validation_jets(next(iter(configs.values())), count)
     model = load_classifier(classifier)
     reference = np.concatenate([model.log_ratio(jets[kind].numpy()) for kind in KINDS])
@@ -100,6 +103,8 @@ def dual(out: Path, classifier: str, count: int) -> None:
     for name, config in configs.items():
         with np.load(out / f"{name}.npz") as content:
             scores[name] = np.concatenate([content[kind] for kind in KINDS]) / config.temperature.initial
+        if scores[name].size != reference.size:
+            raise InputError(f"{name}: energies of {scores[name].size} jets, expected {reference.size}; use its --jets")
     by_kind = [[name for name, config in configs.items() if config.data.jets == kind] for kind in KINDS]
     for a in by_kind[0]:
         for b in by_kind[1]:

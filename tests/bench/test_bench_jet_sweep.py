@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from normae.config import to_toml
+from normae.errors import InputError
 from tiny_jets import tiny_jets
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "jet_sweep.py"
@@ -29,5 +31,7 @@ def test_lines_and_pairs(tmp_path, capsys, monkeypatch):
     lines = [json.loads(line) for line in (tmp_path / "out" / "a.jsonl").read_text().splitlines()]
     assert [line["iteration"] for line in lines] == [0, 2, 4, 6]
     assert all(0 <= line["auc_averaged"] <= 1 for line in lines)
+    with pytest.raises(InputError, match="a: energies of 20 jets, expected 16; use its --jets"):
+        module.dual(tmp_path / "out", "jets-classifier", 8)
     with np.load(tmp_path / "out" / "b.npz") as kept:
         assert kept["qcd"].shape == kept["top"].shape == (10,)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import normae
+from normae import zoo
 from normae.cli import main
 from normae.config import read
 from normae.errors import InputError
@@ -181,6 +182,8 @@ def test_our_presets_differ_from_the_paper_by_what_they_say(kind, jets):
     """The rate and its schedule, averaging, and T with the step sizes over T unchanged."""
     best, paper = (read(CONFIGS / f"jets-{name}-{jets}-{kind}.toml") for name in ("best", "paper"))
     assert best.name == f"jets-best-{jets}-{kind}"
+    candidate = "NOT YET TRAINED" in (CONFIGS / f"{best.name}.toml").read_text()
+    assert candidate == (f"jets-{jets}-{kind}" not in zoo.names()), "called so until the zoo has it"
     for name in ("data", "network", "pretraining", "bayesian", "guard"):
         assert getattr(best, name) == getattr(paper, name), name
     for chain in ("latent", "feature"):
