@@ -38,11 +38,16 @@ def models(members: int, side: int = SIDE, seed: int = 0, **changes: object) -> 
 
 
 def images(n: int, side: int = SIDE, seed: int = 1) -> Tensor:
-    return torch.rand(n, 1, side, side, generator=generator(seed), device=DEVICE)
+    return torch.rand(n, 1, side, side, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def normal(n: int, d: int, seed: int = 0) -> Tensor:
+    """The same on all devices: how near a kink a value lies decides what half precision can reach."""
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
 def sphere(n: int, d: int = 3, seed: int = 2) -> Tensor:
-    return nn.functional.normalize(torch.randn(n, d, generator=generator(seed), device=DEVICE), dim=1)
+    return nn.functional.normalize(normal(n, d, seed), dim=1)
 
 
 def close(ours: Tensor, theirs: Tensor, tolerance: float) -> None:

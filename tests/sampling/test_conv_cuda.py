@@ -17,7 +17,7 @@ from torch import Tensor
 pytest.importorskip("triton")
 
 import normae
-from conv_chains import DEVICE, close, generator, images, models, reference_chain, sphere
+from conv_chains import DEVICE, close, generator, images, models, normal, reference_chain, sphere
 from normae.energy import ReconstructionEnergy
 from normae.networks import Autoencoder, Layout
 from normae.sampling import conv_cuda, conv_fused
@@ -116,7 +116,7 @@ def test_the_paper_s_network_with_trained_weights(compiled):
     """On a jet: small pixels, and vectors that must be scaled to be seen; all of it fits into a multiprocessor."""
     model = normae.load("jets-qcd-ae").autoencoder.to(DEVICE)
     x = torch.zeros(1, 1, 40, 40, device=DEVICE)
-    x[0, 0, 18:24, 19:22] = torch.rand(6, 3, generator=generator(), device=DEVICE) / 10
+    x[0, 0, 18:24, 19:22] = images(1)[0, 0, :6, :3] / 10
     _, energy, gradient, _, size = run(compiled, [model], x, ChainConfig(steps=0), 1.0, False)
     assert size <= LARGEST
     value, slope = reference([model]).value_and_grad(x.double())
@@ -140,7 +140,7 @@ def test_gradients_of_the_weights_are_the_references(compiled, changes, toleranc
     layout = Layout.of(built[0])
     weights, x = layout.flatten(built), images(6, changes.get("side", 8))
     a = torch.tensor([0.7, -1.3, 0.4, 1.0, 0.2, -0.5], device=DEVICE)
-    b = torch.randn(6, 3, generator=generator(), device=DEVICE)
+    b = normal(6, 3)
     found = weight_gradients(compiled, built[0], layout, weights, x, a, b)
     leaf = weights.double().requires_grad_(True)
     value, z = ReconstructionEnergy(built[0].double(), layout.views(leaf)).with_latent(x.double())
