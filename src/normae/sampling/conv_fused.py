@@ -24,6 +24,7 @@ from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.parameters import Layout
 from normae.random import Generators
+from normae.sampling import conv_cuda
 from normae.sampling.chain import Chain, run_chain
 from normae.sampling.config import ChainConfig
 from normae.sampling.conv_kernels import (
@@ -36,6 +37,7 @@ from normae.sampling.conv_kernels import (
     gradient_kernel,
 )
 from normae.sampling.conv_packing import ConvShape, conv_shape, dense_gradients, pack, packing, unpacking
+from normae.sampling.cuda_source import Kernel
 from normae.sampling.fused import _seeds, _spread
 from normae.sampling.fused_kernels import triton
 from normae.sampling.langevin import Scalar
@@ -232,18 +234,28 @@ def _energies(energy: FusedConvEnergy, x: Tensor) -> tuple[Tensor, Tensor]:
 def _gradients(energy: FusedConvEnergy, x: Tensor, v_energy: Tensor, v_latent: Tensor) -> Tensor:
     """d/dweights of sum_i (v_energy_i E_i + v_latent_i z_i), with shape (S, P)."""
     n, tuning, shape, members, x = energy.block(x), energy.bulk, energy.shape, energy.members, x.detach().contiguous()
-    programs = energy.programs(n, tuning)
+    kernel = _cuda_kernel(energy, "gradient", conv_cuda.gradient_defines(shape), x)
+    programs = energy.programs(n, tuning) if kernel is None else min(n, conv_cuda.blocks(x.device))
     w, w32 = energy.packed()
-    scratch = energy.workspace.scratch(members * programs, tuning.precision)
     out = x.new_zeros(members * programs, shape.gathered)
     vectors = x.new_empty(members, n, 2 * shape.small + 4 * shape.hp + 2 * shape.zp)
-    gradient_kernel[(members, programs)](
-        x, v_energy.contiguous(), v_latent.contiguous(), out, vectors, w, w32, scratch.maps, scratch.planes, n,
-        programs, w.stride(0), scratch.maps.stride(0), scratch.planes.stride(0), out.stride(0),
-        **energy.constants(tuning),
-    )  # fmt: skip
-    pieces = [out.unflatten(0, (members, programs)).sum(1), *dense_gradients(vectors, shape)]
-    return torch.cat(pieces, 1).index_select(1, energy.workspace.unpacking)
+    tensors = (x, v_energy.contiguous(), v_latent.contiguous(), out, vectors, w, w32)
+    if kernel is not None:
+        counts = (n, w.stride(0), out.stride(0))
+        kernel.launch((programs, members), conv_cuda.THREADS, conv_cuda.values(tensors, counts))
+    else:
+        scratch = energy.workspace.scratch(members * programs, tuning.precision)
+        gradient_kernel[(members, programs)](
+            *tensors, scratch.maps, scratch.planes, n, programs, w.stride(0), scratch.maps.stride(0),
+            scratch.planes.stride(0), out.stride(0), **energy.constants(tuning),
+        )  # fmt: skip
+    return assembled(out, vectors, shape, energy.workspace.unpacking)
+
+
+def assembled(out: Tensor, vectors: Tensor, shape: ConvShape, unpacking: Tensor) -> Tensor:
+    """Gradients (S, P) from what programs gathered, (S * programs, ...), and vectors at dense layers, (S, n, ...)."""
+    pieces = [out.unflatten(0, (len(vectors), -1)).sum(1), *dense_gradients(vectors, shape)]
+    return torch.cat(pieces, 1).index_select(1, unpacking)
 
 
 def _at_rest(energy: FusedConvEnergy | FusedLatentEnergy, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -276,6 +288,14 @@ def fused_conv_runner(
     return Chain(position, value, share, None)
 
 
+def _cuda_kernel(energy: FusedConvEnergy, name: str, chosen: conv_cuda.Defines, x: Tensor) -> Kernel | None:
+    """The kernel in CUDA, where it serves."""
+    suitable = x.is_cuda and x.dtype == torch.float32 and energy.tuning.precision == "fp16"
+    if not suitable or not conv_cuda.serves(energy.shape):
+        return None
+    return conv_cuda.kernel(name, chosen, x.device.index or 0)
+
+
 def _launch(
     energy: FusedConvEnergy | FusedLatentEnergy,
     start: Tensor,
@@ -292,18 +312,23 @@ def _launch(
     n = len(start) // of.members if latent else of.block(start)
     programs = of.programs(n, tuning)
     w, w32 = of.packed()
-    scratch = of.workspace.scratch(of.members * programs, tuning.precision)
     position, grad, value = torch.empty_like(start), torch.empty_like(start), start.new_empty(len(start))
     accepted = torch.empty((config.steps, of.members, n), dtype=torch.int32, device=start.device)
     t, t_stride = _spread(temperature, start)
     s, s_stride = _spread(size, start)
-    noise_ratio = 2.0 if config.noise is None else config.noise**2 / config.step_size
-    low, high = config.bounds or (0.0, 0.0)
+    numbers = conv_cuda.chain_numbers(config)
+    kernel = _cuda_kernel(of, "chain", conv_cuda.chain_defines(of.shape, config, latent), start)
+    if kernel is not None:
+        tensors = (start, position, value, grad, accepted, seeds, t.float(), s.float(), w, w32)
+        counts = (n, config.steps, int(len(seeds) > 1), t_stride, s_stride, w.stride(0))
+        kernel.launch((n, of.members), conv_cuda.THREADS, conv_cuda.values(tensors, counts, numbers))
+        return position, value, grad, accepted
+    scratch = of.workspace.scratch(of.members * programs, tuning.precision)
     on = config.sphere or ("none" if config.bounds is None else config.bounds_rule)
     chain_kernel[(of.members, programs)](
         start, position, value, grad, accepted, seeds, t, s, w, w32, scratch.maps, scratch.planes, n, programs,
         int(len(seeds) > 1), t_stride, s_stride, w.stride(0), scratch.maps.stride(0), scratch.planes.stride(0),
-        noise_ratio, float(low), float(high), float(config.clip or 0.0), STEPS=config.steps, LATENT=latent,
+        *numbers, STEPS=config.steps, LATENT=latent,
         METROPOLIS=config.metropolis == "exact", ON=on, CLIP="none" if config.clip is None else config.clip_rule,
         ANNEAL=config.anneal, COLUMNS=1 << (of.shape.side - 1).bit_length(), **of.constants(tuning),
     )  # fmt: skip

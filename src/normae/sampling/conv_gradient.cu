@@ -1,0 +1,50 @@
+// The gradient of sum_i (v_energy_i E_i + v_latent_i z_i) by the weights: a block takes one image after the other.
+//
+// Those of convolutions and slopes are summed over a block's images. A dense layer's is a matrix product over all images
+// of its input and of v behind it, which go to `vectors`: A5, v, hidden of the encoder, v, z, v, hidden of the decoder,
+// v at A9. Compiled behind conv_network.cu.
+
+KERNEL gradient(const float* x, const float* v_energy, const float* v_latent, float* out, float* vectors,
+                const u16* half, const float* full, int n, int weight_stride, int out_stride) {
+    Shared& s = SHARED;
+    int member = BLOCK_Y;
+    Weights w = {half + (long long)member * weight_stride, full + (long long)member * weight_stride};
+    prepare(s, w);
+    Gather to = {out + (long long)(member * BLOCKS_X + BLOCK_X) * out_stride, 0.0f, {}};
+    for (int image = BLOCK_X; image < n; image += BLOCKS_X) {
+        long long sample = (long long)member * n + image;
+        float* vector = vectors + sample * (2 * WINDOWS + 4 * HP + 2 * ZP);
+        for (int pixel = TID; pixel < PIXELS; pixel += THREADS)
+            s.plane[0][place_of(pixel, SIDE)] = x[sample * PIXELS + pixel];
+        SYNC();
+        float z[ZP], v_z[ZP], squares, largest;
+        float length = encode(s, w, z);
+        decode<false>(s, w, z, squares, largest);
+        to.factor = v_energy[sample] * (-2.0f / PIXELS);
+        decode_back<false>(s, w, largest, v_z, &to);
+        float* at = vector + WINDOWS;
+        for (int pixel = TID; pixel < WINDOWS; pixel += THREADS) {
+            int place = place_of(pixel, HALF);
+            vector[pixel] = s.inner[A5][place];
+            at[4 * HP + 2 * ZP + pixel] = s.inner[V][place] * to.factor;
+        }
+        for (int j = TID; j < HP; j += THREADS) {
+            at[2 * HP + 2 * ZP + j] = s.vector[j] * to.factor;
+            at[3 * HP + 2 * ZP + j] = prelu(s.hidden_d[0][j], s.alpha[6]);
+        }
+        for (int i = 0; i < ZP; i++) v_z[i] = v_z[i] * to.factor + (i < Z ? v_latent[sample * Z + i] : 0.0f);
+        SYNC();
+        encode_back(s, w, v_z, z, length, &to);
+        for (int j = TID; j < HP; j += THREADS) {
+            at[j] = s.vector[j];
+            at[HP + j] = prelu(s.hidden_e[j], s.alpha[5]);
+        }
+        for (int i = 0; i < ZP; i++)
+            if (TID == i) at[2 * HP + i] = v_z[i], at[2 * HP + ZP + i] = z[i];
+        SYNC();
+    }
+    for (int k = 0; k < 11; k++) {
+        float total = block_reduce<false>(s, to.slopes[k]);
+        if (TID == 0) *to.slope(k) = total;
+    }
+}

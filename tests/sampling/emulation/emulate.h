@@ -1,0 +1,66 @@
+// One block of the kernel on a CPU: its threads are fibers that take turns at barriers and shuffles.
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <ucontext.h>
+
+#define DEVICE inline
+#define KERNEL static void
+#define SYNC() emulated::barrier()
+#define TID (emulated::thread)
+#define BLOCK_X (emulated::block_x)
+#define BLOCK_Y (emulated::block_y)
+#define BLOCKS_X (emulated::blocks_x)
+#define BLOCKS_Y (emulated::blocks_y)
+#define SHARED (*emulated::shared)
+
+namespace emulated {
+const int COUNT = 512, STACK = 1 << 16;
+int thread, block_x, block_y, blocks_x, blocks_y;
+Shared* shared;
+ucontext_t scheduler, fibers[COUNT];
+bool done[COUNT];
+char* stacks;
+int arrived, generation, warp_arrived[COUNT / 32], warp_generation[COUNT / 32];
+uint32_t slots[2][COUNT];
+
+void yield() {
+    int me = thread;
+    swapcontext(&fibers[me], &scheduler);
+}
+void barrier() {
+    int mine = generation;
+    if (++arrived == COUNT) arrived = 0, generation++;
+    while (generation == mine) yield();
+}
+uint32_t exchange(uint32_t value, int mask) {
+    int warp = thread / 32, mine = warp_generation[warp], me = thread;
+    slots[mine & 1][me] = value;
+    if (++warp_arrived[warp] == 32) warp_arrived[warp] = 0, warp_generation[warp]++;
+    while (warp_generation[warp] == mine) yield();
+    return slots[mine & 1][me ^ mask];
+}
+}  // namespace emulated
+
+inline float as_float(u16 h) {
+    _Float16 x;
+    std::memcpy(&x, &h, 2);
+    return (float)x;
+}
+inline u16 as_half(float f) {
+    _Float16 x = (_Float16)f;
+    u16 h;
+    std::memcpy(&h, &x, 2);
+    return h;
+}
+inline u32 shuffle(u32 v, int mask) { return emulated::exchange(v, mask); }
+inline float shuffle(float v, int mask) {
+    u32 bits;
+    std::memcpy(&bits, &v, 4);
+    bits = emulated::exchange(bits, mask);
+    std::memcpy(&v, &bits, 4);
+    return v;
+}
+inline float cospif(float x) { return std::cos(3.14159265358979323846f * x); }
+inline u32 high_product(u32 a, u32 b) { return (u32)((u64)a * b >> 32); }
