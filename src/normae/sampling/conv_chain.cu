@@ -11,16 +11,16 @@
 #define BY_ROW 2
 #define BY_NORM 3
 
-// Limit the gradient in plane 4 by value, by the norm of each row, or by its norm.
+// Limit the gradient in plane 1 by value, by the norm of each row, or by its norm.
 DEVICE void clip_image(Shared& s, float clip) {
-    float* grad = s.plane[LATENT ? 2 : 4];
+    float* grad = s.plane[1];
     float total = 0.0f;
     if (CLIP == BY_NORM) {
         for (int pixel = TID; pixel < PIXELS; pixel += THREADS) {
             float g = grad[place_of(pixel, SIDE)];
             total += g * g;
         }
-        total = block_reduce<false>(s, total);
+        total = block_sum(s, total);
     }
     for (int row = TID / 32; row < SIDE; row += WARPS) {
         float square = total;
@@ -41,36 +41,26 @@ DEVICE void clip_image(Shared& s, float clip) {
     SYNC();
 }
 
-// Energy and clipped gradient: at the latent point z0, to grad; or at plane 0, to plane 4.
-DEVICE float value_and_grad(Shared& s, const Weights& w, const float z0[ZP], float grad[ZP], float clip) {
-    float squares, largest, unused, z[ZP], v_z[ZP];
-    if (LATENT) decode<true>(s, w, z0, unused, unused);
-    float length = encode(s, w, z);
-    decode<false>(s, w, z, squares, largest);
-    decode_back<false>(s, w, largest, v_z, 0);
-    float scale = encode_back(s, w, v_z, z, length, 0), most = 0.0f;
-    for (int pixel = TID; pixel < PIXELS; pixel += THREADS) {
-        int place = place_of(pixel, SIDE);
-        float pulled = narrow(s.large[G1], s.single[1], place, ROW) / scale;
-        float g = (s.plane[1][place] - pulled) * (2.0f / PIXELS);
-        if (LATENT) {
-            g *= s.plane[3][place];
-            most = larger(most, fabsf(g));
-            s.plane[2][place] = g;
-        } else {
-            s.plane[LATENT ? 2 : 4][place] = g;
-        }
-    }
-    SYNC();
+// Energy and gradient: at the latent point s.proposal, to s.pulled; or at plane 0, clipped, to plane 1.
+DEVICE float value_and_grad(Shared& s, const Weights& w, float clip) {
+    float squares, largest, most = 0.0f;
+    if (LATENT) decode<true>(s, w, s.proposal, 1.0f, squares, largest);
+    float factor = encode(s, w);
+    decode<false>(s, w, s.latent, factor, squares, largest);
+    decode_back<false>(s, w, largest, 0);
+    float inverse = 1.0f / encode_back(s, w, factor, 0);
+    narrow(s, s.large[G1], 1, SIDE, [&](int pixel, int place, float pulled) {
+        float g = (s.residual[pixel] - pulled * inverse) * (2.0f / PIXELS);
+        if (LATENT) g *= derivative_of(s.plane[0][place]);
+        most = larger(most, fabsf(g));
+        s.plane[1][place] = g;
+    });
     if (LATENT) {
-        decode_back<true>(s, w, block_reduce<true>(s, most), grad, 0);
-        float square = 0.0f;
-        for (int i = 0; i < ZP; i++) square += grad[i] * grad[i];
-        float factor = CLIP ? clip / larger(sqrtf(square), clip) : 1.0f;
-        for (int i = 0; i < ZP; i++)
-            grad[i] = CLIP == BY_VALUE ? (grad[i] > clip ? clip : grad[i] < -clip ? -clip : grad[i]) : grad[i] * factor;
-    } else if (CLIP) {
-        clip_image(s, clip);
+        most = block_most(s, most);
+        decode_back<true>(s, w, most, 0);
+    } else {
+        SYNC();
+        if (CLIP) clip_image(s, clip);
     }
     return squares / PIXELS;
 }
@@ -108,76 +98,77 @@ DEVICE float uniform(u64 seed, u32 sample, u32 t) {
     return to_uniform(r0);
 }
 
-// --- steps of a latent chain; every thread has all of the vector
+// --- steps of a latent chain, by one warp: lane i has coordinate i, and those from Z on are zero
 
-DEVICE float dot(const float a[ZP], const float b[ZP]) {
-    float total = 0.0f;
-    for (int i = 0; i < ZP; i++) total += a[i] * b[i];
-    return total;
-}
-
-DEVICE void tangent(const float z[ZP], float v[ZP]) {
-    if (ON != GEODESIC) return;
-    float along = dot(v, z);
-    for (int i = 0; i < ZP; i++) v[i] -= along * z[i];
-}
+DEVICE float dot(float a, float b) { return warp_sum(a * b, 32); }
+DEVICE float tangent(float z, float v) { return ON == GEODESIC ? v - dot(v, z) * z : v; }
 
 // The proposal y from z; v becomes the displacement to it, `again` that back from it; whether it may be taken.
-DEVICE bool latent_move(const float z[ZP], float v[ZP], float y[ZP], float again[ZP], float low, float high) {
-    bool allowed = true;
-    float total = 0.0f;
-    for (int i = 0; i < ZP; i++) total += v[i];
-    if (!(total == total)) allowed = false;
+DEVICE bool latent_move(float z, float& v, float& y, float& again, float low, float high) {
+    float total = warp_sum(v, 32), outside = 0.0f;
+    bool allowed = total == total;
     if (ON == GEODESIC) {
-        tangent(z, v);
-        float length = sqrtf(dot(v, v)), over = larger(length, 1e-30f), cosine = cosf(length), sine = sinf(length);
-        for (int i = 0; i < ZP; i++) y[i] = cosine * z[i] + sine * v[i] / over;
-        float norm = sqrtf(dot(y, y));
-        for (int i = 0; i < ZP; i++) y[i] /= norm, again[i] = -length * (cosine * v[i] / over - sine * z[i]);
+        v = tangent(z, v);
+        float length = sqrtf(dot(v, v)), unit = v / larger(length, 1e-30f), cosine = cosf(length), sine = sinf(length);
+        y = cosine * z + sine * unit;
+        y /= sqrtf(dot(y, y));
+        again = -length * (cosine * unit - sine * z);
         return allowed && length < 3.141592653589793f;
     }
-    for (int i = 0; i < ZP; i++) y[i] = z[i] + v[i];
-    if (ON == PROJECT) {
-        float norm = larger(sqrtf(dot(y, y)), 1e-30f);
-        for (int i = 0; i < ZP; i++) y[i] /= norm;
+    y = z + v;
+    if (ON == PROJECT) y /= larger(sqrtf(dot(y, y)), 1e-30f);
+    if (TID < Z) {
+        if (ON == CLAMP) y = y < low ? low : y > high ? high : y;
+        if (ON == REJECT && (y < low || y > high)) outside = 1.0f;
     }
-    for (int i = 0; i < Z; i++) {
-        if (ON == CLAMP) y[i] = y[i] < low ? low : y[i] > high ? high : y[i];
-        if (ON == REJECT && (y[i] < low || y[i] > high)) allowed = false;
-    }
-    for (int i = 0; i < ZP; i++) v[i] = y[i] - z[i], again[i] = -v[i];
-    return allowed;
+    v = y - z, again = -v;
+    return allowed && (ON != REJECT || warp_sum(outside, 32) == 0.0f);
 }
 
-// --- steps of a chain of images
+DEVICE float latent_clip(float grad, float clip) {
+    if (CLIP == BY_VALUE) return grad > clip ? clip : grad < -clip ? -clip : grad;
+    return CLIP ? grad * (clip / larger(sqrtf(dot(grad, grad)), clip)) : grad;
+}
+
+// --- steps of a chain of images; position and gradient are in global memory, each pixel touched by one thread only
 
 // The proposal, to plane 0; whether it stays within the bounds.
-DEVICE bool propose(Shared& s, float rate, float sigma, u64 seed, u32 first, int t, float low, float high) {
+DEVICE bool propose(Shared& s, const float* position, const float* gradient, float rate, float sigma, u64 seed, u32 first,
+                    int t, float low, float high) {
     float outside = 0.0f;
+#pragma unroll
+    for (int k = 0; k < (PIXELS + THREADS - 1) / THREADS; k++) {
+        int pixel = TID + k * THREADS;
+        if (pixel < PIXELS) s.plane[0][place_of(pixel, SIDE)] = position[pixel] - (t > 0 ? rate * gradient[pixel] : 0.0f);
+    }
     for (int pixel = TID; pixel < PIXELS; pixel += THREADS) {
-        int place = place_of(pixel, SIDE);
-        float y = s.plane[LATENT ? 0 : 5][place];
+        float& y = s.plane[0][place_of(pixel, SIDE)];
         if (t > 0) {
-            y += sigma * normal(seed, first + pixel, t) - rate * s.plane[LATENT ? 0 : 6][place];
+            y += sigma * normal(seed, first + pixel, t);
             if (ON == CLAMP) y = y < low ? low : y > high ? high : y;
         }
         if (ON == REJECT && (y < low || y > high)) outside = 1.0f;
-        s.plane[0][place] = y;
     }
     SYNC();
-    return ON != REJECT || block_reduce<true>(s, outside) == 0.0f;
+    return ON != REJECT || block_most(s, outside) == 0.0f;
 }
 
-DEVICE float squares_of(Shared& s, float rate) {
+DEVICE float squares_of(Shared& s, const float* position, const float* gradient, float rate) {
     float total = 0.0f;
     for (int pixel = TID; pixel < PIXELS; pixel += THREADS) {
         int place = place_of(pixel, SIDE);
-        float move = s.plane[0][place] - s.plane[LATENT ? 0 : 5][place];
-        float there = move + rate * s.plane[LATENT ? 0 : 6][place];
-        float again = rate * s.plane[LATENT ? 0 : 4][place] - move;
+        float move = s.plane[0][place] - position[pixel];
+        float there = move + rate * gradient[pixel], again = rate * s.plane[1][place] - move;
         total += there * there - again * again;
     }
-    return block_reduce<false>(s, total);
+    return block_sum(s, total);
+}
+
+DEVICE void keep(const Shared& s, float* position, float* gradient) {
+    for (int pixel = TID; pixel < PIXELS; pixel += THREADS) {
+        int place = place_of(pixel, SIDE);
+        position[pixel] = s.plane[0][place], gradient[pixel] = s.plane[1][place];
+    }
 }
 
 KERNEL chain(const float* start, float* position, float* energies, float* gradients, int* accepted_steps,
@@ -191,63 +182,37 @@ KERNEL chain(const float* start, float* position, float* energies, float* gradie
     u64 seed = (u64)seeds[member * seed_stride];
     float temperature = temperatures[sample * temperature_stride], size = sizes[sample * size_stride];
     float rate = size / temperature, noise = sqrtf(noise_ratio * size), energy = 0.0f;
-    float z[ZP], grad[ZP];
-    for (int i = 0; i < ZP; i++) z[i] = LATENT && i < Z ? start[sample * Z + i] : 0.0f, grad[i] = 0.0f;
-    if (!LATENT)
-        for (int pixel = TID; pixel < PIXELS; pixel += THREADS)
-            s.plane[LATENT ? 0 : 5][place_of(pixel, SIDE)] = start[(long long)sample * PIXELS + pixel];
-    SYNC();
+    float z = LATENT && TID < Z ? start[sample * Z + TID] : 0.0f, grad = 0.0f;
+    position += (long long)sample * (LATENT ? Z : PIXELS), gradients += (long long)sample * (LATENT ? Z : PIXELS);
+    const float* from = start + (long long)sample * PIXELS;
     // Turn 0 stays in place and fetches energy and gradient of the start, so that the passes stand here once.
     for (int t = 0; t <= steps; t++) {
-        float sigma = ANNEAL && t > 1 ? noise / (float)t : noise;
-        float y[ZP], there[ZP], again[ZP], y_grad[ZP], drift[ZP];
+        float sigma = ANNEAL && t > 1 ? noise / (float)t : noise, y = 0.0f, again = 0.0f, squares = 0.0f;
         bool allowed = true;
-        if (LATENT) {
-            for (int i = 0; i < ZP; i++) drift[i] = -rate * grad[i];
-            tangent(z, drift);
-            for (int i = 0; i < ZP; i++) there[i] = drift[i] + (i < Z ? sigma * normal(seed, sample * Z + i, t) : 0.0f);
+        if (LATENT && TID < 32) {
+            float drift = tangent(z, -rate * grad), there = drift;
+            if (TID < Z) there += sigma * normal(seed, sample * Z + TID, t);
             allowed = latent_move(z, there, y, again, low, high);
-            for (int i = 0; i < ZP; i++) y[i] = t > 0 ? y[i] : z[i], there[i] -= drift[i];
-        } else {
-            allowed = propose(s, rate, sigma, seed, (u32)sample * PIXELS, t, low, high);
+            if (t == 0) y = z;
+            if (METROPOLIS) squares = dot(there - drift, there - drift);
+            if (TID < ZP) s.proposal[TID] = y;
         }
-        float y_energy = value_and_grad(s, w, y, y_grad, clip);
-        bool accepted = allowed;
-        if (METROPOLIS) {
-            float squares = 0.0f;
-            if (LATENT) {
-                for (int i = 0; i < ZP; i++) drift[i] = -rate * y_grad[i];
-                tangent(y, drift);
-                for (int i = 0; i < ZP; i++) again[i] -= drift[i], squares += there[i] * there[i] - again[i] * again[i];
-            } else {
-                squares = squares_of(s, rate);
-            }
-            float log_ratio = (energy - y_energy) / temperature + squares / (2.0f * sigma * sigma);
-            accepted = allowed && logf(uniform(seed, sample, t)) < log_ratio;
+        if (LATENT) SYNC();
+        else allowed = propose(s, t > 0 ? position : from, gradients, rate, sigma, seed, (u32)sample * PIXELS, t, low, high);
+        float y_energy = value_and_grad(s, w, clip), y_grad = 0.0f;
+        if (!LATENT && METROPOLIS) squares = t > 0 ? squares_of(s, position, gradients, rate) : 0.0f;
+        if (LATENT && TID < 32) {
+            y_grad = latent_clip(TID < ZP ? s.pulled[TID] : 0.0f, clip);
+            if (METROPOLIS) again -= tangent(y, -rate * y_grad), squares -= dot(again, again);
         }
+        float log_ratio = (energy - y_energy) / temperature + squares / (2.0f * sigma * sigma);
+        bool accepted = allowed && (!METROPOLIS || logf(uniform(seed, sample, t)) < log_ratio);
         if (accepted || t == 0) {
-            energy = y_energy;
-            if (LATENT)
-                for (int i = 0; i < ZP; i++) z[i] = y[i], grad[i] = y_grad[i];
-            else
-                for (int pixel = TID; pixel < PIXELS; pixel += THREADS) {
-                    int place = place_of(pixel, SIDE);
-                    s.plane[LATENT ? 0 : 5][place] = s.plane[0][place];
-                    s.plane[LATENT ? 0 : 6][place] = s.plane[LATENT ? 0 : 4][place];
-                }
+            energy = y_energy, z = y, grad = y_grad;
+            if (!LATENT) keep(s, position, gradients);
         }
-        SYNC();
         if (TID == 0 && t > 0) accepted_steps[((t - 1) * members + member) * n + image] = accepted;
     }
     if (TID == 0) energies[sample] = energy;
-    if (LATENT) {
-        for (int i = 0; i < Z; i++)
-            if (TID == i) position[sample * Z + i] = z[i], gradients[sample * Z + i] = grad[i];
-    } else {
-        for (int pixel = TID; pixel < PIXELS; pixel += THREADS) {
-            int place = place_of(pixel, SIDE);
-            position[(long long)sample * PIXELS + pixel] = s.plane[LATENT ? 0 : 5][place];
-            gradients[(long long)sample * PIXELS + pixel] = s.plane[LATENT ? 0 : 6][place];
-        }
-    }
+    if (LATENT && TID < Z) position[TID] = z, gradients[TID] = grad;
 }

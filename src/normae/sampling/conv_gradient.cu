@@ -17,11 +17,10 @@ KERNEL gradient(const float* x, const float* v_energy, const float* v_latent, fl
         for (int pixel = TID; pixel < PIXELS; pixel += THREADS)
             s.plane[0][place_of(pixel, SIDE)] = x[sample * PIXELS + pixel];
         SYNC();
-        float z[ZP], v_z[ZP], squares, largest;
-        float length = encode(s, w, z);
-        decode<false>(s, w, z, squares, largest);
+        float squares, largest, factor = encode(s, w);
+        decode<false>(s, w, s.latent, factor, squares, largest);
         to.factor = v_energy[sample] * (-2.0f / PIXELS);
-        decode_back<false>(s, w, largest, v_z, &to);
+        decode_back<false>(s, w, largest, &to);
         float* at = vector + WINDOWS;
         for (int pixel = TID; pixel < WINDOWS; pixel += THREADS) {
             int place = place_of(pixel, HALF);
@@ -32,19 +31,23 @@ KERNEL gradient(const float* x, const float* v_energy, const float* v_latent, fl
             at[2 * HP + 2 * ZP + j] = s.vector[j] * to.factor;
             at[3 * HP + 2 * ZP + j] = prelu(s.hidden_d[0][j], s.alpha[6]);
         }
-        for (int i = 0; i < ZP; i++) v_z[i] = v_z[i] * to.factor + (i < Z ? v_latent[sample * Z + i] : 0.0f);
+        if (TID < ZP) s.pulled[TID] = s.pulled[TID] * to.factor + (TID < Z ? v_latent[sample * Z + TID] : 0.0f);
         SYNC();
-        encode_back(s, w, v_z, z, length, &to);
+        encode_back(s, w, factor, &to);
         for (int j = TID; j < HP; j += THREADS) {
             at[j] = s.vector[j];
             at[HP + j] = prelu(s.hidden_e[j], s.alpha[5]);
         }
-        for (int i = 0; i < ZP; i++)
-            if (TID == i) at[2 * HP + i] = v_z[i], at[2 * HP + ZP + i] = z[i];
+        float along = along_latent(s, factor);
+        if (TID < ZP) {
+            at[2 * HP + TID] = (s.pulled[TID] - along * s.latent[TID]) * factor;
+            at[2 * HP + ZP + TID] = s.latent[TID] * factor;
+        }
         SYNC();
     }
     for (int k = 0; k < 11; k++) {
-        float total = block_reduce<false>(s, to.slopes[k]);
+        float total = block_sum(s, to.slopes[k]);
+        SYNC();
         if (TID == 0) *to.slope(k) = total;
     }
 }

@@ -17,18 +17,20 @@
 #define THREADS 512
 #define WARPS (THREADS / 32)
 #define OCTETS (HP / 8)
+#define ROWS (THREADS / OCTETS)  // of a dense matrix at a time, BATCH times before any is waited for
+#define BATCH (OCTETS < 5 ? OCTETS : 5)
 #define PARTS (9 * C * C + C)  // gradients of a convolution and its bias
-#define PLANES (GRADIENT ? 3 : LATENT ? 4 : 7)
+#define NARROW 10              // the number of the first convolution to one channel: those of the tensor cores come first
 
 // Where activations stand among the maps: in turns, or each by itself as long as a gradient needs it.
 #define LARGE_MAPS (GRADIENT ? 3 : 2)
 #define SMALL_MAPS (GRADIENT ? 6 : 2)
-#define INNER_PLANES (GRADIENT ? 3 : 2)
+#define INNER_PLANES (GRADIENT ? 3 : 1)
 enum Large { A1 = 0, U = GRADIENT ? 1 : 0, A8 = GRADIENT ? 2 : 1, G8 = GRADIENT ? 2 : 0, GU = 1, G2 = GRADIENT ? 1 : 0,
              G1 = GRADIENT ? 2 : 1 };
 enum Small { A2 = 0, A3 = 1, A4 = GRADIENT ? 2 : 0, A6 = GRADIENT ? 3 : 0, A7 = GRADIENT ? 4 : 1, G7 = GRADIENT ? 5 : 0,
              G6 = GRADIENT ? 4 : 1, G4 = GRADIENT ? 2 : 0, G3 = GRADIENT ? 5 : 1 };
-enum Inner { A5 = 0, V = 1, A9 = GRADIENT ? 2 : 0 };
+enum Inner { A5 = 0, V = GRADIENT ? 1 : 0, A9 = GRADIENT ? 2 : 0 };
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -39,16 +41,25 @@ struct alignas(16) Octet {
     u32 a, b, c, d;
 };
 
+// A chain sums the rows of a dense layer (`rows`) where its large maps stand, which no one needs at that time. `frag` has
+// the convolutions of eight channels as 8x8 matrices (out, in) for each tap, `fine` the weights of those to one channel
+// as a sum of two halves, `single` those with one channel on one side; the pullback reads the same, turned around.
 struct Shared {
-    alignas(16) u16 large[LARGE_MAPS][ROW * ROW * C];
+    union {
+        alignas(16) u16 large[LARGE_MAPS][ROW * ROW * C];
+        alignas(16) float rows[GRADIENT ? 4 : WARPS * HP];
+    };
+    alignas(16) float part[GRADIENT ? WARPS * PARTS : 4];
     alignas(16) u16 small[SMALL_MAPS][SROW * SROW * C];
-    alignas(16) u32 frag[10][9][32];
-    alignas(16) float single[8][9 * C];
+    alignas(16) u32 frag[5][9][32];
+    alignas(16) float single[4][9 * C];
+    alignas(16) u16 fine[4][9][2][C];
+    alignas(16) float vector[HP], latent[ZP], pulled[ZP], proposal[ZP];
     float bias[9 * C], alpha[16];
-    float plane[PLANES][ROW * ROW];
+    float plane[2][ROW * ROW];
     float inner[INNER_PLANES][SROW * SROW];
-    alignas(16) float part[GRADIENT ? WARPS * PARTS : THREADS * 8];
-    float hidden_e[HP], hidden_d[1 + LATENT][HP], vector[HP], latent[ZP], reduce[WARPS];
+    float residual[GRADIENT ? 1 : PIXELS];
+    float hidden_e[HP], hidden_d[1 + LATENT][HP], reduce[2][WARPS];
     u8 sign1[PIXELS], sign8[1 + LATENT][PIXELS];
     u8 sign2[WINDOWS], sign3[WINDOWS], sign4[WINDOWS], sign5[WINDOWS];
     u8 sign6[1 + LATENT][WINDOWS], sign7[1 + LATENT][WINDOWS], sign9[1 + LATENT][WINDOWS];
@@ -59,7 +70,7 @@ struct Shared {
 #include <emulate.h>
 #else
 #define DEVICE __device__ __forceinline__
-#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, 1)
+#define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, GRADIENT ? 1 : 2)
 #define SYNC() __syncthreads()
 #define TID ((int)threadIdx.x)
 #define BLOCK_X ((int)blockIdx.x)
@@ -78,6 +89,22 @@ DEVICE u16 as_half(float f) {
     u16 h;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
     return h;
+}
+DEVICE u32 both(float a, float b) {
+    u32 two;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(b), "f"(a));
+    return two;
+}
+DEVICE void halves(u32 two, float& a, float& b) {
+    asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(a), "=f"(b) : "r"(two));
+}
+// Of weights that are read once in a long while: not to displace others from the nearest cache.
+DEVICE Octet fetch(const u16* at, bool wanted) {
+    Octet o;
+    asm("{.reg .pred p; setp.ne.s32 p, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"
+        "@p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];}"
+        : "=&r"(o.a), "=&r"(o.b), "=&r"(o.c), "=&r"(o.d) : "l"(at), "r"((int)wanted));
+    return o;
 }
 DEVICE u32 shuffle(u32 v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 DEVICE float shuffle(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
@@ -102,52 +129,115 @@ DEVICE float negative_part(float a, bool positive, float alpha) {
 }
 DEVICE float larger(float a, float b) { return a > b ? a : b; }
 
-// --- tensor cores: the convolution of a map at the 16 pixels of a tile
+// --- tensor cores: the convolution of a map at the 32 pixels of two tiles
+//
+// A thread gets channels 2 q and 2 q + 1 of the pixels g + 8 j of the pair, j = 0 to 3, with g = lane / 4, q = lane % 4;
+// four threads have all of a pixel. Pixels of the second tile are not there (and not to be used) where there is none.
+
+DEVICE bool second_of(int pair, int side) { return side * side / 16 % 2 == 0 || 2 * pair + 1 < side * side / 16; }
 
 #ifdef EMULATE
+DEVICE void load_frag(const Shared&, int, int, u32*) {}
+
+DEVICE float weight_of(const Shared& s, int conv, int tap, int in, int out) {
+    if (conv >= NARROW) return as_float(s.fine[(conv - NARROW) / 2][conv % 2 ? 8 - tap : tap][out % 2][in]);
+    int row = conv % 2 ? in : out, column = conv % 2 ? out : in;
+    return as_float((u16)(s.frag[conv / 2][conv % 2 ? 8 - tap : tap][row * 4 + column / 2] >> 16 * (column % 2)));
+}
+
 template <bool POOLED>
-DEVICE void product(const Shared& s, int conv, const u16* map, const u32*, int tile, int side, int lane, float c[4]) {
-    for (int k = 0; k < 4; k++) {
-        int place = tile_place<POOLED>(tile, lane / 4 + 8 * (k / 2), side), out = 2 * (lane % 4) + k % 2;
+DEVICE void product(const Shared& s, int conv, const u16* map, const u32*, int pair, int side, int lane, float c[8]) {
+    for (int k = 0; k < 8; k++) {
         c[k] = 0.0f;
+        if (k >= 4 && !second_of(pair, side)) continue;
+        int place = tile_place<POOLED>(2 * pair + k / 4, lane / 4 + 8 * (k / 2 % 2), side), out = 2 * (lane % 4) + k % 2;
         for (int tap = 0; tap < 9; tap++)
             for (int in = 0; in < C; in++) {
-                u32 two = s.frag[conv][tap][out * 4 + in / 2];
                 float x = as_float(map[(place + (tap / 3 - 1) * (side + 2) + tap % 3 - 1) * C + in]);
-                c[k] += x * as_float((u16)(two >> 16 * (in % 2)));
+                c[k] += x * weight_of(s, conv, tap, in, out);
             }
     }
 }
 #else
-template <bool POOLED>
-DEVICE void product(const Shared&, int, const u16* map, const u32* frag, int tile, int side, int lane, float c[4]) {
-    int row = side + 2;
-    u32 base = (u32)__cvta_generic_to_shared(map + tile_place<POOLED>(tile, lane % 16, side) * C);
-    c[0] = c[1] = c[2] = c[3] = 0.0f;
+// Matrices as they stand, or transposed and from the last tap to the first.
+DEVICE void load_frag(const Shared& s, int conv, int lane, u32 frag[9]) {
+    if (conv >= NARROW) {
 #pragma unroll
-    for (int pair = 0; pair < 4; pair++) {
-        int tap = 2 * pair + (lane >= 16);
-        u32 at = base + ((tap / 3 - 1) * row + tap % 3 - 1) * 16, a0, a1, a2, a3;
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(a0), "=r"(a1), "=r"(a2), "=r"(a3) : "r"(at) : "memory");
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                     "{%0,%1,%2,%3};"
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(frag[2 * pair]), "r"(frag[2 * pair + 1]));
+        for (int tap = 0; tap < 9; tap++) {
+            const u16* at = s.fine[(conv - NARROW) / 2][conv % 2 ? 8 - tap : tap][lane / 4 % 2];
+            frag[tap] = *reinterpret_cast<const u32*>(at + 2 * (lane % 4));
+        }
+        return;
     }
-    u32 at = base + (row + 1) * 16, a0, a1;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(a0), "=r"(a1) : "r"(at) : "memory");
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(frag[8]));
+    u32 at = (u32)__cvta_generic_to_shared(s.frag[conv / 2]);
+    if (conv % 2 == 0) {
+        for (int k = 0; k < 2; k++)
+            asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                         : "=r"(frag[4 * k]), "=r"(frag[4 * k + 1]), "=r"(frag[4 * k + 2]), "=r"(frag[4 * k + 3])
+                         : "r"(at + 512 * k + 16 * lane) : "memory");
+        asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
+                     : "=r"(frag[8]) : "r"(at + 1024 + 16 * (lane % 8)) : "memory");
+    } else {
+        for (int k = 0; k < 2; k++)
+            asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                         : "=r"(frag[4 * k + 3]), "=r"(frag[4 * k + 2]), "=r"(frag[4 * k + 1]), "=r"(frag[4 * k])
+                         : "r"(at + 640 - 512 * k + 16 * lane) : "memory");
+        asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
+                     : "=r"(frag[8]) : "r"(at + 16 * (lane % 8)) : "memory");
+    }
+}
+
+DEVICE void multiply(float c[4], const u32 a[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <bool POOLED>
+DEVICE void product(const Shared&, int, const u16* map, const u32* frag, int pair, int side, int lane, float c[8]) {
+    int row = side + 2;
+    u32 base[2];
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        int tile = k && !second_of(pair, side) ? 2 * pair : 2 * pair + k;
+        base[k] = (u32)__cvta_generic_to_shared(map + tile_place<POOLED>(tile, lane % 16, side) * C);
+        c[4 * k] = c[4 * k + 1] = c[4 * k + 2] = c[4 * k + 3] = 0.0f;
+    }
+#pragma unroll
+    for (int two = 0; two < 4; two++) {
+        int tap = 2 * two + (lane >= 16), shift = ((tap / 3 - 1) * row + tap % 3 - 1) * 16;
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            u32 a[4];
+            asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                         : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]) : "r"(base[k] + shift) : "memory");
+            multiply(c + 4 * k, a, frag[2 * two], frag[2 * two + 1]);
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        u32 at = base[k] + (row + 1) * 16, a0, a1;
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
+                     : "=r"(a0), "=r"(a1) : "r"(at) : "memory");
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+            : "+f"(c[4 * k]), "+f"(c[4 * k + 1]), "+f"(c[4 * k + 2]), "+f"(c[4 * k + 3]) : "r"(a0), "r"(a1), "r"(frag[8]));
+    }
 }
 #endif
 
-DEVICE void load_frag(const Shared& s, int conv, int lane, u32 frag[9]) {
-#pragma unroll
-    for (int tap = 0; tap < 9; tap++) frag[tap] = s.frag[conv][tap][lane];
+// Give each pair of tiles of the convolution to the warp that has it.
+template <bool POOLED, class Give> DEVICE void convolve(Shared& s, const u16* src, int conv, int side, Give give) {
+    int lane = TID % 32;
+    u32 frag[9];
+    load_frag(s, conv, lane, frag);
+#pragma unroll 1
+    for (int pair = TID / 32; pair < (side * side / 16 + 1) / 2; pair += WARPS) {
+        float c[8];
+        product<POOLED>(s, conv, src, frag, pair, side, lane, c);
+        give(pair, c);
+    }
 }
 
-DEVICE u32 both(float a, float b) { return (u32)as_half(a) | ((u32)as_half(b) << 16); }
 DEVICE void put(u16* map, int place, int channel, u32 two) { *reinterpret_cast<u32*>(map + place * C + channel) = two; }
 
 // What two channels give to the gradient of the slope: v before the nonlinearity's derivative times min(h, 0).
@@ -157,7 +247,6 @@ DEVICE float slope_part(const u16* behind, int place, int channel, u32 bits, flo
     return v0 * h0 + v1 * negative_part(as_float((u16)(two >> 16)), bits >> 1 & 1, alpha);
 }
 
-// A thread has channels 2 q and 2 q + 1 of the pixels lane / 4 and lane / 4 + 8; four threads have all of a pixel.
 DEVICE u32 quad_or(u32 v) {
     v |= shuffle(v, 1);
     return v | shuffle(v, 2);
@@ -165,126 +254,136 @@ DEVICE u32 quad_or(u32 v) {
 
 // A convolution and its nonlinearity.
 DEVICE void forward(Shared& s, const u16* src, u16* dst, u8* sign, int conv, const float* bias, float alpha, int side) {
-    int lane = TID % 32, g = lane / 4, q = lane % 4;
-    u32 frag[9];
-    load_frag(s, conv, lane, frag);
+    int g = TID % 32 / 4, q = TID % 4;
     float b0 = bias[2 * q], b1 = bias[2 * q + 1];
-    for (int tile = TID / 32; tile < side * side / 16; tile += WARPS) {
-        float c[4];
-        product<false>(s, conv, src, frag, tile, side, lane, c);
-        float h[4] = {c[0] + b0, c[1] + b1, c[2] + b0, c[3] + b1};
+    convolve<false>(s, src, conv, side, [&](int pair, const float c[8]) {
         u32 bits = 0;
-        for (int k = 0; k < 4; k++) {
-            h[k] = as_float(as_half(h[k]));
-            bits |= (u32)(h[k] > 0.0f) << (8 * (k / 2) + 2 * q + k % 2);
-            h[k] = prelu(h[k], alpha);
+        bool second = second_of(pair, side);
+        for (int j = 0; j < 4; j++) {
+            float h0, h1;
+            halves(both(c[2 * j] + b0, c[2 * j + 1] + b1), h0, h1);
+            bits |= (h0 > 0.0f ? 1u << 8 * j : 0u) | (h1 > 0.0f ? 2u << 8 * j : 0u);
+            int place = place_of(pair * 32 + 8 * j + g, side);
+            if (j < 2 || second) put(dst, place, 2 * q, both(prelu(h0, alpha), prelu(h1, alpha)));
         }
-        int pixel = tile * 16 + g;
-        put(dst, place_of(pixel, side), 2 * q, both(h[0], h[1]));
-        put(dst, place_of(pixel + 8, side), 2 * q, both(h[2], h[3]));
-        bits = quad_or(bits);
-        if (q == 0) sign[pixel] = (u8)bits, sign[pixel + 8] = (u8)(bits >> 8);
-    }
+        bits = quad_or(bits << 2 * q);
+        if (q < 2 || second) sign[pair * 32 + 8 * q + g] = (u8)(bits >> 8 * q);
+    });
     SYNC();
 }
 
-// A convolution, its nonlinearity, and the largest value of each window, the first of equals.
+// A convolution, its nonlinearity, and the largest value of each window, the first of equals. Threads g and g ^ 4 have
+// two pixels each of the same windows, one of either tile; each of them takes one window.
 DEVICE void forward_pooled(Shared& s, const u16* src, u16* dst, int conv, const float* bias, float alpha) {
-    int lane = TID % 32, g = lane / 4, q = lane % 4;
-    u32 frag[9];
-    load_frag(s, conv, lane, frag);
-    for (int tile = TID / 32; tile < PIXELS / 16; tile += WARPS) {
-        float c[4];
-        product<true>(s, conv, src, frag, tile, SIDE, lane, c);
-        u32 bits = 0, two[2];
+    int g = TID % 32 / 4, q = TID % 4;
+    float b0 = bias[2 * q], b1 = bias[2 * q + 1];
+    convolve<true>(s, src, conv, SIDE, [&](int pair, const float c[8]) {
+        u32 value[2], which[2];
         for (int k = 0; k < 2; k++) {
-            float b = bias[2 * q + k];
-            float h = as_float(as_half(c[k] + b)), later = as_float(as_half(c[2 + k] + b));
-            u32 which = g / 4;
-            if (prelu(later, alpha) > prelu(h, alpha)) h = later, which += 2;
-            float other = shuffle(h, 16);
-            u32 theirs = shuffle(which, 16);
-            float mine = prelu(h, alpha), yours = prelu(other, alpha);
-            if (yours > mine || (yours == mine && theirs < which)) h = other, which = theirs;
-            bits |= which << (2 * (2 * q + k));
-            bits |= (u32)(h > 0.0f) << (16 + 2 * q + k);
-            two[k] = as_half(prelu(h, alpha));
+            float h0, h1, later0, later1;
+            halves(both(c[4 * k] + b0, c[4 * k + 1] + b1), h0, h1);
+            halves(both(c[4 * k + 2] + b0, c[4 * k + 3] + b1), later0, later1);
+            which[k] = g / 4 * 5;
+            if (prelu(later0, alpha) > prelu(h0, alpha)) h0 = later0, which[k] += 2;
+            if (prelu(later1, alpha) > prelu(h1, alpha)) h1 = later1, which[k] += 8;
+            value[k] = both(h0, h1);
+        }
+        bool first = g < 4;
+        u32 mine = first ? value[0] : value[1], at = first ? which[0] : which[1];
+        u32 yours = shuffle(first ? value[1] : value[0], 16), there = shuffle(first ? which[1] : which[0], 16);
+        u32 bits = 0;
+        float h[2], other[2];
+        halves(mine, h[0], h[1]);
+        halves(yours, other[0], other[1]);
+        for (int k = 0; k < 2; k++) {
+            float a = prelu(h[k], alpha), b = prelu(other[k], alpha);
+            u32 here = at >> 2 * k & 3, also = there >> 2 * k & 3;
+            if (b > a || (b == a && also < here)) h[k] = other[k], here = also, a = b;
+            bits |= here << 2 * (2 * q + k);
+            bits |= h[k] > 0.0f ? 0x10000u << (2 * q + k) : 0u;
+            h[k] = a;
         }
         bits = quad_or(bits);
-        int window = tile * 4 + g % 4;
-        if (g < 4) put(dst, place_of(window, HALF), 2 * q, two[0] | (two[1] << 16));
-        if (g < 4 && q == 0) s.choice[window] = (u16)bits, s.sign2[window] = (u8)(bits >> 16);
-    }
+        int window = pair * 8 + g;
+        put(dst, place_of(window, HALF), 2 * q, both(h[0], h[1]));
+        if (q == 0) s.choice[window] = (u16)bits, s.sign2[window] = (u8)(bits >> 16);
+    });
     SYNC();
 }
 
 // Pull back through a convolution, and through the nonlinearity before it where there is a sign. With the activations
 // behind that nonlinearity (GRADIENT), a thread's part of its slope's gradient is returned.
 DEVICE float back(Shared& s, const u16* src, u16* dst, const u8* sign, const u16* behind, int conv, float alpha, int side) {
-    int lane = TID % 32, g = lane / 4, q = lane % 4;
-    u32 frag[9];
-    load_frag(s, conv, lane, frag);
+    int g = TID % 32 / 4, q = TID % 4;
     float slope = 0.0f;
-    for (int tile = TID / 32; tile < side * side / 16; tile += WARPS) {
-        float c[4];
-        product<false>(s, conv, src, frag, tile, side, lane, c);
-        for (int k = 0; k < 2; k++) {
-            int pixel = tile * 16 + g + 8 * k, place = place_of(pixel, side);
+    convolve<false>(s, src, conv, side, [&](int pair, const float c[8]) {
+        bool second = second_of(pair, side);
+        for (int j = 0; j < 4; j++) {
+            if (j >= 2 && !second) continue;
+            int pixel = pair * 32 + 8 * j + g, place = place_of(pixel, side);
             u32 bits = sign ? (u32)sign[pixel] >> (2 * q) : 3u;
-            if (GRADIENT && behind) slope += slope_part(behind, place, 2 * q, bits, c[2 * k], c[2 * k + 1], alpha);
-            float v0 = c[2 * k] * (bits & 1 ? 1.0f : alpha), v1 = c[2 * k + 1] * (bits & 2 ? 1.0f : alpha);
+            if (GRADIENT && behind) slope += slope_part(behind, place, 2 * q, bits, c[2 * j], c[2 * j + 1], alpha);
+            float v0 = c[2 * j] * (bits & 1 ? 1.0f : alpha), v1 = c[2 * j + 1] * (bits & 2 ? 1.0f : alpha);
             put(dst, place, 2 * q, both(v0, v1));
         }
-    }
+    });
     SYNC();
     return slope;
 }
 
 // The same through the small image's first convolution, the pooling and the nonlinearity before it.
 DEVICE float back_pooled(Shared& s, const u16* src, u16* dst, const u16* behind, int conv, float alpha) {
-    int lane = TID % 32, g = lane / 4, q = lane % 4;
-    u32 frag[9];
-    load_frag(s, conv, lane, frag);
+    int g = TID % 32 / 4, q = TID % 4;
     float slope = 0.0f;
-    for (int tile = TID / 32; tile < WINDOWS / 16; tile += WARPS) {
-        float c[4];
-        product<false>(s, conv, src, frag, tile, HALF, lane, c);
-        for (int k = 0; k < 2; k++) {
-            int window = tile * 16 + g + 8 * k, corner = corner_of(window);
+    convolve<false>(s, src, conv, HALF, [&](int pair, const float c[8]) {
+        bool second = second_of(pair, HALF);
+        for (int j = 0; j < 4; j++) {
+            if (j >= 2 && !second) continue;
+            int window = pair * 32 + 8 * j + g, corner = corner_of(window);
             u32 bits = (u32)s.sign2[window] >> (2 * q), choice = (u32)s.choice[window] >> (4 * q);
             if (GRADIENT)
-                slope += slope_part(behind, place_of(window, HALF), 2 * q, bits, c[2 * k], c[2 * k + 1], alpha);
-            u32 v0 = as_half(c[2 * k] * (bits & 1 ? 1.0f : alpha)), v1 = as_half(c[2 * k + 1] * (bits & 2 ? 1.0f : alpha));
+                slope += slope_part(behind, place_of(window, HALF), 2 * q, bits, c[2 * j], c[2 * j + 1], alpha);
+            u32 two = both(c[2 * j] * (bits & 1 ? 1.0f : alpha), c[2 * j + 1] * (bits & 2 ? 1.0f : alpha));
             for (u32 sub = 0; sub < 4; sub++) {
-                u32 two = ((choice & 3) == sub ? v0 : 0u) | ((choice >> 2 & 3) == sub ? v1 << 16 : 0u);
-                put(dst, corner + (int)(sub / 2) * ROW + (int)(sub % 2), 2 * q, two);
+                u32 mask = ((choice & 3) == sub ? 0xffffu : 0u) | ((choice >> 2 & 3) == sub ? 0xffff0000u : 0u);
+                put(dst, corner + (int)(sub / 2) * ROW + (int)(sub % 2), 2 * q, two & mask);
             }
         }
-    }
+    });
     SYNC();
     return slope;
 }
 
+// A convolution to one channel, `give`n for each pixel to one thread. Its weights are sums of two halves, which are the
+// even and the odd channels of the product, so that four threads have the same numbers and each takes another pixel.
+template <class Give> DEVICE void narrow(Shared& s, const u16* map, int conv, int side, Give give) {
+    int g = TID % 32 / 4, q = TID % 4;
+    convolve<false>(s, map, NARROW + conv, side, [&](int pair, const float c[8]) {
+        float low = q % 2 ? c[2] + c[3] : c[0] + c[1], high = q % 2 ? c[6] + c[7] : c[4] + c[5];
+        int pixel = pair * 32 + 8 * q + g;
+        if (q < 2 || second_of(pair, side)) give(pixel, place_of(pixel, side), q < 2 ? low : high);
+    });
+}
+
 // --- convolutions with one channel on one side, and upsampling: a thread has all channels of a pixel
 
-DEVICE void unpack(const u16* at, float x[C]) {
-    Octet o = *reinterpret_cast<const Octet*>(at);
-    u32 words[4] = {o.a, o.b, o.c, o.d};
-    for (int k = 0; k < 4; k++) x[2 * k] = as_float((u16)words[k]), x[2 * k + 1] = as_float((u16)(words[k] >> 16));
+DEVICE void unpack(const Octet& o, float x[C]) {
+    halves(o.a, x[0], x[1]), halves(o.b, x[2], x[3]), halves(o.c, x[4], x[5]), halves(o.d, x[6], x[7]);
 }
+DEVICE void unpack(const u16* at, float x[C]) { unpack(*reinterpret_cast<const Octet*>(at), x); }
 
 DEVICE void pack(u16* at, const float x[C]) {
     Octet o = {both(x[0], x[1]), both(x[2], x[3]), both(x[4], x[5]), both(x[6], x[7])};
     *reinterpret_cast<Octet*>(at) = o;
 }
 
-DEVICE void widened(const float* plane, const float* w, int place, int row, float acc[C]) {
+template <bool FLIP> DEVICE void widened(const float* plane, const float* w, int place, int row, float acc[C]) {
     for (int c = 0; c < C; c++) acc[c] = 0.0f;
 #pragma unroll
     for (int tap = 0; tap < 9; tap++) {
         float x = plane[place + (tap / 3 - 1) * row + tap % 3 - 1];
 #pragma unroll
-        for (int c = 0; c < C; c++) acc[c] += x * w[tap * C + c];
+        for (int c = 0; c < C; c++) acc[c] += x * w[(FLIP ? 8 - tap : tap) * C + c];
     }
 }
 
@@ -292,12 +391,12 @@ DEVICE void widen(const float* plane, u16* dst, u8* sign, const float* w, const 
     for (int pixel = TID; pixel < side * side; pixel += THREADS) {
         int place = place_of(pixel, side);
         float h[C];
-        widened(plane, w, place, side + 2, h);
+        widened<false>(plane, w, place, side + 2, h);
         u32 bits = 0;
-        for (int c = 0; c < C; c++) {
-            h[c] = as_float(as_half(h[c] + bias[c]));
-            bits |= (u32)(h[c] > 0.0f) << c;
-            h[c] = prelu(h[c], alpha);
+        for (int c = 0; c < C; c += 2) {
+            halves(both(h[c] + bias[c], h[c + 1] + bias[c + 1]), h[c], h[c + 1]);
+            bits |= (h[c] > 0.0f ? 1u << c : 0u) | (h[c + 1] > 0.0f ? 2u << c : 0u);
+            h[c] = prelu(h[c], alpha), h[c + 1] = prelu(h[c + 1], alpha);
         }
         sign[pixel] = (u8)bits;
         pack(dst + place * C, h);
@@ -311,7 +410,7 @@ DEVICE float widen_back(const float* plane, float scale, u16* dst, const u8* sig
     for (int pixel = TID; pixel < side * side; pixel += THREADS) {
         int place = place_of(pixel, side);
         float v[C], a[C];
-        widened(plane, w, place, side + 2, v);
+        widened<true>(plane, w, place, side + 2, v);
         u32 bits = sign[pixel];
         if (GRADIENT) unpack(dst + place * C, a);
         for (int c = 0; c < C; c++) {
@@ -323,18 +422,6 @@ DEVICE float widen_back(const float* plane, float scale, u16* dst, const u8* sig
     }
     SYNC();
     return slope;
-}
-
-DEVICE float narrow(const u16* map, const float* w, int place, int row) {
-    float total = 0.0f;
-#pragma unroll
-    for (int tap = 0; tap < 9; tap++) {
-        float x[C];
-        unpack(map + (place + (tap / 3 - 1) * row + tap % 3 - 1) * C, x);
-#pragma unroll
-        for (int c = 0; c < C; c++) total += x[c] * w[tap * C + c];
-    }
-    return total;
 }
 
 // Bilinear upsampling by two: 3/4 of the nearest pixel and 1/4 of the next along each axis; edges are repeated.
@@ -396,17 +483,31 @@ DEVICE float warp_sum(float v, int width) {
     return v;
 }
 
-template <bool MAX> DEVICE float block_reduce(Shared& s, float v) {
+// Every thread has the sum and the largest. A barrier must stand between two of these.
+template <bool SUM, bool MOST> DEVICE void block_reduce(Shared& s, float& sum, float& most) {
     for (int m = 16; m > 0; m /= 2) {
-        float other = shuffle(v, m);
-        v = MAX ? larger(v, other) : v + other;
+        if (SUM) sum += shuffle(sum, m);
+        if (MOST) most = larger(most, shuffle(most, m));
     }
-    if (TID % 32 == 0) s.reduce[TID / 32] = v;
+    if (SUM && TID % 32 == 0) s.reduce[0][TID / 32] = sum;
+    if (MOST && TID % 32 == 0) s.reduce[1][TID / 32] = most;
     SYNC();
-    float total = s.reduce[0];
-    for (int k = 1; k < WARPS; k++) total = MAX ? larger(total, s.reduce[k]) : total + s.reduce[k];
-    SYNC();
-    return total;
+    sum = most = 0.0f;
+    for (int k = 0; k < WARPS; k++) {
+        if (SUM) sum += s.reduce[0][k];
+        if (MOST) most = larger(most, s.reduce[1][k]);
+    }
+}
+DEVICE float block_sum(Shared& s, float v) {
+    float unused;
+    block_reduce<true, false>(s, v, unused);
+    return v;
+}
+// Of values that are not negative.
+DEVICE float block_most(Shared& s, float v) {
+    float unused;
+    block_reduce<false, true>(s, unused, v);
+    return v;
 }
 
 // --- gradients of the weights
@@ -452,12 +553,6 @@ DEVICE void outer_plane(const float* plane, float scale, int sense, const u16* m
     }
 }
 #else
-DEVICE void multiply(float c[4], const u32 a[4], u32 b0, u32 b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // The right factor: pixels of a tile by channels of a map; this thread's part of their sum over pixels.
 DEVICE void right_factor(const u16* map, int tile, int side, int lane, u32& b0, u32& b1, float& bias) {
     u32 at = (u32)__cvta_generic_to_shared(map + place_of(tile * 16 + lane % 16, side) * C);
@@ -539,7 +634,7 @@ DEVICE void weight_gradient_plane(Shared& s, const float* plane, float scale, co
     float behind = 0.0f;
     if (FLIP) {
         for (int pixel = TID; pixel < side * side; pixel += THREADS) behind += scale * plane[place_of(pixel, side)];
-        behind = block_reduce<false>(s, behind);
+        behind = block_sum(s, behind);
     }
     SYNC();
     for (int e = TID; e < 10 * C; e += THREADS) {
@@ -554,34 +649,74 @@ DEVICE void weight_gradient_plane(Shared& s, const float* plane, float scale, co
 
 // --- dense layers; the matrix has shape (WINDOWS, HP), of which H columns are not zero
 
-DEVICE void from_rows(Shared& s, const u16* matrix, const float* plane, float* out) {
-    int octet = TID % OCTETS, first = TID / OCTETS;
-    float acc[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
-    for (int pixel = octet * 8 < H ? first : WINDOWS; pixel < WINDOWS; pixel += THREADS / OCTETS) {
-        float x[8], value = plane[place_of(pixel, HALF)];
-        unpack(matrix + pixel * HP + octet * 8, x);
-        for (int k = 0; k < 8; k++) acc[k] += x[k] * value;
+// Zeros around the large maps where `rows` was. They are read behind the next barrier or later.
+DEVICE void clear_border(Shared& s) {
+    Octet nothing = {0, 0, 0, 0};
+    for (int k = TID; k < WARPS * HP / 4 && k < LARGE_MAPS * ROW * ROW; k += THREADS) {
+        int row = k % (ROW * ROW) / ROW, column = k % ROW;
+        if (row == 0 || row == ROW - 1 || column == 0 || column == ROW - 1)
+            reinterpret_cast<Octet*>(s.large)[k] = nothing;
     }
-    for (int k = 0; k < 8; k++) s.part[first * HP + octet * 8 + k] = acc[k];
+}
+
+// A row for each pixel of the plane times its value; `give` the sums to the threads that have them.
+template <class Give> DEVICE void from_rows(Shared& s, const u16* matrix, const float* plane, Give give) {
+    int octet = TID % OCTETS, first = TID / OCTETS;
+    float* part = GRADIENT ? s.part : s.rows;
+    float acc[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 1
+    for (int base = first; base < WINDOWS; base += ROWS * BATCH) {
+        Octet o[BATCH];
+        float x[8];
+#pragma unroll
+        for (int b = 0; b < BATCH; b++)
+            o[b] = fetch(matrix + (base + b * ROWS) * HP + octet * 8, octet * 8 < H && base + b * ROWS < WINDOWS);
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            float value = base + b * ROWS < WINDOWS ? plane[place_of(base + b * ROWS, HALF)] : 0.0f;
+            unpack(o[b], x);
+            for (int k = 0; k < 8; k++) acc[k] += x[k] * value;
+        }
+    }
+    for (int m = OCTETS; m < 32; m *= 2)
+        for (int k = 0; k < 8; k++) acc[k] += shuffle(acc[k], m);
+    if (TID % 32 < OCTETS)
+        for (int k = 0; k < 8; k++) part[TID / 32 * HP + octet * 8 + k] = acc[k];
     SYNC();
     for (int j = TID; j < HP; j += THREADS) {
         float total = 0.0f;
-        for (int k = 0; k < THREADS / OCTETS; k++) total += s.part[k * HP + j];
-        out[j] = total;
+        for (int k = 0; k < WARPS; k++) total += part[k * HP + j];
+        give(j, total);
     }
     SYNC();
+    if (!GRADIENT) clear_border(s);
 }
 
-// Of the pixel first + TID / OCTETS; every thread of it has the sum.
-DEVICE float to_row(const u16* matrix, const float* hidden, int pixel) {
-    int octet = TID % OCTETS;
-    float total = 0.0f;
-    if (octet * 8 < H && pixel < WINDOWS) {
-        float x[8];
-        unpack(matrix + pixel * HP + octet * 8, x);
-        for (int k = 0; k < 8; k++) total += x[k] * hidden[octet * 8 + k];
+// The product of each pixel's row with a vector, `give`n to one thread.
+template <class Give> DEVICE void to_rows(const u16* matrix, const float* hidden, Give give) {
+    int octet = TID % OCTETS, first = TID / OCTETS;
+    float h[8];
+    for (int k = 0; k < 8; k++) h[k] = hidden[octet * 8 + k];
+#pragma unroll 1
+    for (int base = 0; base < WINDOWS; base += ROWS * BATCH) {
+        Octet o[BATCH];
+        float x[8], mine = 0.0f;
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            int pixel = base + b * ROWS + first;
+            o[b] = fetch(matrix + pixel * HP + octet * 8, octet * 8 < H && pixel < WINDOWS);
+        }
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            unpack(o[b], x);
+            float total = 0.0f, other = 0.0f;
+            for (int k = 0; k < 4; k++) total += x[k] * h[k], other += x[k + 4] * h[k + 4];
+            total = warp_sum(total + other, OCTETS);
+            if (octet == b) mine = total;
+        }
+        int pixel = base + octet * ROWS + first;
+        if (octet < BATCH && pixel < WINDOWS) give(pixel, mine);
     }
-    return warp_sum(total, OCTETS);
 }
 
 // Weights of a model in packed order (conv_packing): in half precision, and in float32.
@@ -597,162 +732,147 @@ struct Weights {
 
 // --- the network
 
-// From plane 0 to the latent point (in s.latent, before the projection) and s.hidden_e.
-DEVICE float encode(Shared& s, const Weights& w, float z[ZP]) {
+// Of the output, by what goes into its nonlinearity.
+DEVICE float derivative_of(float out) { return SIGMOID ? out * (1.0f - out) : 1.0f; }
+
+// A dense layer to the latent space; the length by which a point is divided (SPHERE) is that of all of its values.
+DEVICE void to_latent(Shared& s, const float* thin, const float* bias, float* out) {
+    for (int i = TID / 32; i < ZP; i += WARPS) {
+        float total = 0.0f;
+        for (int j = TID % 32; j < HP; j += 32) total += thin[i * HP + j] * s.vector[j];
+        total = warp_sum(total, 32);
+        if (TID % 32 == 0) out[i] = total + (bias ? bias[i] : 0.0f);
+    }
+    SYNC();
+}
+
+// From plane 0 to s.latent and s.hidden_e; the latent point is s.latent times the returned factor.
+DEVICE float encode(Shared& s, const Weights& w) {
     widen(s.plane[0], s.large[A1], s.sign1, s.single[0], s.bias, s.alpha[0], SIDE);
     forward_pooled(s, s.large[A1], s.small[A2], 0, s.bias + C, s.alpha[1]);
     forward(s, s.small[A2], s.small[A3], s.sign3, 2, s.bias + 2 * C, s.alpha[2], HALF);
     forward(s, s.small[A3], s.small[A4], s.sign4, 4, s.bias + 3 * C, s.alpha[3], HALF);
-    for (int pixel = TID; pixel < WINDOWS; pixel += THREADS) {
-        int place = place_of(pixel, HALF);
-        float h = narrow(s.small[A4], s.single[2], place, SROW) + s.bias[4 * C];
+    narrow(s, s.small[A4], 2, HALF, [&](int pixel, int place, float h) {
+        h += s.bias[4 * C];
         s.sign5[pixel] = h > 0.0f;
         s.inner[A5][place] = prelu(h, s.alpha[4]);
-    }
+    });
     SYNC();
-    from_rows(s, w.dense(0), s.inner[A5], s.vector);
-    for (int j = TID; j < HP; j += THREADS) {
-        float h = s.vector[j] + w.bias_hidden(0)[j];
+    from_rows(s, w.dense(0), s.inner[A5], [&](int j, float h) {
+        h += w.bias_hidden(0)[j];
         s.hidden_e[j] = h;
         s.vector[j] = prelu(h, s.alpha[5]);
-    }
-    SYNC();
-    for (int i = TID / 32; i < ZP; i += WARPS) {
-        float total = 0.0f;
-        for (int j = TID % 32; j < HP; j += 32) total += w.thin(0)[i * HP + j] * s.vector[j];
-        total = warp_sum(total, 32);
-        if (TID % 32 == 0) s.latent[i] = total + w.bias_latent()[i];
-    }
-    SYNC();
-    float length = 1.0f, square = 0.0f;
+    });
+    to_latent(s, w.thin(0), w.bias_latent(), s.latent);
+    float square = 0.0f;
     for (int i = 0; i < ZP; i++) square += s.latent[i] * s.latent[i];
-    if (SPHERE) length = sqrtf(square);
-    for (int i = 0; i < ZP; i++) z[i] = SPHERE ? s.latent[i] / larger(length, 1e-30f) : s.latent[i];
-    SYNC();
-    return length;
+    return SPHERE ? 1.0f / larger(sqrtf(square), 1e-30f) : 1.0f;
 }
 
-// From z: the output to plane 0 and its derivative to plane 3 (FIRST); or the residual to plane 1 and v to plane 2.
-// The sum of squared residuals and the largest abs(v) are returned.
-template <bool FIRST> DEVICE void decode(Shared& s, const Weights& w, const float z[ZP], float& squares, float& largest) {
-    float* hidden = s.hidden_d[FIRST];
+// From `factor` times z: the output to plane 0 (FIRST); or s.residual, and v to plane 1. The sum of squared residuals and
+// the largest abs(v) are returned.
+template <bool FIRST>
+DEVICE void decode(Shared& s, const Weights& w, const float* z, float factor, float& squares, float& largest) {
     for (int j = TID; j < HP; j += THREADS) {
-        float h = w.bias_hidden(1)[j];
+        float h = 0.0f;
         for (int i = 0; i < ZP; i++) h += w.thin(1)[i * HP + j] * z[i];
-        hidden[j] = h;
+        h = h * factor + w.bias_hidden(1)[j];
+        s.hidden_d[FIRST][j] = h;
         s.vector[j] = prelu(h, s.alpha[6]);
     }
     SYNC();
-    for (int first = 0; first < WINDOWS; first += THREADS / OCTETS) {
-        int pixel = first + TID / OCTETS;
-        float h = to_row(w.dense(1), s.vector, pixel);
-        if (TID % OCTETS == 0 && pixel < WINDOWS) {
-            h += w.bias_small()[pixel];
-            s.sign9[FIRST][pixel] = h > 0.0f;
-            s.inner[A9][place_of(pixel, HALF)] = prelu(h, s.alpha[7]);
-        }
-    }
+    to_rows(w.dense(1), s.vector, [&](int pixel, float h) {
+        h += w.bias_small()[pixel];
+        s.sign9[FIRST][pixel] = h > 0.0f;
+        s.inner[A9][place_of(pixel, HALF)] = prelu(h, s.alpha[7]);
+    });
     SYNC();
-    widen(s.inner[A9], s.small[A6], s.sign6[FIRST], s.single[4], s.bias + 5 * C, s.alpha[8], HALF);
+    widen(s.inner[A9], s.small[A6], s.sign6[FIRST], s.single[2], s.bias + 5 * C, s.alpha[8], HALF);
     forward(s, s.small[A6], s.small[A7], s.sign7[FIRST], 6, s.bias + 6 * C, s.alpha[9], HALF);
     spread(s.small[A7], s.large[U]);
     forward(s, s.large[U], s.large[A8], s.sign8[FIRST], 8, s.bias + 7 * C, s.alpha[10], SIDE);
     float total = 0.0f, most = 0.0f;
-    for (int pixel = TID; pixel < PIXELS; pixel += THREADS) {
-        int place = place_of(pixel, SIDE);
-        float out = narrow(s.large[A8], s.single[6], place, ROW) + s.bias[8 * C], derivative = 1.0f;
-        if (SIGMOID) out = 1.0f / (1.0f + expf(-out)), derivative = out * (1.0f - out);
+    narrow(s, s.large[A8], 6, SIDE, [&](int pixel, int place, float out) {
+        out += s.bias[8 * C];
+        if (SIGMOID) out = 1.0f / (1.0f + expf(-out));
         if (FIRST) {
             s.plane[0][place] = out;
-            if (LATENT) s.plane[3][place] = derivative;
         } else {
-            float residual = s.plane[0][place] - out, v = residual * derivative;
+            float residual = s.plane[0][place] - out, v = residual * derivative_of(out);
             total += residual * residual;
             most = larger(most, fabsf(v));
-            s.plane[1][place] = residual;
-            s.plane[2][place] = v;
+            if (!GRADIENT) s.residual[pixel] = residual;
+            s.plane[1][place] = v;
         }
-    }
-    SYNC();
-    squares = largest = 0.0f;
-    if (!FIRST) squares = block_reduce<false>(s, total), largest = block_reduce<true>(s, most);
+    });
+    if (FIRST) SYNC();
+    else block_reduce<true, true>(s, total, most), squares = total, largest = most;
 }
 
-// Pull plane 2 back through the decoder, to v at z. Halves hold `scale` times the vectors, which are of order one.
-// Behind it s.vector is v at the hidden vector's input, and inner plane V that at the decoder's small plane.
-template <bool FIRST> DEVICE void decode_back(Shared& s, const Weights& w, float largest, float v_z[ZP], Gather* to) {
+// Pull plane 1 back through the decoder, to v at z in s.pulled. Halves hold `scale` times the vectors, which are of order
+// one. Behind it s.vector is v at the hidden vector's input, and inner plane V that at the decoder's small plane.
+template <bool FIRST> DEVICE void decode_back(Shared& s, const Weights& w, float largest, Gather* to) {
     float scale = 16.0f / larger(largest, 1e-30f), slope[5] = {}, f = 0.0f;
     if (GRADIENT) {
         f = to->factor / scale;
-        weight_gradient_plane<true>(s, s.plane[2], scale, s.large[A8], f, to->single(3), to->bias(8), SIDE);
+        weight_gradient_plane<true>(s, s.plane[1], scale, s.large[A8], f, to->single(3), to->bias(8), SIDE);
     }
-    slope[4] = widen_back(s.plane[2], scale, s.large[G8], s.sign8[FIRST], s.single[7], s.alpha[10], SIDE);
+    slope[4] = widen_back(s.plane[1], scale, s.large[G8], s.sign8[FIRST], s.single[3], s.alpha[10], SIDE);
     if (GRADIENT) weight_gradient(s, s.large[U], s.large[G8], f, to->mixing(4), to->bias(7), SIDE);
     back(s, s.large[G8], s.large[GU], 0, 0, 9, 1.0f, SIDE);
     slope[3] = spread_back(s.large[GU], s.small[G7], s.sign7[FIRST], s.small[A7], s.alpha[9]);
     if (GRADIENT) weight_gradient(s, s.small[A6], s.small[G7], f, to->mixing(3), to->bias(6), HALF);
     slope[2] = back(s, s.small[G7], s.small[G6], s.sign6[FIRST], s.small[A6], 7, s.alpha[8], HALF);
     if (GRADIENT) weight_gradient_plane<false>(s, s.inner[A9], 1.0f, s.small[G6], f, to->single(2), to->bias(5), HALF);
-    for (int pixel = TID; pixel < WINDOWS; pixel += THREADS) {
-        int place = place_of(pixel, HALF);
-        float pulled = narrow(s.small[G6], s.single[5], place, SROW) / scale;
+    float inverse = 1.0f / scale;
+    narrow(s, s.small[G6], 5, HALF, [&](int pixel, int place, float pulled) {
+        pulled *= inverse;
         bool positive = s.sign9[FIRST][pixel];
         if (GRADIENT) slope[1] += pulled * negative_part(s.inner[A9][place], positive, s.alpha[7]);
         s.inner[V][place] = pulled * (positive ? 1.0f : s.alpha[7]);
-    }
+    });
     SYNC();
-    from_rows(s, w.dense(1), s.inner[V], s.vector);
-    for (int j = TID; j < HP; j += THREADS) {
-        float h = s.hidden_d[FIRST][j], pulled = s.vector[j];
+    from_rows(s, w.dense(1), s.inner[V], [&](int j, float pulled) {
+        float h = s.hidden_d[FIRST][j];
         if (GRADIENT) slope[0] += pulled * (h > 0.0f ? 0.0f : h);
         s.vector[j] = pulled * (h > 0.0f ? 1.0f : s.alpha[6]);
-    }
-    SYNC();
-    for (int i = TID / 32; i < ZP; i += WARPS) {
-        float total = 0.0f;
-        for (int j = TID % 32; j < HP; j += 32) total += w.thin(1)[i * HP + j] * s.vector[j];
-        total = warp_sum(total, 32);
-        if (TID % 32 == 0) s.latent[i] = total;
-    }
-    SYNC();
-    for (int i = 0; i < ZP; i++) v_z[i] = s.latent[i];
+    });
+    to_latent(s, w.thin(1), 0, s.pulled);
     if (GRADIENT)
         for (int k = 0; k < 5; k++) to->slopes[6 + k] += slope[k] * (k < 2 ? to->factor : f);
-    SYNC();
 }
 
-// Pull v at z back to the first convolution's output, map G1; the scale that it has there. v_z becomes v before the
-// projection to the sphere, and s.vector is v at the hidden vector's input.
-DEVICE float encode_back(Shared& s, const Weights& w, float v_z[ZP], const float z[ZP], float length, Gather* to) {
-    if (SPHERE) {
-        float along = 0.0f;
-        for (int i = 0; i < ZP; i++) along += z[i] * v_z[i];
-        for (int i = 0; i < ZP; i++) v_z[i] = (v_z[i] - z[i] * along) / larger(length, 1e-30f);
-    }
-    float slope[6] = {};
+// v before the projection to the sphere is s.pulled less this times s.latent, times the encoder's factor.
+DEVICE float along_latent(const Shared& s, float factor) {
+    float along = 0.0f;
+    for (int i = 0; SPHERE && i < ZP; i++) along += s.latent[i] * s.pulled[i];
+    return along * factor * factor;
+}
+
+// Pull v at z (s.pulled) back to the first convolution's output, map G1; the scale that it has there. `factor` is the
+// encoder's. Behind it s.vector is v at the hidden vector's input.
+DEVICE float encode_back(Shared& s, const Weights& w, float factor, Gather* to) {
+    float slope[6] = {}, along = along_latent(s, factor);
     for (int j = TID; j < HP; j += THREADS) {
         float pulled = 0.0f, h = s.hidden_e[j];
-        for (int i = 0; i < ZP; i++) pulled += w.thin(0)[i * HP + j] * v_z[i];
+        for (int i = 0; i < ZP; i++) pulled += w.thin(0)[i * HP + j] * (s.pulled[i] - along * s.latent[i]);
+        pulled *= factor;
         if (GRADIENT) slope[5] += pulled * (h > 0.0f ? 0.0f : h);
         s.vector[j] = pulled * (h > 0.0f ? 1.0f : s.alpha[5]);
     }
     SYNC();
     float most = 0.0f;
-    for (int first = 0; first < WINDOWS; first += THREADS / OCTETS) {
-        int pixel = first + TID / OCTETS;
-        float row = to_row(w.dense(0), s.vector, pixel);
-        if (TID % OCTETS == 0 && pixel < WINDOWS) {
-            int place = place_of(pixel, HALF);
-            bool positive = s.sign5[pixel];
-            if (GRADIENT) slope[4] += row * negative_part(s.inner[A5][place], positive, s.alpha[4]);
-            row *= positive ? 1.0f : s.alpha[4];
-            most = larger(most, fabsf(row));
-            s.inner[V][place] = row;
-        }
-    }
-    float scale = 16.0f / larger(block_reduce<true>(s, most), 1e-30f), f = 1.0f / scale;
+    to_rows(w.dense(0), s.vector, [&](int pixel, float row) {
+        int place = place_of(pixel, HALF);
+        bool positive = s.sign5[pixel];
+        if (GRADIENT) slope[4] += row * negative_part(s.inner[A5][place], positive, s.alpha[4]);
+        row *= positive ? 1.0f : s.alpha[4];
+        most = larger(most, fabsf(row));
+        s.inner[V][place] = row;
+    });
+    float scale = 16.0f / larger(block_most(s, most), 1e-30f), f = 1.0f / scale;
     if (GRADIENT) weight_gradient_plane<true>(s, s.inner[V], scale, s.small[A4], f, to->single(1), to->bias(4), HALF);
-    slope[3] = widen_back(s.inner[V], scale, s.small[G4], s.sign4, s.single[3], s.alpha[3], HALF);
+    slope[3] = widen_back(s.inner[V], scale, s.small[G4], s.sign4, s.single[1], s.alpha[3], HALF);
     if (GRADIENT) weight_gradient(s, s.small[A3], s.small[G4], f, to->mixing(2), to->bias(3), HALF);
     slope[2] = back(s, s.small[G4], s.small[G3], s.sign3, s.small[A3], 5, s.alpha[2], HALF);
     if (GRADIENT) weight_gradient(s, s.small[A2], s.small[G3], f, to->mixing(1), to->bias(2), HALF);
@@ -771,13 +891,18 @@ DEVICE void prepare(Shared& s, const Weights& w) {
     u32* words = reinterpret_cast<u32*>(&s);
     for (int k = TID; k < (int)(sizeof(Shared) / 4); k += THREADS) words[k] = 0;
     SYNC();
-    for (int k = TID; k < 10 * 9 * 32; k += THREADS) {
+    for (int k = TID; k < 5 * 9 * 32; k += THREADS) {
         int conv = k / 288, tap = k / 32 % 9, lane = k % 32;
-        const u16* at = w.half + conv * 12 * C * C + ((tap / 3 * 4 + tap % 3) * C + 2 * (lane % 4)) * C + lane / 4;
+        const u16* at = w.half + conv * 24 * C * C + ((tap / 3 * 4 + tap % 3) * C + 2 * (lane % 4)) * C + lane / 4;
         s.frag[conv][tap][lane] = (u32)at[0] | ((u32)at[C] << 16);
     }
-    for (int k = TID; k < 8 * 9 * C; k += THREADS)
-        s.single[k / (9 * C)][k % (9 * C)] = w.full[120 * C * C + k / (9 * C) * 16 * C + k % (9 * C)];
+    for (int k = TID; k < 4 * 9 * C; k += THREADS) {
+        int conv = k / (9 * C), tap = k / C % 9;
+        float weight = w.full[120 * C * C + conv * 32 * C + k % (9 * C)];
+        s.single[conv][k % (9 * C)] = weight;
+        s.fine[conv][tap][0][k % C] = as_half(weight);
+        s.fine[conv][tap][1][k % C] = as_half(weight - as_float(as_half(weight)));
+    }
     const float* bias = w.thin(2);
     for (int k = TID; k < 9 * C + 16; k += THREADS) (k < 9 * C ? s.bias[k] : s.alpha[k - 9 * C]) = bias[k];
     SYNC();
