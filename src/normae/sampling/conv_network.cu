@@ -72,7 +72,7 @@ struct Shared {
 #define DEVICE __device__ __forceinline__
 #define KERNEL extern "C" __global__ void __launch_bounds__(THREADS, GRADIENT ? 1 : 2)
 #define SYNC() __syncthreads()
-#define TID ((int)threadIdx.x)
+#define TID thread_index()
 #define BLOCK_X ((int)blockIdx.x)
 #define BLOCK_Y ((int)blockIdx.y)
 #define BLOCKS_X ((int)gridDim.x)
@@ -80,6 +80,12 @@ struct Shared {
 extern __shared__ __align__(16) unsigned char memory[];
 #define SHARED (*reinterpret_cast<Shared*>(memory))
 
+// Read anew in each stage: what follows from it is not kept over the stages, for which there are not enough registers.
+DEVICE int thread_index() {
+    int k;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(k));
+    return k;
+}
 DEVICE float as_float(u16 h) {
     float f;
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
