@@ -22,6 +22,7 @@ DEVICE void clip_image(Shared& s, float clip) {
         }
         total = block_sum(s, total);
     }
+#pragma unroll 1
     for (int row = TID / 32; row < SIDE; row += WARPS) {
         float square = total;
         if (CLIP == BY_ROW) {
@@ -141,6 +142,7 @@ DEVICE bool propose(Shared& s, const float* position, const float* gradient, flo
         int pixel = TID + k * THREADS;
         if (pixel < PIXELS) s.plane[0][place_of(pixel, SIDE)] = position[pixel] - (t > 0 ? rate * gradient[pixel] : 0.0f);
     }
+#pragma unroll 1
     for (int pixel = TID; pixel < PIXELS; pixel += THREADS) {
         float& y = s.plane[0][place_of(pixel, SIDE)];
         if (t > 0) {

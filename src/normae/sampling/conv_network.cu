@@ -119,8 +119,9 @@ DEVICE u32 high_product(u32 a, u32 b) { return __umulhi(a, b); }
 
 // --- places
 
-DEVICE int place_of(int pixel, int side) { return (pixel / side + 1) * (side + 2) + pixel % side + 1; }
-DEVICE int corner_of(int window) { return (2 * (window / HALF) + 1) * ROW + 2 * (window % HALF) + 1; }
+// (row + 1) (side + 2) + column + 1, and the same of a window's first pixel.
+DEVICE int place_of(int pixel, int side) { return pixel + 2 * (int)((u32)pixel / (u32)side) + side + 3; }
+DEVICE int corner_of(int window) { return 2 * window + (int)((u32)window / HALF) * (SIDE + 4) + ROW + 1; }
 // Row `row` of the tile of 16 pixels: 16 neighbours, or four windows with the pixels of a window at rows k, k + 4, ...
 template <bool POOLED> DEVICE int tile_place(int tile, int row, int side) {
     if (!POOLED) return place_of(tile * 16 + row, side);
@@ -142,13 +143,19 @@ DEVICE float larger(float a, float b) { return a > b ? a : b; }
 
 DEVICE bool second_of(int pair, int side) { return side * side / 16 % 2 == 0 || 2 * pair + 1 < side * side / 16; }
 
+// Convolutions with odd numbers are pullbacks: matrices transposed, and seen from the pixel at the other end.
+DEVICE int shift_of(int conv, int tap, int side) {
+    int shift = (tap / 3 - 1) * (side + 2) + tap % 3 - 1;
+    return conv % 2 ? -shift : shift;
+}
+
 #ifdef EMULATE
 DEVICE void load_frag(const Shared&, int, int, u32*) {}
 
 DEVICE float weight_of(const Shared& s, int conv, int tap, int in, int out) {
-    if (conv >= NARROW) return as_float(s.fine[(conv - NARROW) / 2][conv % 2 ? 8 - tap : tap][out % 2][in]);
+    if (conv >= NARROW) return as_float(s.fine[(conv - NARROW) / 2][tap][out % 2][in]);
     int row = conv % 2 ? in : out, column = conv % 2 ? out : in;
-    return as_float((u16)(s.frag[conv / 2][conv % 2 ? 8 - tap : tap][row * 4 + column / 2] >> 16 * (column % 2)));
+    return as_float((u16)(s.frag[conv / 2][tap][row * 4 + column / 2] >> 16 * (column % 2)));
 }
 
 template <bool POOLED>
@@ -159,38 +166,33 @@ DEVICE void product(const Shared& s, int conv, const u16* map, const u32*, int p
         int place = tile_place<POOLED>(2 * pair + k / 4, lane / 4 + 8 * (k / 2 % 2), side), out = 2 * (lane % 4) + k % 2;
         for (int tap = 0; tap < 9; tap++)
             for (int in = 0; in < C; in++) {
-                float x = as_float(map[(place + (tap / 3 - 1) * (side + 2) + tap % 3 - 1) * C + in]);
+                float x = as_float(map[(place + shift_of(conv, tap, side)) * C + in]);
                 c[k] += x * weight_of(s, conv, tap, in, out);
             }
     }
 }
 #else
-// Matrices as they stand, or transposed and from the last tap to the first.
 DEVICE void load_frag(const Shared& s, int conv, int lane, u32 frag[9]) {
     if (conv >= NARROW) {
 #pragma unroll
-        for (int tap = 0; tap < 9; tap++) {
-            const u16* at = s.fine[(conv - NARROW) / 2][conv % 2 ? 8 - tap : tap][lane / 4 % 2];
-            frag[tap] = *reinterpret_cast<const u32*>(at + 2 * (lane % 4));
-        }
+        for (int tap = 0; tap < 9; tap++)
+            frag[tap] = *reinterpret_cast<const u32*>(s.fine[(conv - NARROW) / 2][tap][lane / 4 % 2] + 2 * (lane % 4));
         return;
     }
     u32 at = (u32)__cvta_generic_to_shared(s.frag[conv / 2]);
-    if (conv % 2 == 0) {
-        for (int k = 0; k < 2; k++)
-            asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                         : "=r"(frag[4 * k]), "=r"(frag[4 * k + 1]), "=r"(frag[4 * k + 2]), "=r"(frag[4 * k + 3])
-                         : "r"(at + 512 * k + 16 * lane) : "memory");
-        asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
-                     : "=r"(frag[8]) : "r"(at + 1024 + 16 * (lane % 8)) : "memory");
+#define LOAD(HOW)                                                                                          \
+    for (int k = 0; k < 8; k += 4)                                                                         \
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4" HOW ".shared.b16 {%0,%1,%2,%3}, [%4];"                \
+                     : "=r"(frag[k]), "=r"(frag[k + 1]), "=r"(frag[k + 2]), "=r"(frag[k + 3])              \
+                     : "r"(at + 128 * k + 16 * lane) : "memory");                                          \
+    asm volatile("ldmatrix.sync.aligned.m8n8.x1" HOW ".shared.b16 {%0}, [%1];"                             \
+                 : "=r"(frag[8]) : "r"(at + 1024 + 16 * (lane % 8)) : "memory")
+    if (conv % 2) {
+        LOAD(".trans");
     } else {
-        for (int k = 0; k < 2; k++)
-            asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                         : "=r"(frag[4 * k + 3]), "=r"(frag[4 * k + 2]), "=r"(frag[4 * k + 1]), "=r"(frag[4 * k])
-                         : "r"(at + 640 - 512 * k + 16 * lane) : "memory");
-        asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
-                     : "=r"(frag[8]) : "r"(at + 16 * (lane % 8)) : "memory");
+        LOAD("");
     }
+#undef LOAD
 }
 
 DEVICE void multiply(float c[4], const u32 a[4], u32 b0, u32 b1) {
@@ -200,8 +202,7 @@ DEVICE void multiply(float c[4], const u32 a[4], u32 b0, u32 b1) {
 }
 
 template <bool POOLED>
-DEVICE void product(const Shared&, int, const u16* map, const u32* frag, int pair, int side, int lane, float c[8]) {
-    int row = side + 2;
+DEVICE void product(const Shared&, int conv, const u16* map, const u32* frag, int pair, int side, int lane, float c[8]) {
     u32 base[2];
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -211,7 +212,7 @@ DEVICE void product(const Shared&, int, const u16* map, const u32* frag, int pai
     }
 #pragma unroll
     for (int two = 0; two < 4; two++) {
-        int tap = 2 * two + (lane >= 16), shift = ((tap / 3 - 1) * row + tap % 3 - 1) * 16;
+        int shift = 16 * (lane < 16 ? shift_of(conv, 2 * two, side) : shift_of(conv, 2 * two + 1, side));
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             u32 a[4];
@@ -222,7 +223,7 @@ DEVICE void product(const Shared&, int, const u16* map, const u32* frag, int pai
     }
 #pragma unroll
     for (int k = 0; k < 2; k++) {
-        u32 at = base[k] + (row + 1) * 16, a0, a1;
+        u32 at = base[k] + 16 * shift_of(conv, 8, side), a0, a1;
         asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
                      : "=r"(a0), "=r"(a1) : "r"(at) : "memory");
         asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
@@ -244,7 +245,7 @@ template <bool POOLED, class Give> DEVICE void convolve(Shared& s, const u16* sr
     }
 }
 
-DEVICE void put(u16* map, int place, int channel, u32 two) { *reinterpret_cast<u32*>(map + place * C + channel) = two; }
+DEVICE void put(u16* map, int place, u32 two) { *reinterpret_cast<u32*>(map + place * C) = two; }
 
 // What two channels give to the gradient of the slope: v before the nonlinearity's derivative times min(h, 0).
 DEVICE float slope_part(const u16* behind, int place, int channel, u32 bits, float v0, float v1, float alpha) {
@@ -270,7 +271,7 @@ DEVICE void forward(Shared& s, const u16* src, u16* dst, u8* sign, int conv, con
             halves(both(c[2 * j] + b0, c[2 * j + 1] + b1), h0, h1);
             bits |= (h0 > 0.0f ? 1u << 8 * j : 0u) | (h1 > 0.0f ? 2u << 8 * j : 0u);
             int place = place_of(pair * 32 + 8 * j + g, side);
-            if (j < 2 || second) put(dst, place, 2 * q, both(prelu(h0, alpha), prelu(h1, alpha)));
+            if (j < 2 || second) put(dst + 2 * q, place, both(prelu(h0, alpha), prelu(h1, alpha)));
         }
         bits = quad_or(bits << 2 * q);
         if (q < 2 || second) sign[pair * 32 + 8 * q + g] = (u8)(bits >> 8 * q);
@@ -311,7 +312,7 @@ DEVICE void forward_pooled(Shared& s, const u16* src, u16* dst, int conv, const 
         }
         bits = quad_or(bits);
         int window = pair * 8 + g;
-        put(dst, place_of(window, HALF), 2 * q, both(h[0], h[1]));
+        put(dst + 2 * q, place_of(window, HALF), both(h[0], h[1]));
         if (q == 0) s.choice[window] = (u16)bits, s.sign2[window] = (u8)(bits >> 16);
     });
     SYNC();
@@ -330,7 +331,7 @@ DEVICE float back(Shared& s, const u16* src, u16* dst, const u8* sign, const u16
             u32 bits = sign ? (u32)sign[pixel] >> (2 * q) : 3u;
             if (GRADIENT && behind) slope += slope_part(behind, place, 2 * q, bits, c[2 * j], c[2 * j + 1], alpha);
             float v0 = c[2 * j] * (bits & 1 ? 1.0f : alpha), v1 = c[2 * j + 1] * (bits & 2 ? 1.0f : alpha);
-            put(dst, place, 2 * q, both(v0, v1));
+            put(dst + 2 * q, place, both(v0, v1));
         }
     });
     SYNC();
@@ -352,7 +353,7 @@ DEVICE float back_pooled(Shared& s, const u16* src, u16* dst, const u16* behind,
             u32 two = both(c[2 * j] * (bits & 1 ? 1.0f : alpha), c[2 * j + 1] * (bits & 2 ? 1.0f : alpha));
             for (u32 sub = 0; sub < 4; sub++) {
                 u32 mask = ((choice & 3) == sub ? 0xffffu : 0u) | ((choice >> 2 & 3) == sub ? 0xffff0000u : 0u);
-                put(dst, corner + (int)(sub / 2) * ROW + (int)(sub % 2), 2 * q, two & mask);
+                put(dst + 2 * q, corner + (int)(sub / 2) * ROW + (int)(sub % 2), two & mask);
             }
         }
     });
@@ -394,6 +395,7 @@ template <bool FLIP> DEVICE void widened(const float* plane, const float* w, int
 }
 
 DEVICE void widen(const float* plane, u16* dst, u8* sign, const float* w, const float* bias, float alpha, int side) {
+#pragma unroll 1
     for (int pixel = TID; pixel < side * side; pixel += THREADS) {
         int place = place_of(pixel, side);
         float h[C];
@@ -413,6 +415,7 @@ DEVICE void widen(const float* plane, u16* dst, u8* sign, const float* w, const 
 // Pull back `scale` times a plane; the part of the slope's gradient is of the activations in dst, which are replaced.
 DEVICE float widen_back(const float* plane, float scale, u16* dst, const u8* sign, const float* w, float alpha, int side) {
     float slope = 0.0f;
+#pragma unroll 1
     for (int pixel = TID; pixel < side * side; pixel += THREADS) {
         int place = place_of(pixel, side);
         float v[C], a[C];
@@ -432,8 +435,9 @@ DEVICE float widen_back(const float* plane, float scale, u16* dst, const u8* sig
 
 // Bilinear upsampling by two: 3/4 of the nearest pixel and 1/4 of the next along each axis; edges are repeated.
 DEVICE void spread(const u16* src, u16* dst) {
+#pragma unroll 1
     for (int pixel = TID; pixel < PIXELS; pixel += THREADS) {
-        int r = pixel / SIDE, c = pixel % SIDE, near_r = r / 2, near_c = c / 2;
+        int r = (u32)pixel / SIDE, c = pixel - r * SIDE, near_r = r / 2, near_c = c / 2;
         int next_r = near_r + 2 * (r % 2) - 1, next_c = near_c + 2 * (c % 2) - 1;
         next_r = next_r < 0 ? 0 : next_r > HALF - 1 ? HALF - 1 : next_r;
         next_c = next_c < 0 ? 0 : next_c > HALF - 1 ? HALF - 1 : next_c;
@@ -459,8 +463,9 @@ DEVICE float share(int k, int place) {
 
 DEVICE float spread_back(const u16* src, u16* dst, const u8* sign, const u16* behind, float alpha) {
     float slope = 0.0f;
+#pragma unroll 1
     for (int window = TID; window < WINDOWS; window += THREADS) {
-        int corner = corner_of(window), r = window / HALF, c = window % HALF, place = place_of(window, HALF);
+        int corner = corner_of(window), r = (u32)window / HALF, c = window - r * HALF, place = place_of(window, HALF);
         float v[C] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f}, a[C];
 #pragma unroll
         for (int dy = 0; dy < 4; dy++)
@@ -658,6 +663,7 @@ DEVICE void weight_gradient_plane(Shared& s, const float* plane, float scale, co
 // Zeros around the large maps where `rows` was. They are read behind the next barrier or later.
 DEVICE void clear_border(Shared& s) {
     Octet nothing = {0, 0, 0, 0};
+#pragma unroll 1
     for (int k = TID; k < WARPS * HP / 4 && k < LARGE_MAPS * ROW * ROW; k += THREADS) {
         int row = k % (ROW * ROW) / ROW, column = k % ROW;
         if (row == 0 || row == ROW - 1 || column == 0 || column == ROW - 1)
@@ -689,7 +695,8 @@ template <class Give> DEVICE void from_rows(Shared& s, const u16* matrix, const 
     if (TID % 32 < OCTETS)
         for (int k = 0; k < 8; k++) part[TID / 32 * HP + octet * 8 + k] = acc[k];
     SYNC();
-    for (int j = TID; j < HP; j += THREADS) {
+    int j = TID;
+    if (j < HP) {
         float total = 0.0f;
         for (int k = 0; k < WARPS; k++) total += part[k * HP + j];
         give(j, total);
@@ -743,8 +750,10 @@ DEVICE float derivative_of(float out) { return SIGMOID ? out * (1.0f - out) : 1.
 
 // A dense layer to the latent space; the length by which a point is divided (SPHERE) is that of all of its values.
 DEVICE void to_latent(Shared& s, const float* thin, const float* bias, float* out) {
+#pragma unroll 1
     for (int i = TID / 32; i < ZP; i += WARPS) {
         float total = 0.0f;
+#pragma unroll
         for (int j = TID % 32; j < HP; j += 32) total += thin[i * HP + j] * s.vector[j];
         total = warp_sum(total, 32);
         if (TID % 32 == 0) out[i] = total + (bias ? bias[i] : 0.0f);
@@ -779,7 +788,8 @@ DEVICE float encode(Shared& s, const Weights& w) {
 // the largest abs(v) are returned.
 template <bool FIRST>
 DEVICE void decode(Shared& s, const Weights& w, const float* z, float factor, float& squares, float& largest) {
-    for (int j = TID; j < HP; j += THREADS) {
+    int j = TID;
+    if (j < HP) {
         float h = 0.0f;
         for (int i = 0; i < ZP; i++) h += w.thin(1)[i * HP + j] * z[i];
         h = h * factor + w.bias_hidden(1)[j];
@@ -859,7 +869,8 @@ DEVICE float along_latent(const Shared& s, float factor) {
 // encoder's. Behind it s.vector is v at the hidden vector's input.
 DEVICE float encode_back(Shared& s, const Weights& w, float factor, Gather* to) {
     float slope[6] = {}, along = along_latent(s, factor);
-    for (int j = TID; j < HP; j += THREADS) {
+    int j = TID;
+    if (j < HP) {
         float pulled = 0.0f, h = s.hidden_e[j];
         for (int i = 0; i < ZP; i++) pulled += w.thin(0)[i * HP + j] * (s.pulled[i] - along * s.latent[i]);
         pulled *= factor;
