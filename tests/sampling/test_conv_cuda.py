@@ -29,6 +29,8 @@ from normae.sampling.fused import _seeds
 pytestmark = pytest.mark.skipif(DEVICE == "cpu" and shutil.which("g++") is None, reason="needs g++ or a CUDA device")
 LARGEST = 227 * 1024
 """Bytes of shared memory that a block can have on compute capability 9."""
+MULTIPROCESSOR, RESERVED = 228 * 1024, 1024
+"""Bytes of shared memory of a multiprocessor there, and what the system takes of it for each block."""
 NOTHING = [ctypes.c_void_p()]
 EMULATION = Path(__file__).parent / "emulation"
 KERNELS = Path(normae.__file__).parent / "sampling"
@@ -51,7 +53,9 @@ def compiled(tmp_path_factory):
     return build
 
 
-def run(compiled, built: list[Autoencoder], start: Tensor, config: ChainConfig, temperature: float, latent: bool):
+def run(
+    compiled, built: list[Autoencoder], start: Tensor, config: ChainConfig, temperature: float, latent: bool, order=0
+):
     """As `conv_fused._launch`: end points, energies, gradients and steps that were taken."""
     layout, shape = Layout.of(built[0]), conv_shape(built[0])
     if DEVICE == "cuda":
@@ -67,17 +71,19 @@ def run(compiled, built: list[Autoencoder], start: Tensor, config: ChainConfig, 
     tensors = (start.contiguous(), position, energy, gradient, accepted, seeds, t, s, full.half(), full)
     counts = (n, config.steps, 0, 0, 0, full.stride(0))
     values = conv_cuda.values(tensors, counts, conv_cuda.chain_numbers(config))
-    size = emulate(compiled(conv_cuda.chain_defines(shape, config, latent)), values, n, members)
+    size = emulate(compiled(conv_cuda.chain_defines(shape, config, latent)), values, n, members, order)
     return position, energy, gradient, accepted, size
 
 
-def emulate(library: ctypes.CDLL, values: list, blocks: int, members: int) -> int:
-    """Run all blocks; the shared memory of one."""
+def emulate(library: ctypes.CDLL, values: list, blocks: int, members: int, order: int = 0) -> int:
+    """Run all blocks, threads in an order of `emulate.cc`; the shared memory of one."""
     pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-    return library.emulate(pointers, blocks, members)
+    return library.emulate(pointers, blocks, members, order)
 
 
-def weight_gradients(compiled, model: Autoencoder, layout: Layout, weights: Tensor, x: Tensor, a: Tensor, b: Tensor):
+def weight_gradients(
+    compiled, model: Autoencoder, layout: Layout, weights: Tensor, x: Tensor, a: Tensor, b: Tensor, order: int = 0
+):
     """d/dweights of sum_i (a_i E_i + b_i z_i) of two models, as `conv_fused._gradients`, by two blocks."""
     shape = conv_shape(model)
     if DEVICE == "cuda":
@@ -86,7 +92,7 @@ def weight_gradients(compiled, model: Autoencoder, layout: Layout, weights: Tens
     out, vectors = torch.zeros(4, shape.gathered), torch.empty(2, 3, 2 * shape.small + 4 * shape.hp + 2 * shape.zp)
     tensors = (x, a, b, out, vectors, full.half(), full)
     values = conv_cuda.values(tensors, (3, full.stride(0), out.stride(0)))
-    emulate(compiled(conv_cuda.gradient_defines(shape)), values, 2, 2)
+    emulate(compiled(conv_cuda.gradient_defines(shape)), values, 2, 2, order)
     return assembled(out, vectors, shape, unpacking(layout, shape))
 
 
@@ -124,6 +130,9 @@ def test_the_paper_s_network_with_trained_weights(compiled):
     close(gradient, slope, 5e-2)
     if DEVICE == "cpu":
         assert emulate(compiled(conv_cuda.gradient_defines(conv_shape(model))), NOTHING, 0, 0) <= LARGEST
+        latent = conv_cuda.chain_defines(conv_shape(model), ChainConfig(steps=0), True)
+        largest = max(size, emulate(compiled(latent), NOTHING, 0, 0))
+        assert 2 * (largest + RESERVED) <= MULTIPROCESSOR, "two blocks of a chain"
 
 
 @pytest.mark.parametrize(
@@ -183,3 +192,24 @@ def test_a_latent_chain_is_the_references(compiled, monkeypatch, rule):
     assert (0 < share.mean() < 1) == (rule == "geodesic"), "some steps are taken and some are not"
     close(position - start, expected.position - start.double(), 1e-2)
     close(energy, expected.energy, 5e-3)
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="an emulated block's threads run in a chosen order, a device's do not")
+@pytest.mark.parametrize("kind", ["images", "latent", "weights"])
+def test_the_order_of_threads_between_barriers_changes_nothing(compiled, kind):
+    """Bit for bit, on an image with more pixels than threads and an odd number of tiles: no barrier is missing."""
+    built = models(2, side=24)
+    layout = Layout.of(built[0])
+    a, b = torch.tensor([0.7, -1.3, 0.4, 1.0, 0.2, -0.5]), normal(6, 3)
+    config = ChainConfig(2, 1e-3, bounds=(-0.5, 1.5), clip=2e-3, clip_rule="norm")
+
+    def result(order: int) -> list[Tensor]:
+        if kind == "weights":
+            return [weight_gradients(compiled, built[0], layout, layout.flatten(built), images(6, 24), a, b, order)]
+        start = sphere(2) if kind == "latent" else images(2, 24)
+        chosen = ChainConfig(2, 0.2, sphere="geodesic", clip=1e-4) if kind == "latent" else config
+        return [*run(compiled, built, start, chosen, 1e-3, kind == "latent", order)[:4]]
+
+    expected = result(0)
+    for order in (1, 2, 3):
+        assert all(torch.equal(x, y) for x, y in zip(result(order), expected, strict=True)), order

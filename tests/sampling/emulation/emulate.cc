@@ -22,6 +22,15 @@ static void fiber() {
     for (;;) emulated::yield();
 }
 
+// Between two barriers threads may run in any order. 0: as they are numbered; 1: the last first; others are seeds: in
+// another order each time, and half of the warps, drawn each time, wait so that warps get ahead of each other.
+static void take_turns() {
+    using namespace emulated;
+    for (int k = 0; k < COUNT; k++) turns[k] = order == 1 ? COUNT - 1 - k : k;
+    for (int k = 0; k < COUNT / 32; k++) waits[k] = order > 1 && draw() % 2;
+    for (int k = COUNT - 1; order > 1 && k > 0; k--) std::swap(turns[k], turns[draw() % (k + 1)]);
+}
+
 static void run_block() {
     using namespace emulated;
     memset(shared, 0x7b, sizeof(Shared));  // not a number, and no zero
@@ -35,17 +44,20 @@ static void run_block() {
     }
     for (bool left = true; left;) {
         left = false;
-        for (thread = 0; thread < COUNT; thread++)
-            if (!done[thread]) {
-                left = true;
-                swapcontext(&scheduler, &fibers[thread]);
-            }
+        take_turns();
+        for (int k = 0; k < COUNT; k++) {
+            thread = turns[k];
+            if (done[thread]) continue;
+            left = true;
+            if (!waits[thread / 32]) swapcontext(&scheduler, &fibers[thread]);
+        }
     }
 }
 
-extern "C" int emulate(void** arguments, int blocks, int members) {
+extern "C" int emulate(void** arguments, int blocks, int members, int chosen_order) {
     using namespace emulated;
     given = arguments;
+    order = chosen_order, drawn = (uint32_t)order;
     blocks_x = blocks, blocks_y = members;
     shared = (Shared*)aligned_alloc(16, (sizeof(Shared) + 15) / 16 * 16);
     stacks = (char*)malloc((size_t)COUNT * STACK);

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ucontext.h>
+#include <utility>
 
 #define DEVICE inline
 #define KERNEL static void
@@ -20,11 +21,14 @@ const int COUNT = 512, STACK = 1 << 16;
 int thread, block_x, block_y, blocks_x, blocks_y;
 Shared* shared;
 ucontext_t scheduler, fibers[COUNT];
-bool done[COUNT];
+bool done[COUNT], waits[COUNT / 32];
+int order, turns[COUNT];
+uint32_t drawn;
 char* stacks;
 int arrived, generation, warp_arrived[COUNT / 32], warp_generation[COUNT / 32];
 uint32_t slots[2][COUNT];
 
+uint32_t draw() { return (drawn = drawn * 1664525u + 1013904223u) >> 16; }
 void yield() {
     int me = thread;
     swapcontext(&fibers[me], &scheduler);
