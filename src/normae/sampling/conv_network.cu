@@ -16,9 +16,9 @@
 #define WINDOWS (HALF * HALF)
 #define THREADS 512
 #define WARPS (THREADS / 32)
-#define OCTETS (HP / 8)
-#define ROWS (THREADS / OCTETS)  // of a dense matrix at a time, BATCH times before any is waited for
-#define BATCH (OCTETS < 5 ? OCTETS : 5)
+#define BLOCKS (HP > 64 ? HP / 64 : 1)  // of 64 columns of a dense matrix
+#define SPLITS (WARPS / BLOCKS)         // of its rows
+#define CHUNKS 4                        // of 32 columns, read before any is waited for
 #define PARTS (9 * C * C + C)  // gradients of a convolution and its bias
 #define NARROW 10              // the number of the first convolution to one channel: those of the tensor cores come first
 
@@ -47,13 +47,14 @@ struct alignas(16) Octet {
 struct Shared {
     union {
         alignas(16) u16 large[LARGE_MAPS][ROW * ROW * C];
-        alignas(16) float rows[GRADIENT ? 4 : WARPS * HP];
+        alignas(16) float rows[GRADIENT ? 4 : SPLITS * HP];
     };
     alignas(16) float part[GRADIENT ? WARPS * PARTS : 4];
     alignas(16) u16 small[SMALL_MAPS][SROW * SROW * C];
     alignas(16) u32 frag[5][9][32];
     alignas(16) float single[4][9 * C];
     alignas(16) u16 fine[4][9][2][C];
+    alignas(16) u16 split[GRADIENT ? 2 * HP : 8];  // in a chain it stands in `vector`, of which it is never in need
     alignas(16) float vector[HP], latent[ZP], pulled[ZP], proposal[ZP];
     float bias[9 * C], alpha[16];
     float plane[2][ROW * ROW];
@@ -664,71 +665,113 @@ DEVICE void weight_gradient_plane(Shared& s, const float* plane, float scale, co
 DEVICE void clear_border(Shared& s) {
     Octet nothing = {0, 0, 0, 0};
 #pragma unroll 1
-    for (int k = TID; k < WARPS * HP / 4 && k < LARGE_MAPS * ROW * ROW; k += THREADS) {
+    for (int k = TID; k < SPLITS * HP / 4 && k < LARGE_MAPS * ROW * ROW; k += THREADS) {
         int row = k % (ROW * ROW) / ROW, column = k % ROW;
         if (row == 0 || row == ROW - 1 || column == 0 || column == ROW - 1)
             reinterpret_cast<Octet*>(s.large)[k] = nothing;
     }
 }
 
-// A row for each pixel of the plane times its value; `give` the sums to the threads that have them.
-template <class Give> DEVICE void from_rows(Shared& s, const u16* matrix, const float* plane, Give give) {
-    int octet = TID % OCTETS, first = TID / OCTETS;
+// A vector as the sum of two halves, for the tensor cores.
+DEVICE u16* split_of(Shared& s) { return GRADIENT ? s.split : reinterpret_cast<u16*>(s.vector); }
+DEVICE void put_split(Shared& s, int j, float value) {
+    u16 high = as_half(value);
+    split_of(s)[j] = high;
+    split_of(s)[HP + j] = as_half(value - as_float(high));
+}
+DEVICE u32 low_halves(u32 a, u32 b) { return (a & 0xffffu) | (b << 16); }
+DEVICE u32 high_halves(u32 a, u32 b) { return (a >> 16) | (b & 0xffff0000u); }
+
+// 16 pixels' rows of the matrix, eight columns of them, from above: those of four pixels for the tensor cores.
+struct Rows {
+    Octet o[4];
+    DEVICE void fetch_from(const u16* at, int q, bool wanted) {
+#pragma unroll
+        for (int r = 0; r < 4; r++) o[r] = fetch(at + (2 * q + r % 2 + r / 2 * 8) * HP, wanted);
+    }
+};
+DEVICE void add_word(float c[4], u32 a, u32 b, u32 c0, u32 d, u32 right0, u32 right1) {
+    u32 left[4] = {low_halves(a, b), high_halves(a, b), low_halves(c0, d), high_halves(c0, d)};
+    multiply(c, left, right0, right1);
+}
+
+// A row for each pixel of the plane times its value; `give` the sums to the threads that have them. By tensor cores: the
+// left factor is the matrix transposed, the right one has in even columns `scale` times the values as halves, in odd ones
+// what these lack. A warp has 64 columns and a share of the pixels. Rows g and g + 8 of a product are columns 8 g + 2 k
+// and 8 g + 2 k + 1 of the matrix, k for four products.
+template <class Give> DEVICE void from_rows(Shared& s, const u16* matrix, const float* plane, float scale, Give give) {
+    int lane = TID % 32, g = lane / 4, q = lane % 4, warp = TID / 32, column = warp % BLOCKS * 64 + 8 * g;
     float* part = GRADIENT ? s.part : s.rows;
-    float acc[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f};
+    float acc[4][4] = {};
 #pragma unroll 1
-    for (int base = first; base < WINDOWS; base += ROWS * BATCH) {
-        Octet o[BATCH];
-        float x[8];
+    for (int tile = warp / BLOCKS; tile < WINDOWS / 16; tile += 2 * SPLITS) {
+        Rows rows[2];
 #pragma unroll
-        for (int b = 0; b < BATCH; b++)
-            o[b] = fetch(matrix + (base + b * ROWS) * HP + octet * 8, octet * 8 < H && base + b * ROWS < WINDOWS);
+        for (int k = 0; k < 2; k++)
+            rows[k].fetch_from(matrix + (tile + k * SPLITS) * 16 * HP + column, q,
+                               column < H && tile + k * SPLITS < WINDOWS / 16);
 #pragma unroll
-        for (int b = 0; b < BATCH; b++) {
-            float value = base + b * ROWS < WINDOWS ? plane[place_of(base + b * ROWS, HALF)] : 0.0f;
-            unpack(o[b], x);
-            for (int k = 0; k < 8; k++) acc[k] += x[k] * value;
+        for (int k = 0; k < 2; k++) {
+            if (tile + k * SPLITS >= WINDOWS / 16) break;
+            u32 right[2];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                int pixel = (tile + k * SPLITS) * 16 + 2 * q + 8 * r;
+                float a = plane[place_of(pixel, HALF)] * scale, b = plane[place_of(pixel + 1, HALF)] * scale, x, y;
+                right[r] = both(a, b);
+                halves(right[r], x, y);
+                if (g % 2) right[r] = both(a - x, b - y);
+            }
+            const Octet* o = rows[k].o;
+            add_word(acc[0], o[0].a, o[1].a, o[2].a, o[3].a, right[0], right[1]);
+            add_word(acc[1], o[0].b, o[1].b, o[2].b, o[3].b, right[0], right[1]);
+            add_word(acc[2], o[0].c, o[1].c, o[2].c, o[3].c, right[0], right[1]);
+            add_word(acc[3], o[0].d, o[1].d, o[2].d, o[3].d, right[0], right[1]);
         }
     }
-    for (int m = OCTETS; m < 32; m *= 2)
-        for (int k = 0; k < 8; k++) acc[k] += shuffle(acc[k], m);
-    if (TID % 32 < OCTETS)
-        for (int k = 0; k < 8; k++) part[TID / 32 * HP + octet * 8 + k] = acc[k];
+    float first = 0.0f, second = 0.0f;
+    for (int k = 0; k < 4; k++)
+        if (q == k) first = acc[k][0] + acc[k][1], second = acc[k][2] + acc[k][3];
+    float* at = part + warp / BLOCKS * HP + column + 2 * q;
+    if (column < HP) at[0] = first, at[1] = second;
     SYNC();
     int j = TID;
     if (j < HP) {
         float total = 0.0f;
-        for (int k = 0; k < WARPS; k++) total += part[k * HP + j];
-        give(j, total);
+        for (int k = 0; k < SPLITS; k++) total += part[k * HP + j];
+        give(j, total / scale);
     }
     SYNC();
     if (!GRADIENT) clear_border(s);
 }
 
-// The product of each pixel's row with a vector, `give`n to one thread.
-template <class Give> DEVICE void to_rows(const u16* matrix, const float* hidden, Give give) {
-    int octet = TID % OCTETS, first = TID / OCTETS;
-    float h[8];
-    for (int k = 0; k < 8; k++) h[k] = hidden[octet * 8 + k];
+// The product of each pixel's row with the vector that was split, `give`n to one thread. By tensor cores: 16 rows of the
+// matrix are the left factor, of which a thread reads eight columns at a time; the right one is as above.
+template <class Give> DEVICE void to_rows(Shared& s, const u16* matrix, Give give) {
+    int lane = TID % 32, g = lane / 4, q = lane % 4;
+    const u16* vector = split_of(s) + g % 2 * HP + 8 * q;
 #pragma unroll 1
-    for (int base = 0; base < WINDOWS; base += ROWS * BATCH) {
-        Octet o[BATCH];
-        float x[8], mine = 0.0f;
+    for (int tile = TID / 32; tile < WINDOWS / 16; tile += WARPS) {
+        float c[4] = {}, d[4] = {};
+#pragma unroll 1
+        for (int start = 0; start < H; start += 32 * CHUNKS) {
+            const u16* at = matrix + (tile * 16 + g) * HP + start + 8 * q;
+            Octet o[CHUNKS][2];
 #pragma unroll
-        for (int b = 0; b < BATCH; b++) {
-            int pixel = base + b * ROWS + first;
-            o[b] = fetch(matrix + pixel * HP + octet * 8, octet * 8 < H && pixel < WINDOWS);
-        }
+            for (int k = 0; k < CHUNKS; k++)
+                for (int r = 0; r < 2; r++) o[k][r] = fetch(at + 32 * k + r * 8 * HP, start + 32 * k + 8 * q < H);
 #pragma unroll
-        for (int b = 0; b < BATCH; b++) {
-            unpack(o[b], x);
-            float total = 0.0f, other = 0.0f;
-            for (int k = 0; k < 4; k++) total += x[k] * h[k], other += x[k + 4] * h[k + 4];
-            total = warp_sum(total + other, OCTETS);
-            if (octet == b) mine = total;
+            for (int k = 0; k < CHUNKS; k++) {
+                Octet right = {0, 0, 0, 0};
+                if (start + 32 * k + 8 * q < H) right = *reinterpret_cast<const Octet*>(vector + start + 32 * k);
+                u32 left[4] = {o[k][0].a, o[k][1].a, o[k][0].b, o[k][1].b};
+                multiply(c, left, right.a, right.b);
+                left[0] = o[k][0].c, left[1] = o[k][1].c, left[2] = o[k][0].d, left[3] = o[k][1].d;
+                multiply(d, left, right.c, right.d);
+            }
         }
-        int pixel = base + octet * ROWS + first;
-        if (octet < BATCH && pixel < WINDOWS) give(pixel, mine);
+        float low = c[0] + c[1] + (d[0] + d[1]), high = c[2] + c[3] + (d[2] + d[3]);
+        if (q < 2) give(tile * 16 + g + 8 * q, q ? high : low);
     }
 }
 
@@ -773,7 +816,7 @@ DEVICE float encode(Shared& s, const Weights& w) {
         s.inner[A5][place] = prelu(h, s.alpha[4]);
     });
     SYNC();
-    from_rows(s, w.dense(0), s.inner[A5], [&](int j, float h) {
+    from_rows(s, w.dense(0), s.inner[A5], 1.0f, [&](int j, float h) {
         h += w.bias_hidden(0)[j];
         s.hidden_e[j] = h;
         s.vector[j] = prelu(h, s.alpha[5]);
@@ -794,10 +837,10 @@ DEVICE void decode(Shared& s, const Weights& w, const float* z, float factor, fl
         for (int i = 0; i < ZP; i++) h += w.thin(1)[i * HP + j] * z[i];
         h = h * factor + w.bias_hidden(1)[j];
         s.hidden_d[FIRST][j] = h;
-        s.vector[j] = prelu(h, s.alpha[6]);
+        put_split(s, j, prelu(h, s.alpha[6]));
     }
     SYNC();
-    to_rows(w.dense(1), s.vector, [&](int pixel, float h) {
+    to_rows(s, w.dense(1), [&](int pixel, float h) {
         h += w.bias_small()[pixel];
         s.sign9[FIRST][pixel] = h > 0.0f;
         s.inner[A9][place_of(pixel, HALF)] = prelu(h, s.alpha[7]);
@@ -848,7 +891,7 @@ template <bool FIRST> DEVICE void decode_back(Shared& s, const Weights& w, float
         s.inner[V][place] = pulled * (positive ? 1.0f : s.alpha[7]);
     });
     SYNC();
-    from_rows(s, w.dense(1), s.inner[V], [&](int j, float pulled) {
+    from_rows(s, w.dense(1), s.inner[V], scale, [&](int j, float pulled) {
         float h = s.hidden_d[FIRST][j];
         if (GRADIENT) slope[0] += pulled * (h > 0.0f ? 0.0f : h);
         s.vector[j] = pulled * (h > 0.0f ? 1.0f : s.alpha[6]);
@@ -866,20 +909,25 @@ DEVICE float along_latent(const Shared& s, float factor) {
 }
 
 // Pull v at z (s.pulled) back to the first convolution's output, map G1; the scale that it has there. `factor` is the
-// encoder's. Behind it s.vector is v at the hidden vector's input.
+// encoder's. Behind it s.vector (GRADIENT) is v at the hidden vector's input.
 DEVICE float encode_back(Shared& s, const Weights& w, float factor, Gather* to) {
-    float slope[6] = {}, along = along_latent(s, factor);
+    float slope[6] = {}, along = along_latent(s, factor), square = 0.0f;
+    for (int i = 0; i < ZP; i++) square += (s.pulled[i] - along * s.latent[i]) * (s.pulled[i] - along * s.latent[i]);
+    float size = larger(factor * sqrtf(square), 1e-30f);
     int j = TID;
     if (j < HP) {
         float pulled = 0.0f, h = s.hidden_e[j];
         for (int i = 0; i < ZP; i++) pulled += w.thin(0)[i * HP + j] * (s.pulled[i] - along * s.latent[i]);
         pulled *= factor;
         if (GRADIENT) slope[5] += pulled * (h > 0.0f ? 0.0f : h);
-        s.vector[j] = pulled * (h > 0.0f ? 1.0f : s.alpha[5]);
+        pulled *= h > 0.0f ? 1.0f : s.alpha[5];
+        if (GRADIENT) s.vector[j] = pulled;
+        put_split(s, j, pulled / size);
     }
     SYNC();
     float most = 0.0f;
-    to_rows(w.dense(0), s.vector, [&](int pixel, float row) {
+    to_rows(s, w.dense(0), [&](int pixel, float row) {
+        row *= size;
         int place = place_of(pixel, HALF);
         bool positive = s.sign5[pixel];
         if (GRADIENT) slope[4] += row * negative_part(s.inner[A5][place], positive, s.alpha[4]);

@@ -26,7 +26,7 @@ int order, turns[COUNT];
 uint32_t drawn;
 char* stacks;
 int arrived, generation, warp_arrived[COUNT / 32], warp_generation[COUNT / 32];
-uint32_t slots[2][COUNT];
+uint32_t slots[2][COUNT], registers[COUNT][6];
 
 uint32_t draw() { return (drawn = drawn * 1664525u + 1013904223u) >> 16; }
 void yield() {
@@ -72,6 +72,22 @@ inline float shuffle(float v, int mask) {
     bits = emulated::exchange(bits, mask);
     std::memcpy(&v, &bits, 4);
     return v;
+}
+// The tensor cores' product of (16, 16) and (16, 8), with numbers where `mma.m16n8k16` has them.
+inline void multiply(float c[4], const u32 a[4], u32 b0, u32 b1) {
+    using namespace emulated;
+    int warp = thread / 32 * 32, lane = thread % 32;
+    const u32 mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    std::memcpy(registers[thread], mine, sizeof mine);
+    exchange(0, 0);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < 16; k++) {
+            int row = lane / 4 + 8 * (i / 2), column = 2 * (lane % 4) + i % 2, far = k / 8, at = k % 8 / 2;
+            u32 left = registers[warp + row % 8 * 4 + at][2 * far + row / 8];
+            u32 right = registers[warp + column * 4 + at][4 + far];
+            c[i] += as_float((u16)(left >> 16 * (k % 2))) * as_float((u16)(right >> 16 * (k % 2)));
+        }
+    exchange(0, 0);
 }
 inline float cospif(float x) { return std::cos(3.14159265358979323846f * x); }
 inline u32 high_product(u32 a, u32 b) { return (u32)((u64)a * b >> 32); }
