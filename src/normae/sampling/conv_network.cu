@@ -18,7 +18,6 @@
 #define WARPS (THREADS / 32)
 #define BLOCKS (HP > 64 ? HP / 64 : 1)  // of 64 columns of a dense matrix
 #define SPLITS (WARPS / BLOCKS)         // of its rows
-#define CHUNKS 4                        // of 32 columns, read before any is waited for
 #define PARTS (9 * C * C + C)  // gradients of a convolution and its bias
 #define NARROW 10              // the number of the first convolution to one channel: those of the tensor cores come first
 
@@ -106,13 +105,14 @@ DEVICE void halves(u32 two, float& a, float& b) {
     asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(a), "=f"(b) : "r"(two));
 }
 // Of weights that are read once in a long while: not to displace others from the nearest cache.
-DEVICE Octet fetch(const u16* at, bool wanted) {
+template <int OFFSET> DEVICE Octet fetch(const u16* at) {
     Octet o;
-    asm("{.reg .pred p; setp.ne.s32 p, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0;"
-        "@p ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];}"
-        : "=&r"(o.a), "=&r"(o.b), "=&r"(o.c), "=&r"(o.d) : "l"(at), "r"((int)wanted));
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4 + %5];"
+        : "=r"(o.a), "=r"(o.b), "=r"(o.c), "=r"(o.d) : "l"(at), "n"(2 * OFFSET));
     return o;
 }
+DEVICE u32 low_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x5410); }
+DEVICE u32 high_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }
 DEVICE u32 shuffle(u32 v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 DEVICE float shuffle(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 DEVICE u32 high_product(u32 a, u32 b) { return __umulhi(a, b); }
@@ -679,15 +679,16 @@ DEVICE void put_split(Shared& s, int j, float value) {
     split_of(s)[j] = high;
     split_of(s)[HP + j] = as_half(value - as_float(high));
 }
-DEVICE u32 low_halves(u32 a, u32 b) { return (a & 0xffffu) | (b << 16); }
-DEVICE u32 high_halves(u32 a, u32 b) { return (a >> 16) | (b & 0xffff0000u); }
 
-// 16 pixels' rows of the matrix, eight columns of them, from above: those of four pixels for the tensor cores.
+// Columns behind the last are not read: instead those before it once more, which are in the same piece of memory.
+#define LAST ((H - 1) / 8 * 8)
+DEVICE int within(int column) { return column < LAST ? column : LAST; }
+
+// Eight columns of the matrix at four of 16 pixels, from `at` on.
 struct Rows {
     Octet o[4];
-    DEVICE void fetch_from(const u16* at, int q, bool wanted) {
-#pragma unroll
-        for (int r = 0; r < 4; r++) o[r] = fetch(at + (2 * q + r % 2 + r / 2 * 8) * HP, wanted);
+    DEVICE void fetch_from(const u16* at) {
+        o[0] = fetch<0>(at), o[1] = fetch<HP>(at), o[2] = fetch<8 * HP>(at), o[3] = fetch<9 * HP>(at);
     }
 };
 DEVICE void add_word(float c[4], u32 a, u32 b, u32 c0, u32 d, u32 right0, u32 right1) {
@@ -706,10 +707,9 @@ template <class Give> DEVICE void from_rows(Shared& s, const u16* matrix, const 
 #pragma unroll 1
     for (int tile = warp / BLOCKS; tile < WINDOWS / 16; tile += 2 * SPLITS) {
         Rows rows[2];
-#pragma unroll
-        for (int k = 0; k < 2; k++)
-            rows[k].fetch_from(matrix + (tile + k * SPLITS) * 16 * HP + column, q,
-                               column < H && tile + k * SPLITS < WINDOWS / 16);
+        const u16* at = matrix + (tile * 16 + 2 * q) * HP + within(column);
+        rows[0].fetch_from(at);
+        rows[1].fetch_from(tile + SPLITS < WINDOWS / 16 ? at + SPLITS * 16 * HP : at);
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             if (tile + k * SPLITS >= WINDOWS / 16) break;
@@ -733,7 +733,7 @@ template <class Give> DEVICE void from_rows(Shared& s, const u16* matrix, const 
     for (int k = 0; k < 4; k++)
         if (q == k) first = acc[k][0] + acc[k][1], second = acc[k][2] + acc[k][3];
     float* at = part + warp / BLOCKS * HP + column + 2 * q;
-    if (column < HP) at[0] = first, at[1] = second;
+    if (column < HP) at[0] = column < H ? first : 0.0f, at[1] = column < H ? second : 0.0f;
     SYNC();
     int j = TID;
     if (j < HP) {
@@ -753,15 +753,19 @@ template <class Give> DEVICE void to_rows(Shared& s, const u16* matrix, Give giv
 #pragma unroll 1
     for (int tile = TID / 32; tile < WINDOWS / 16; tile += WARPS) {
         float c[4] = {}, d[4] = {};
-#pragma unroll 1
-        for (int start = 0; start < H; start += 32 * CHUNKS) {
-            const u16* at = matrix + (tile * 16 + g) * HP + start + 8 * q;
-            Octet o[CHUNKS][2];
 #pragma unroll
-            for (int k = 0; k < CHUNKS; k++)
-                for (int r = 0; r < 2; r++) o[k][r] = fetch(at + 32 * k + r * 8 * HP, start + 32 * k + 8 * q < H);
+        for (int start = 0; start < H; start += 128) {
+            const u16* at = matrix + (tile * 16 + g) * HP;
+            Octet o[4][2];
 #pragma unroll
-            for (int k = 0; k < CHUNKS; k++) {
+            for (int k = 0; k < 4; k++) {
+                if (start + 32 * k >= H) break;
+                const u16* here = at + within(start + 32 * k + 8 * q);
+                o[k][0] = fetch<0>(here), o[k][1] = fetch<8 * HP>(here);
+            }
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                if (start + 32 * k >= H) break;
                 Octet right = {0, 0, 0, 0};
                 if (start + 32 * k + 8 * q < H) right = *reinterpret_cast<const Octet*>(vector + start + 32 * k);
                 u32 left[4] = {o[k][0].a, o[k][1].a, o[k][0].b, o[k][1].b};

@@ -60,11 +60,13 @@ inline u16 as_half(float f) {
 }
 inline u32 both(float a, float b) { return (u32)as_half(a) | ((u32)as_half(b) << 16); }
 inline void halves(u32 two, float& a, float& b) { a = as_float((u16)two), b = as_float((u16)(two >> 16)); }
-inline Octet fetch(const u16* at, bool wanted) {
-    Octet o = {0, 0, 0, 0};
-    if (wanted) std::memcpy(&o, at, sizeof o);
+template <int OFFSET> inline Octet fetch(const u16* at) {
+    Octet o;
+    std::memcpy(&o, at + OFFSET, sizeof o);
     return o;
 }
+inline u32 low_halves(u32 a, u32 b) { return (a & 0xffffu) | (b << 16); }
+inline u32 high_halves(u32 a, u32 b) { return (a >> 16) | (b & 0xffff0000u); }
 inline u32 shuffle(u32 v, int mask) { return emulated::exchange(v, mask); }
 inline float shuffle(float v, int mask) {
     u32 bits;
