@@ -729,9 +729,10 @@ template <class Give> DEVICE void from_rows(Shared& s, const u16* matrix, const 
             add_word(acc[3], o[0].d, o[1].d, o[2].d, o[3].d, right[0], right[1]);
         }
     }
-    float first = 0.0f, second = 0.0f;
-    for (int k = 0; k < 4; k++)
-        if (q == k) first = acc[k][0] + acc[k][1], second = acc[k][2] + acc[k][3];
+    float even[4], odd[4];
+    for (int k = 0; k < 4; k++) even[k] = acc[k][0] + acc[k][1], odd[k] = acc[k][2] + acc[k][3];
+    float first = q < 2 ? (q ? even[1] : even[0]) : q == 2 ? even[2] : even[3];
+    float second = q < 2 ? (q ? odd[1] : odd[0]) : q == 2 ? odd[2] : odd[3];
     float* at = part + warp / BLOCKS * HP + column + 2 * q;
     if (column < HP) at[0] = column < H ? first : 0.0f, at[1] = column < H ? second : 0.0f;
     SYNC();

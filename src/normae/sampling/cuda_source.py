@@ -13,6 +13,8 @@ log = logging.getLogger(__name__)
 
 _LARGEST_DYNAMIC_SHARED = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"""
+_SHARED_CARVEOUT = 9
+"""CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent"""
 
 
 class CudaSourceError(Exception):
@@ -30,6 +32,8 @@ class Kernel:
         self._function, self.shared = function, self._shared_bytes(module)
         wanted = (function, _LARGEST_DYNAMIC_SHARED, self.shared)
         self._check(self._driver.cuFuncSetAttribute(*wanted), f"have {self.shared} bytes of shared memory")
+        # A wish that may fail: what a block leaves of a multiprocessor's memory is for a second block, not for its cache.
+        self._driver.cuFuncSetAttribute(function, _SHARED_CARVEOUT, 100)
 
     def _shared_bytes(self, module: ctypes.c_void_p) -> int:
         place, size, value = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_int()
