@@ -111,6 +111,37 @@ template <int OFFSET> DEVICE Octet fetch(const u16* at) {
         : "=r"(o.a), "=r"(o.b), "=r"(o.c), "=r"(o.d) : "l"(at), "n"(2 * OFFSET));
     return o;
 }
+// COUNT matrices of 8x8 halves, of which each thread knows the address of a row, as a product takes them, or transposed.
+typedef u32 Address;
+DEVICE Address address_of(const void* at) { return (Address)__cvta_generic_to_shared(at); }
+template <int COUNT, bool TURNED> DEVICE void load_matrices(u32* r, Address at) {
+    if (COUNT == 4 && !TURNED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+    if (COUNT == 4 && TURNED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+    if (COUNT == 2 && !TURNED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
+                     : "=r"(r[0]), "=r"(r[1]) : "r"(at) : "memory");
+    if (COUNT == 2 && TURNED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+                     : "=r"(r[0]), "=r"(r[1]) : "r"(at) : "memory");
+    if (COUNT == 1 && !TURNED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(at) : "memory");
+    if (COUNT == 1 && TURNED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(at) : "memory");
+}
+// c += a b, of shape (16, 16) (16, 8), and of (16, 8) (8, 8).
+DEVICE void multiply(float c[4], const u32 a[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+DEVICE void multiply_short(float c[4], const u32 a[2], u32 b) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b));
+}
 DEVICE u32 low_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x5410); }
 DEVICE u32 high_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x7632); }
 DEVICE u32 shuffle(u32 v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
@@ -150,29 +181,6 @@ DEVICE int shift_of(int conv, int tap, int side) {
     return conv % 2 ? -shift : shift;
 }
 
-#ifdef EMULATE
-DEVICE void load_frag(const Shared&, int, int, u32*) {}
-
-DEVICE float weight_of(const Shared& s, int conv, int tap, int in, int out) {
-    if (conv >= NARROW) return as_float(s.fine[(conv - NARROW) / 2][tap][out % 2][in]);
-    int row = conv % 2 ? in : out, column = conv % 2 ? out : in;
-    return as_float((u16)(s.frag[conv / 2][tap][row * 4 + column / 2] >> 16 * (column % 2)));
-}
-
-template <bool POOLED>
-DEVICE void product(const Shared& s, int conv, const u16* map, const u32*, int pair, int side, int lane, float c[8]) {
-    for (int k = 0; k < 8; k++) {
-        c[k] = 0.0f;
-        if (k >= 4 && !second_of(pair, side)) continue;
-        int place = tile_place<POOLED>(2 * pair + k / 4, lane / 4 + 8 * (k / 2 % 2), side), out = 2 * (lane % 4) + k % 2;
-        for (int tap = 0; tap < 9; tap++)
-            for (int in = 0; in < C; in++) {
-                float x = as_float(map[(place + shift_of(conv, tap, side)) * C + in]);
-                c[k] += x * weight_of(s, conv, tap, in, out);
-            }
-    }
-}
-#else
 DEVICE void load_frag(const Shared& s, int conv, int lane, u32 frag[9]) {
     if (conv >= NARROW) {
 #pragma unroll
@@ -180,35 +188,20 @@ DEVICE void load_frag(const Shared& s, int conv, int lane, u32 frag[9]) {
             frag[tap] = *reinterpret_cast<const u32*>(s.fine[(conv - NARROW) / 2][tap][lane / 4 % 2] + 2 * (lane % 4));
         return;
     }
-    u32 at = (u32)__cvta_generic_to_shared(s.frag[conv / 2]);
-#define LOAD(HOW)                                                                                          \
-    for (int k = 0; k < 8; k += 4)                                                                         \
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4" HOW ".shared.b16 {%0,%1,%2,%3}, [%4];"                \
-                     : "=r"(frag[k]), "=r"(frag[k + 1]), "=r"(frag[k + 2]), "=r"(frag[k + 3])              \
-                     : "r"(at + 128 * k + 16 * lane) : "memory");                                          \
-    asm volatile("ldmatrix.sync.aligned.m8n8.x1" HOW ".shared.b16 {%0}, [%1];"                             \
-                 : "=r"(frag[8]) : "r"(at + 1024 + 16 * (lane % 8)) : "memory")
-    if (conv % 2) {
-        LOAD(".trans");
-    } else {
-        LOAD("");
-    }
-#undef LOAD
+    Address at = address_of(s.frag[conv / 2]), row = at + 16 * lane, last = at + 1024 + 16 * (lane % 8);
+    if (conv % 2)
+        load_matrices<4, true>(frag, row), load_matrices<4, true>(frag + 4, row + 512), load_matrices<1, true>(frag + 8, last);
+    else
+        load_matrices<4, false>(frag, row), load_matrices<4, false>(frag + 4, row + 512),
+            load_matrices<1, false>(frag + 8, last);
 }
 
-DEVICE void multiply(float c[4], const u32 a[4], u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-template <bool POOLED>
-DEVICE void product(const Shared&, int conv, const u16* map, const u32* frag, int pair, int side, int lane, float c[8]) {
-    u32 base[2];
+template <bool POOLED> DEVICE void product(int conv, const u16* map, const u32* frag, int pair, int side, int lane, float c[8]) {
+    Address base[2];
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         int tile = k && !second_of(pair, side) ? 2 * pair : 2 * pair + k;
-        base[k] = (u32)__cvta_generic_to_shared(map + tile_place<POOLED>(tile, lane % 16, side) * C);
+        base[k] = address_of(map + tile_place<POOLED>(tile, lane % 16, side) * C);
         c[4 * k] = c[4 * k + 1] = c[4 * k + 2] = c[4 * k + 3] = 0.0f;
     }
 #pragma unroll
@@ -217,21 +210,17 @@ DEVICE void product(const Shared&, int conv, const u16* map, const u32* frag, in
 #pragma unroll
         for (int k = 0; k < 2; k++) {
             u32 a[4];
-            asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                         : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]) : "r"(base[k] + shift) : "memory");
+            load_matrices<4, false>(a, base[k] + shift);
             multiply(c + 4 * k, a, frag[2 * two], frag[2 * two + 1]);
         }
     }
 #pragma unroll
     for (int k = 0; k < 2; k++) {
-        u32 at = base[k] + 16 * shift_of(conv, 8, side), a0, a1;
-        asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
-                     : "=r"(a0), "=r"(a1) : "r"(at) : "memory");
-        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-            : "+f"(c[4 * k]), "+f"(c[4 * k + 1]), "+f"(c[4 * k + 2]), "+f"(c[4 * k + 3]) : "r"(a0), "r"(a1), "r"(frag[8]));
+        u32 a[2];
+        load_matrices<2, false>(a, base[k] + 16 * shift_of(conv, 8, side));
+        multiply_short(c + 4 * k, a, frag[8]);
     }
 }
-#endif
 
 // Give each pair of tiles of the convolution to the warp that has it.
 template <bool POOLED, class Give> DEVICE void convolve(Shared& s, const u16* src, int conv, int side, Give give) {
@@ -241,7 +230,7 @@ template <bool POOLED, class Give> DEVICE void convolve(Shared& s, const u16* sr
 #pragma unroll 1
     for (int pair = TID / 32; pair < (side * side / 16 + 1) / 2; pair += WARPS) {
         float c[8];
-        product<POOLED>(s, conv, src, frag, pair, side, lane, c);
+        product<POOLED>(conv, src, frag, pair, side, lane, c);
         give(pair, c);
     }
 }
@@ -535,40 +524,11 @@ struct Gather {
     DEVICE float* slope(int k) const { return bias(9) + k; }
 };
 
-#ifdef EMULATE
-DEVICE void outer(const u16* x, const u16* v, int tile, int side, int lane, float acc[5][4], float& bias) {
-    int g = lane / 4, q = lane % 4;
-    for (int pixel = 0; pixel < 16; pixel++) {
-        int place = place_of(tile * 16 + pixel, side);
-        for (int pair = 0; pair < 5; pair++)
-            for (int k = 0; k < 4; k++) {
-                int tap = pair < 4 ? 2 * pair + k / 2 : 8;
-                float there = as_float(x[(place + (tap / 3 - 1) * (side + 2) + tap % 3 - 1) * C + g]);
-                acc[pair][k] += there * as_float(v[place * C + 2 * q + k % 2]);
-            }
-        if (pixel % 8 / 2 == q) bias += as_float(v[place * C + g]);
-    }
-}
-
-DEVICE void outer_plane(const float* plane, float scale, int sense, const u16* map, int tile, int side, int lane,
-                        float acc[4], float& bias) {
-    int g = lane / 4, q = lane % 4;
-    for (int pixel = 0; pixel < 16; pixel++) {
-        int place = place_of(tile * 16 + pixel, side);
-        for (int k = 0; k < 4; k++) {
-            int tap = g + 8 * (k / 2);
-            if (tap > 8) continue;
-            float there = as_float(as_half(scale * plane[place + sense * ((tap / 3 - 1) * (side + 2) + tap % 3 - 1)]));
-            acc[k] += there * as_float(map[place * C + 2 * q + k % 2]);
-        }
-        if (pixel % 8 / 2 == q) bias += as_float(map[place * C + g]);
-    }
-}
-#else
 // The right factor: pixels of a tile by channels of a map; this thread's part of their sum over pixels.
 DEVICE void right_factor(const u16* map, int tile, int side, int lane, u32& b0, u32& b1, float& bias) {
-    u32 at = (u32)__cvta_generic_to_shared(map + place_of(tile * 16 + lane % 16, side) * C);
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(b0), "=r"(b1) : "r"(at) : "memory");
+    u32 b[2];
+    load_matrices<2, true>(b, address_of(map + place_of(tile * 16 + lane % 16, side) * C));
+    b0 = b[0], b1 = b[1];
     bias += as_float((u16)b0) + as_float((u16)(b0 >> 16)) + as_float((u16)b1) + as_float((u16)(b1 >> 16));
 }
 
@@ -576,13 +536,12 @@ DEVICE void right_factor(const u16* map, int tile, int side, int lane, u32& b0, 
 DEVICE void outer(const u16* x, const u16* v, int tile, int side, int lane, float acc[5][4], float& bias) {
     u32 b0, b1;
     right_factor(v, tile, side, lane, b0, b1, bias);
-    u32 base = (u32)__cvta_generic_to_shared(x + place_of(tile * 16 + lane % 8 + 8 * (lane >= 16), side) * C);
+    Address base = address_of(x + place_of(tile * 16 + lane % 8 + 8 * (lane >= 16), side) * C);
 #pragma unroll
     for (int pair = 0; pair < 5; pair++) {
         int tap = pair < 4 ? 2 * pair + lane / 8 % 2 : 8;
-        u32 at = base + ((tap / 3 - 1) * (side + 2) + tap % 3 - 1) * 16, a[4];
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]) : "r"(at) : "memory");
+        u32 a[4];
+        load_matrices<4, true>(a, base + ((tap / 3 - 1) * (side + 2) + tap % 3 - 1) * 16);
         multiply(acc[pair], a, b0, b1);
     }
 }
@@ -602,7 +561,6 @@ DEVICE void outer_plane(const float* plane, float scale, int sense, const u16* m
     }
     multiply(acc, a, b0, b1);
 }
-#endif
 
 DEVICE float over_quad(float v) {
     v += shuffle(v, 1);

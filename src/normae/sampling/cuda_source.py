@@ -32,7 +32,7 @@ class Kernel:
         self._function, self.shared = function, self._shared_bytes(module)
         wanted = (function, _LARGEST_DYNAMIC_SHARED, self.shared)
         self._check(self._driver.cuFuncSetAttribute(*wanted), f"have {self.shared} bytes of shared memory")
-        # A wish that may fail: what a block leaves of a multiprocessor's memory is for a second block, not for its cache.
+        # A wish that may fail: what a block leaves of a multiprocessor's memory is for a second block, not its cache.
         self._driver.cuFuncSetAttribute(function, _SHARED_CARVEOUT, 100)
 
     def _shared_bytes(self, module: ctypes.c_void_p) -> int:

@@ -27,6 +27,7 @@ uint32_t drawn;
 char* stacks;
 int arrived, generation, warp_arrived[COUNT / 32], warp_generation[COUNT / 32];
 uint32_t slots[2][COUNT], registers[COUNT][6];
+uintptr_t rows[COUNT];
 
 uint32_t draw() { return (drawn = drawn * 1664525u + 1013904223u) >> 16; }
 void yield() {
@@ -75,7 +76,21 @@ inline float shuffle(float v, int mask) {
     std::memcpy(&v, &bits, 4);
     return v;
 }
-// The tensor cores' product of (16, 16) and (16, 8), with numbers where `mma.m16n8k16` has them.
+// Matrices of 8x8 halves, and products of the tensor cores, with numbers where `ldmatrix` and `mma` have them.
+typedef uintptr_t Address;
+inline Address address_of(const void* at) { return (Address)at; }
+template <int COUNT, bool TURNED> void load_matrices(u32* r, Address at) {
+    using namespace emulated;
+    int warp = thread / 32 * 32, g = thread % 32 / 4, q = thread % 4;
+    rows[thread] = at;
+    exchange(0, 0);
+    for (int m = 0; m < COUNT; m++) {
+        const Address* row = rows + warp + 8 * m;
+        if (TURNED) r[m] = ((u16*)row[2 * q])[g] | (u32)((u16*)row[2 * q + 1])[g] << 16;
+        else r[m] = ((u32*)row[g])[q];
+    }
+    exchange(0, 0);
+}
 inline void multiply(float c[4], const u32 a[4], u32 b0, u32 b1) {
     using namespace emulated;
     int warp = thread / 32 * 32, lane = thread % 32;
@@ -90,6 +105,10 @@ inline void multiply(float c[4], const u32 a[4], u32 b0, u32 b1) {
             c[i] += as_float((u16)(left >> 16 * (k % 2))) * as_float((u16)(right >> 16 * (k % 2)));
         }
     exchange(0, 0);
+}
+inline void multiply_short(float c[4], const u32 a[2], u32 b) {
+    u32 wide[4] = {a[0], a[1], 0, 0};
+    multiply(c, wide, b, 0);
 }
 inline float cospif(float x) { return std::cos(3.14159265358979323846f * x); }
 inline u32 high_product(u32 a, u32 b) { return (u32)((u64)a * b >> 32); }
