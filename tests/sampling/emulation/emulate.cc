@@ -19,7 +19,7 @@ static void fiber() {
           at<int>(12), at<int>(13), at<int>(14), at<int>(15), at<float>(16), at<float>(17), at<float>(18), at<float>(19));
 #endif
     emulated::done[emulated::thread] = true;
-    for (;;) emulated::yield();
+    _longjmp(emulated::scheduler, 1);
 }
 
 // Between two barriers threads may run in any order. 0: as they are numbered; 1: the last first; others are seeds: in
@@ -35,11 +35,10 @@ static void run_block() {
     using namespace emulated;
     memset(shared, 0x7b, sizeof(Shared));  // not a number, and no zero
     for (int k = 0; k < COUNT; k++) {
-        done[k] = false;
+        begun[k] = done[k] = false, awaited[k] = nullptr;
         getcontext(&fibers[k]);
         fibers[k].uc_stack.ss_sp = stacks + (size_t)k * STACK;
         fibers[k].uc_stack.ss_size = STACK;
-        fibers[k].uc_link = &scheduler;
         makecontext(&fibers[k], fiber, 0);
     }
     for (bool left = true; left;) {
@@ -49,7 +48,7 @@ static void run_block() {
             thread = turns[k];
             if (done[thread]) continue;
             left = true;
-            if (!waits[thread / 32]) swapcontext(&scheduler, &fibers[thread]);
+            if (!waits[thread / 32]) resume();
         }
     }
 }

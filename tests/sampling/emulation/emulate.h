@@ -1,5 +1,6 @@
 // One block of the kernel on a CPU: its threads are fibers that take turns at barriers and shuffles.
 #include <cmath>
+#include <csetjmp>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -20,8 +21,11 @@ namespace emulated {
 const int COUNT = 512, STACK = 1 << 16;
 int thread, block_x, block_y, blocks_x, blocks_y;
 Shared* shared;
-ucontext_t scheduler, fibers[COUNT];
-bool done[COUNT], waits[COUNT / 32];
+ucontext_t fibers[COUNT];
+jmp_buf scheduler, places[COUNT];
+const int* awaited[COUNT];
+int seen[COUNT];
+bool begun[COUNT], done[COUNT], waits[COUNT / 32];
 int order, turns[COUNT];
 uint32_t drawn;
 char* stacks;
@@ -30,29 +34,46 @@ uint32_t slots[2][COUNT], registers[COUNT][6];
 uintptr_t rows[COUNT];
 
 uint32_t draw() { return (drawn = drawn * 1664525u + 1013904223u) >> 16; }
-void yield() {
-    int me = thread;
-    swapcontext(&fibers[me], &scheduler);
+// Fibers start as contexts and go on by jumps, which need no system call.
+void wait_for_change(const int* counter, int value) {
+    if (*counter != value) return;
+    awaited[thread] = counter, seen[thread] = value;
+    if (_setjmp(places[thread]) == 0) _longjmp(scheduler, 1);
+}
+void resume() {
+    if (awaited[thread] && *awaited[thread] == seen[thread]) return;
+    if (_setjmp(scheduler)) return;
+    if (begun[thread]) _longjmp(places[thread], 1);
+    begun[thread] = true;
+    setcontext(&fibers[thread]);
 }
 void barrier() {
     int mine = generation;
     if (++arrived == COUNT) arrived = 0, generation++;
-    while (generation == mine) yield();
+    wait_for_change(&generation, mine);
 }
 uint32_t exchange(uint32_t value, int mask) {
     int warp = thread / 32, mine = warp_generation[warp], me = thread;
     slots[mine & 1][me] = value;
     if (++warp_arrived[warp] == 32) warp_arrived[warp] = 0, warp_generation[warp]++;
-    while (warp_generation[warp] == mine) yield();
+    wait_for_change(&warp_generation[warp], mine);
     return slots[mine & 1][me ^ mask];
 }
 }  // namespace emulated
 
-inline float as_float(u16 h) {
-    _Float16 x;
-    std::memcpy(&x, &h, 2);
-    return (float)x;
-}
+struct Halves {  // a table: the conversion is a call where the processor has none
+    float value[1 << 16];
+    Halves() {
+        for (int k = 0; k < 1 << 16; k++) {
+            u16 h = (u16)k;
+            _Float16 x;
+            std::memcpy(&x, &h, 2);
+            value[k] = (float)x;
+        }
+    }
+};
+static const Halves all_halves;
+inline float as_float(u16 h) { return all_halves.value[h]; }
 inline u16 as_half(float f) {
     _Float16 x = (_Float16)f;
     u16 h;
