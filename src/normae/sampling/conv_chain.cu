@@ -10,6 +10,7 @@
 #define BY_VALUE 1
 #define BY_ROW 2
 #define BY_NORM 3
+#define PIECES ((SIDE + 31) / 32)  // of a row, for a warp
 
 // Limit the gradient in plane 1 by value, by the norm of each row, or by its norm.
 DEVICE void clip_image(Shared& s, float clip) {
@@ -24,19 +25,18 @@ DEVICE void clip_image(Shared& s, float clip) {
     }
 #pragma unroll 1
     for (int row = TID / 32; row < SIDE; row += WARPS) {
-        float square = total;
-        if (CLIP == BY_ROW) {
-            square = 0.0f;
-            for (int c = TID % 32; c < SIDE; c += 32) {
-                float g = grad[(row + 1) * ROW + c + 1];
-                square += g * g;
-            }
-            square = warp_sum(square, 32);
-        }
+        float square = 0.0f, *at = grad + (row + 1) * ROW + TID % 32 + 1;
+        bool last = SIDE % 32 == 0 || TID % 32 < SIDE % 32;
+#pragma unroll
+        for (int k = 0; CLIP == BY_ROW && k < PIECES; k++)
+            if (k < PIECES - 1 || last) square += at[32 * k] * at[32 * k];
+        square = CLIP == BY_ROW ? warp_sum(square, 32) : total;
         float factor = clip / larger(sqrtf(square), clip);
-        for (int c = TID % 32; c < SIDE; c += 32) {
-            float& g = grad[(row + 1) * ROW + c + 1];
-            g = CLIP == BY_VALUE ? (g > clip ? clip : g < -clip ? -clip : g) : g * factor;
+#pragma unroll
+        for (int k = 0; k < PIECES; k++) {
+            if (k == PIECES - 1 && !last) break;
+            float g = at[32 * k];
+            at[32 * k] = CLIP == BY_VALUE ? (g > clip ? clip : g < -clip ? -clip : g) : g * factor;
         }
     }
     SYNC();

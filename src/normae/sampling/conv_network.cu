@@ -53,7 +53,7 @@ struct Shared {
     alignas(16) u32 frag[5][9][32];
     alignas(16) float single[4][9 * C];
     alignas(16) u16 fine[4][9][2][C];
-    alignas(16) u16 split[GRADIENT ? 2 * HP : 8];  // in a chain it stands in `vector`, of which it is never in need
+    alignas(16) u16 split[GRADIENT ? 2 * HP : 8];  // a chain has it in `vector`, which it does not need at that time
     alignas(16) float vector[HP], latent[ZP], pulled[ZP], proposal[ZP];
     float bias[9 * C], alpha[16];
     float plane[2][ROW * ROW];
