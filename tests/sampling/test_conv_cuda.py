@@ -120,7 +120,7 @@ def test_energies_and_gradients_are_the_references(compiled, latent, changes):
 
 def test_the_paper_s_network_with_trained_weights(compiled):
     """On a jet: small pixels, and vectors that must be scaled to be seen; all of it fits into a multiprocessor."""
-    model = normae.load("jets-qcd-ae").autoencoder.to(DEVICE)
+    model = normae.load("jets-qcd-ae-paper").autoencoder.to(DEVICE)
     x = torch.zeros(1, 1, 40, 40, device=DEVICE)
     x[0, 0, 18:24, 19:22] = images(1)[0, 0, :6, :3] / 10
     _, energy, gradient, _, size = run(compiled, [model], x, ChainConfig(steps=0), 1.0, False)

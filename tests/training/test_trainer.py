@@ -327,6 +327,13 @@ def test_a_foreign_checkpoint_is_refused():
         make_trainer((0,)).load(state)
 
 
+def test_a_checkpoint_of_another_kind_of_device_is_refused_with_the_reason():
+    """A CUDA generator has 16 bytes of state."""
+    state = make_trainer().snapshot()
+    with pytest.raises(InputError, match="not written on cpu: its random numbers go on only on"):
+        make_trainer().load(state | {"generator.0": torch.zeros(16, dtype=torch.uint8)})
+
+
 def test_short_data_give_one_small_batch():
     trainer = make_trainer(n=30)
     assert trainer.batch == 30

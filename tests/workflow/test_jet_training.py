@@ -176,16 +176,28 @@ def test_one_file_is_split_by_the_seed():
     assert len(whole.unique(dim=0)) == 90, "no jet is in two samples"
 
 
+@pytest.mark.parametrize("jets", ["qcd", "top"])
+def test_three_latent_dimensions(jets):
+    """As the preset says: another rate and T, no L2 penalty."""
+    three, six = (read(CONFIGS / f"jets-best-{jets}-nae{end}.toml") for end in ("-3d", ""))
+    assert three.name == f"jets-best-{jets}-nae-3d"
+    assert three.network == replace(six.network, latent=3)
+    assert three.training == replace(six.training, learning_rate=2.5e-5, l2_penalty=0.0)
+    assert three.sampling.latent.step_size / three.temperature.initial == pytest.approx(120)
+
+
 @pytest.mark.parametrize("kind", ["nae", "bnae"])
 @pytest.mark.parametrize("jets", ["qcd", "top"])
 def test_our_presets_differ_from_the_paper_by_what_they_say(kind, jets):
-    """The rate and its schedule, averaging, and T with the step sizes over T unchanged."""
+    """The rate and its schedule, averaging, T with the step sizes over T unchanged, and the NAE's network."""
     best, paper = (read(CONFIGS / f"jets-{name}-{jets}-{kind}.toml") for name in ("best", "paper"))
     assert best.name == f"jets-best-{jets}-{kind}"
     candidate = "NOT YET TRAINED" in (CONFIGS / f"{best.name}.toml").read_text()
     assert candidate == (f"jets-{jets}-{kind}" not in zoo.names()), "called so until the zoo has it"
-    for name in ("data", "network", "pretraining", "bayesian", "guard"):
+    for name in ("data", "pretraining", "bayesian", "guard"):
         assert getattr(best, name) == getattr(paper, name), name
+    theirs = replace(paper.network, output="linear", spectral_norm=False)
+    assert best.network == (theirs if kind == "nae" else paper.network)
     for chain in ("latent", "feature"):
         ours, theirs = (getattr(run.sampling, chain) for run in (best, paper))
         over = [c.step_size / run.temperature.initial for c, run in ((ours, best), (theirs, paper))]
@@ -214,8 +226,8 @@ def test_adapted_latent_steps_are_kept(tmp_path):
     adapting = tiny_jets("jets-best-qcd-nae", "training.warmup=0", "sampling.latent.adapt=0.6")
     assert train(adapting, tmp_path / "run")
     _, header = read_tensors(RunFolder(tmp_path / "run").model)
-    assert header["step_sizes"][0] != pytest.approx(9e-5, rel=1e-3)
-    assert header["step_sizes"][1] == pytest.approx(4.5e-5, rel=1e-5)
+    assert header["step_sizes"][0] != pytest.approx(1.14e-4, rel=1e-3)
+    assert header["step_sizes"][1] == pytest.approx(5.7e-5, rel=1e-5)
 
 
 def test_the_temperature_of_jets_can_be_trained(tmp_path):

@@ -167,6 +167,18 @@ def laplace(
 
 
 @app.command()
+def ensemble(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or one folder of seeds.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="The run folder to write.", show_default=False)],
+) -> None:
+    """Make one model with error bars out of four or more finished runs that differ in their seeds."""
+    from normae.workflow.ensemble import gather
+
+    gather(runs, out)
+    console.print(f"With error bars: {out}. Next: normae evaluate {out}", soft_wrap=True)
+
+
+@app.command()
 def report(run: Folder) -> None:
     """Write report.html: one self-contained page about an evaluated run."""
     from normae.workflow.reporting import report as report_run

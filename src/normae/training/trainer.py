@@ -239,8 +239,14 @@ class Trainer:
     def load(self, state: dict[str, Tensor]) -> None:
         """Continue from `state`, as `state()` gave it."""
         mine = self.state()
-        if set(state) != set(mine) or any(state[name].shape != mine[name].shape for name in mine):
+        others = {name for name in mine if name not in state or state[name].shape != mine[name].shape}
+        if set(state) != set(mine) or any(not name.startswith("generator.") for name in others):
             raise InputError("the checkpoint does not belong to this configuration; start in another folder")
+        if others:
+            raise InputError(
+                f"the checkpoint was not written on {self.device.type}: its random numbers go on only on the kind of "
+                "device that it was written on; set `device` so, or start in another folder"
+            )
         for k, generator in enumerate(self.generators):
             generator.set_state(state[f"generator.{k}"].cpu())
         with torch.no_grad():

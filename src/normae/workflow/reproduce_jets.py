@@ -29,12 +29,12 @@ Metrics = dict[str, Estimate]
 CLASSIFIER = "jets-classifier"
 STARTS = {"ae": "nae", "bae": "bnae"}
 """Autoencoders are what the trainings of these begin with."""
-PAIRS = {
-    "AE": ("jets-qcd-ae", "jets-top-ae"),
-    "NAE": ("jets-qcd-nae", "jets-top-nae"),
-    "BNAE": ("jets-qcd-bnae", "jets-top-bnae"),
-}
-"""Of dual tests; that of the autoencoders, which the paper does not have, shows what the NAE training adds."""
+PAPER = "-paper"
+"""Behind the name of a model with all settings of the paper; that of the BAE is ours too."""
+PAPER_WORDS = ", paper's settings"
+DUALS = {"AE": "ae", "NAE": "nae", "BNAE": "bnae", f"NAE{PAPER_WORDS}": "nae-paper", f"BNAE{PAPER_WORDS}": "bnae-paper"}
+"""Dual tests and the ends of their models' names; that of the autoencoders, which the paper does not have, shows what
+the NAE training adds."""
 GENERATORS = {"NAE, d_z = 6": "nae", "BNAE, d_z = 6": "bnae", "NAE, d_z = 3": "nae-3d"}
 TITLES = {
     "tagging": "Section 4.1: tagging",
@@ -48,12 +48,19 @@ def sources() -> dict[str, Source]:
     """Every model of the section by its name in the zoo, with the preset that trains it."""
     found = {CLASSIFIER: Source(CLASSIFIER, "jets-paper-classifier")}
     for kind in ("qcd", "top"):
-        for network in ("ae", "nae", "bae", "bnae"):
+        for network in ("ae", "nae", "bae", "bnae", "nae-3d"):
             name = f"jets-{kind}-{network}"
             found[name] = Source(name, f"jets-best-{kind}-{STARTS.get(network, network)}")
-        name = f"jets-{kind}-nae-3d"
-        found[name] = Source(name, f"jets-best-{kind}-nae", ("network.latent=3",))
+        for network in ("ae", "nae", "bnae"):
+            name = f"jets-{kind}-{network}{PAPER}"
+            found[name] = Source(name, f"jets-paper-{kind}-{STARTS.get(network, network)}")
     return found
+
+
+def trained_from(name: str) -> str | None:
+    """The model whose training begins with this autoencoder; None for other models."""
+    parts = name.split("-")
+    return "-".join([*parts[:2], STARTS[parts[2]], *parts[3:]]) if parts[2:] and parts[2] in STARTS else None
 
 
 @dataclass
@@ -121,7 +128,7 @@ def reproduce_jets(out: str | Path, settings: Settings | None = None, watch: Wat
 
 def _generated(name: str, settings: Settings) -> int | None:
     """A classifier and an autoencoder generate nothing."""
-    return None if name == CLASSIFIER or name.split("-")[2] in STARTS else settings.generated
+    return None if name == CLASSIFIER or trained_from(name) else settings.generated
 
 
 def _folders(out: Path, settings: Settings, watch: Watch | None) -> dict[str, RunFolder]:
@@ -133,9 +140,8 @@ def _folders(out: Path, settings: Settings, watch: Watch | None) -> dict[str, Ru
                 folders[name] = RunFolder(out / "zoo" / name)
                 copy_model(name, folders[name])
             continue
-        stem, network = name.rpartition("-")[::2]
-        if network in STARTS:
-            folders[name] = RunFolder(out / "scratch" / f"{stem}-{STARTS[network]}" / "pretrained")
+        if (nae := trained_from(name)) is not None:
+            folders[name] = RunFolder(out / "scratch" / nae / "pretrained")
             continue
         folders[name] = RunFolder(out / "scratch" / name)
         path = [] if settings.data is None else [f"data.path={settings.data}"]
@@ -148,14 +154,18 @@ def _dual_tests(folders: dict[str, RunFolder], out: Path, settings: Settings) ->
     """Of the pairs that are there, against the trained classifier where there is one."""
     found: dict[str, Metrics] = {}
     reference = folders[CLASSIFIER].path if CLASSIFIER in folders else None
-    for network, names in PAIRS.items():
+    for network, end in DUALS.items():
+        names = _pair(end)
         if all(name in folders for name in names):
             a, b = (folders[name].path for name in names)
-            draws = 50 if network == "BNAE" else None
-            chosen = DualSettings(draws=draws, seed=settings.seed)
-            made = dual(a, b, settings.data, out / f"dual-{network.lower()}", chosen, settings.device, reference)
+            chosen = DualSettings(draws=50 if end.startswith("bnae") else None, seed=settings.seed)
+            made = dual(a, b, settings.data, out / f"dual-{end}", chosen, settings.device, reference)
             found[network] = made.metrics
     return found
+
+
+def _pair(end: str) -> tuple[str, str]:
+    return f"jets-qcd-{end}", f"jets-top-{end}"
 
 
 def _temperatures(
@@ -164,7 +174,8 @@ def _temperatures(
     """Estimates for the pairs whose dual test tells at which T the slope is 1."""
     slopes = {network: metrics["slope_classifier_c0"] for network, metrics in duals.items()}
     slopes = {network: slope for network, slope in slopes.items() if slope.value > 0}
-    pairs = {network: (folders[PAIRS[network][0]], folders[PAIRS[network][1]]) for network in slopes}
+    names = {network: _pair(DUALS[network]) for network in slopes}
+    pairs = {network: (folders[a], folders[b]) for network, (a, b) in names.items()}
     return compare_temperatures(pairs, slopes, settings.data, settings.device) if pairs else []
 
 
@@ -189,9 +200,10 @@ def tagging_rows(runs: dict[str, Metrics]) -> list[list[str]]:
     rows = [header]
     for (task, network), printed in TAGGING.items():
         name = CLASSIFIER if task == "supervised" else f"jets-{names[task]}-{network.lower()}"
-        if name in runs:
-            cells = zip(printed, TAGGING_METRICS, strict=True)
-            rows.append([task, network, *[cell for value, m in cells for cell in (value, shown(runs[name], m))]])
+        for words, run in ((network, name), (f"{network}{PAPER_WORDS}", f"{name}{PAPER}")):
+            if run in runs:
+                cells = zip(printed, TAGGING_METRICS, strict=True)
+                rows.append([task, words, *[cell for value, m in cells for cell in (value, shown(runs[run], m))]])
     return rows
 
 
@@ -209,7 +221,8 @@ def ratio_rows(duals: dict[str, Metrics]) -> list[list[str]]:
     for quantity, title in titles.items():
         cells = []
         for network, metrics in duals.items():
-            cells += [RATIO[network][quantity], str(metrics[f"{quantity}_classifier_c0"])]
+            printed = RATIO[network.removesuffix(PAPER_WORDS)][quantity]
+            cells += [printed, str(metrics[f"{quantity}_classifier_c0"])]
         rows.append([title, *cells])
     for quantity, title in titles.items():
         keys = dict.fromkeys(duals, f"{quantity}_pairs_classifier" + ("_c0" if quantity == "constant" else ""))

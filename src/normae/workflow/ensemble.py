@@ -1,0 +1,113 @@
+"""An ensemble out of finished runs: models that were trained apart, one after the other or on several machines."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normae.config import Run, read, to_toml
+from normae.errors import InputError
+from normae.files import write_json, write_text
+from normae.runs import History, RunFolder, locked, read_tensors, write_tensors
+from normae.training import EnsembleConfig
+from normae.workflow.loading import PREFIX
+
+FREE = ("name", "seed", "start", "device", "threads")
+"""Settings in which members may differ."""
+
+
+def gather(runs: Sequence[str | Path], out: str | Path) -> RunFolder:
+    """Write to the new folder `out` the ensemble of finished deterministic runs that differ in their seeds.
+
+    Args:
+        runs: run folders, or one folder of seeds.
+    """
+    target, folders = RunFolder(out), _folders(runs)
+    if target.path.exists():
+        raise InputError(f"{out}: exists; choose a new folder")
+    configs = [read(folder.config) for folder in folders]
+    _check_alike(folders, configs)
+    facts = [folder.read_provenance() for folder in folders]
+    config = replace(configs[0], ensemble=EnsembleConfig(len(folders), _events(facts)))
+    tensors, header = _joined(folders)
+    with locked(target.path):
+        write_text(target.config, to_toml(config))
+        write_json(target.provenance, _provenance(folders, facts))
+        _write_history(target, folders)
+        write_tensors(target.model, tensors, header)
+    return target
+
+
+def _folders(runs: Sequence[str | Path]) -> list[RunFolder]:
+    if len(runs) == 1 and (members := RunFolder(runs[0]).members()):
+        return members
+    return [RunFolder.existing(run) for run in runs]
+
+
+def _check_alike(folders: list[RunFolder], configs: list[Run]) -> None:
+    first = configs[0]
+    for folder, config in zip(folders, configs, strict=True):
+        if config.posteriors or config.classifier is not None:
+            kind = "a classifier" if config.classifier is not None else f"[{config.posteriors[0]}]"
+            raise InputError(f"{folder.path}: expected a run without error bars, got {kind}")
+        if not folder.model.is_file():
+            raise InputError(f"{folder.path}: not finished; go on with `normae train ... --resume`")
+        same = replace(config, **{name: getattr(first, name) for name in FREE})
+        others = [name for name in vars(first) if getattr(same, name) != getattr(first, name)]
+        if others:
+            raise InputError(
+                f"{folder.path}: expected the settings of {folders[0].path} with another seed, got another {others[0]}"
+            )
+
+
+def _events(facts: list[dict[str, Any]]) -> Any:
+    """What the members were trained on, in the words of `EnsembleConfig.events`."""
+    hashes = {str(fact.get("data_sha256")) for fact in facts}
+    if 1 < len(hashes) < len(facts):
+        raise InputError("expected runs on the same events or each on events of its own, got some of both")
+    return "all" if len(hashes) == 1 else "split"
+
+
+def _joined(folders: list[RunFolder]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Weights and header as an ensemble that was trained side by side has them; its centre is the first run."""
+    parts = [read_tensors(folder.model) for folder in folders]
+    (first, header), headers = parts[0], [header for _, header in parts]
+    for folder, (tensors, other) in zip(folders[1:], parts[1:], strict=True):
+        if any(other.get(name) != header.get(name) for name in ("event", "columns")):
+            raise InputError(f"{folder.path}: expected the events of {folders[0].path}, got others")
+        if all(torch.equal(tensor, first[name]) for name, tensor in tensors.items()):
+            raise InputError(f"{folder.path}: holds the weights of {folders[0].path}; expected another training")
+    prefix = PREFIX["ensemble"]
+    stacked = {f"{prefix}{name}": torch.stack([tensors[name] for tensors, _ in parts]) for name in first}
+    sizes = np.mean([other["step_sizes"] for other in headers], axis=0).tolist()
+    temperatures = [other["temperature"] for other in headers]
+    return first | stacked, header | {"step_sizes": sizes, "temperatures": temperatures}
+
+
+def _provenance(folders: list[RunFolder], facts: list[dict[str, Any]]) -> dict[str, Any]:
+    """That of the first run, with the sums over all of them, and who they are."""
+    members = [
+        {"run": folder.path.name, "seed": fact["seed"], "sha256": hashlib.sha256(folder.model.read_bytes()).hexdigest()}
+        for folder, fact in zip(folders, facts, strict=True)
+    ]
+    sums = {name: sum(fact[name] for fact in facts) for name in ("rollbacks", "wall_seconds")}
+    return facts[0] | sums | {"members": members}
+
+
+def _write_history(target: RunFolder, folders: list[RunFolder]) -> None:
+    """Means over the runs, as of an ensemble that was trained side by side; at the places that all of them have."""
+    kept = [
+        {(line["phase"], line["iteration"]): line for line in folder.read_history() if "rollback" not in line}
+        for folder in folders
+    ]
+    history = History(target.history)
+    for place, first in kept[0].items():
+        lines = [lines[place] for lines in kept if place in lines]
+        if len(lines) == len(kept):
+            numbers = [name for name, value in first.items() if isinstance(value, float)]
+            history.append(first | {name: float(np.mean([line[name] for line in lines])) for name in numbers})

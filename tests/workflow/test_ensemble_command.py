@@ -1,0 +1,94 @@
+"""`normae ensemble`: what a model out of finished runs says, and what is refused."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import normae
+from normae.cli.app import app
+from normae.config import read, structure
+from normae.errors import InputError
+from normae.inference import BayesianModel
+from normae.workflow.ensemble import gather
+from normae.workflow.evaluate import evaluate
+from normae.workflow.train import train
+from tiny_run import tiny
+
+X = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory):
+    """Four seeds, each with events of its own."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("seeds") / "group"
+    train(structure(tiny()), folder, seeds=[0, 1, 2, 3])
+    return folder
+
+
+def test_the_mean_and_the_spread_are_the_members(group, tmp_path):
+    command = ["ensemble", str(group), "--out", str(tmp_path / "new")]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert read(tmp_path / "new" / "config.toml").ensemble.events == "split"
+    model = normae.load(tmp_path / "new")
+    assert isinstance(model, BayesianModel)
+    scores = np.array([normae.load(group / f"seed-{k}").score(X) for k in range(4)], dtype=np.float64)
+    draws = model.energy_draws(X, 4000).astype(np.float64) / model.posterior.temperatures.mean().item()
+    assert np.abs(np.median(draws, axis=0) - scores.mean(0)).max() < 0.1 * scores.std(0).max()
+    half = np.quantile(draws, 0.8413, axis=0) - np.median(draws, axis=0)
+    student = 1.197  # the same quantile of Student's t with three degrees of freedom
+    assert half / (scores.std(0, ddof=1) / 2) == pytest.approx(student, rel=0.15), "the error of a mean of four"
+
+
+def test_draws_are_normalized_and_the_run_is_whole(group, tmp_path):
+    gather([group / f"seed-{k}" for k in (2, 0, 1, 3)], tmp_path / "new")
+    points = np.stack(np.meshgrid(*[(np.arange(60) + 0.5) / 60 * 9 - 4.5] * 2), axis=-1).reshape(-1, 2)
+    total = np.exp(normae.load(tmp_path / "new").log_prob_draws(points, 3).astype(np.float64)).sum(1) * (9 / 60) ** 2
+    assert total == pytest.approx(1, abs=1e-2)
+    facts = json.loads((tmp_path / "new" / "provenance.json").read_text())
+    assert [member["seed"] for member in facts["members"]] == [2, 0, 1, 3]
+    assert {"coverage_quantile_68", "kl"} <= set(evaluate(tmp_path / "new", figures=False, device="cpu"))
+    lines = [(tmp_path / "new" / "metrics.jsonl"), *(group / f"seed-{k}" / "metrics.jsonl" for k in range(4))]
+    last = [json.loads(path.read_text().splitlines()[-1])["positive_energy"] for path in lines]
+    assert last[0] == pytest.approx(np.mean(last[1:]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("few", "expected at least 4, got 3"),
+        ("same", "holds the weights of"),
+        ("settings", "with another seed, got another training"),
+        ("unfinished", "not finished; go on with"),
+        ("bayesian", r"expected a run without error bars, got \[ensemble\]"),
+        ("exists", "exists; choose a new folder"),
+        ("events", "got some of both"),
+    ],
+)
+def test_what_is_refused(group, tmp_path, change, message):
+    runs = [shutil.copytree(group / f"seed-{k}", tmp_path / f"run{k}") for k in range(4)]
+    out = tmp_path / "new"
+    if change == "few":
+        runs.pop()
+    elif change == "same":
+        shutil.copy(runs[0] / "model.safetensors", runs[3] / "model.safetensors")
+    elif change == "settings":
+        config = runs[3] / "config.toml"
+        config.write_text(config.read_text().replace("average = 0.9", "average = 0.8"))
+    elif change == "unfinished":
+        (runs[3] / "model.safetensors").unlink()
+    elif change == "bayesian":
+        gather(runs, tmp_path / "one")
+        runs[3] = tmp_path / "one"
+    elif change == "exists":
+        out.mkdir()
+    else:
+        shutil.copy(runs[0] / "provenance.json", runs[3] / "provenance.json")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match=message):
+        gather(runs, out)
+    assert sorted(tmp_path.rglob("*")) == before
