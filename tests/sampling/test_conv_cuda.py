@@ -103,7 +103,7 @@ def reference(built: list[Autoencoder]) -> ReconstructionEnergy:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"output": "linear", "latent_space": "euclidean", "latent": 9, "side": 16, "hidden": (40,)}],
+    [{}, {"output": "linear", "latent_space": "euclidean", "latent": 9, "side": 16, "hidden": (200,)}],
     ids=["paper", "other"],
 )
 @pytest.mark.parametrize("latent", [False, True])

@@ -2,8 +2,8 @@
 //
 // All activations stay in shared memory. A map has eight channels for each pixel, half precision, 16 bytes a pixel,
 // which is a row of an 8x8 matrix of the tensor cores; a plane has one float for each pixel. Both have a border of one
-// pixel that is zero and is never written: pixel (row, column) has the place (row + 1) (side + 2) + column + 1. Of the
-// input of a nonlinearity its sign is kept, a bit for each channel.
+// pixel that is zero: pixel (row, column) has the place (row + 1) (side + 2) + column + 1. Of the input of a nonlinearity
+// its sign is kept, a bit for each channel. Two blocks of a chain of the paper's network fit on a multiprocessor.
 //
 // Compiled before conv_chain.cu or conv_gradient.cu, with SIDE, Z, H, HP, ZP, SPHERE, SIGMOID, and: LATENT (a chain of
 // latent points: a first decoding), GRADIENT (of the weights: all activations are kept). See conv_cuda.py.
@@ -18,8 +18,8 @@
 #define WARPS (THREADS / 32)
 #define BLOCKS (HP > 64 ? HP / 64 : 1)  // of 64 columns of a dense matrix
 #define SPLITS (WARPS / BLOCKS)         // of its rows
-#define PARTS (9 * C * C + C)  // gradients of a convolution and its bias
-#define NARROW 10              // the number of the first convolution to one channel: those of the tensor cores come first
+#define PARTS (9 * C * C + C)           // gradients of a convolution and its bias
+#define NARROW 10                       // number of the first convolution to one channel, behind those of eight
 
 // Where activations stand among the maps: in turns, or each by itself as long as a gradient needs it.
 #define LARGE_MAPS (GRADIENT ? 3 : 2)
