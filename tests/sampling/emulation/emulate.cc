@@ -23,11 +23,11 @@ static void fiber() {
 }
 
 // Between two barriers threads may run in any order. 0: as they are numbered; 1: the last first; others are seeds: in
-// another order each time, and half of the warps, drawn each time, wait so that warps get ahead of each other.
-static void take_turns() {
+// another order each time, and half of the warps wait until the others can go no further, when another half is drawn.
+static void take_turns(bool stuck) {
     using namespace emulated;
     for (int k = 0; k < COUNT; k++) turns[k] = order == 1 ? COUNT - 1 - k : k;
-    for (int k = 0; k < COUNT / 32; k++) waits[k] = order > 1 && draw() % 2;
+    for (int k = 0; stuck && k < COUNT / 32; k++) waits[k] = order > 1 && draw() % 2;
     for (int k = COUNT - 1; order > 1 && k > 0; k--) std::swap(turns[k], turns[draw() % (k + 1)]);
 }
 
@@ -41,14 +41,15 @@ static void run_block() {
         fibers[k].uc_stack.ss_size = STACK;
         makecontext(&fibers[k], fiber, 0);
     }
-    for (bool left = true; left;) {
+    for (bool left = true, stuck = true; left;) {
         left = false;
-        take_turns();
+        take_turns(stuck);
+        stuck = true;
         for (int k = 0; k < COUNT; k++) {
             thread = turns[k];
             if (done[thread]) continue;
             left = true;
-            if (!waits[thread / 32]) resume();
+            if (!waits[thread / 32] && may_go()) stuck = false, resume();
         }
     }
 }

@@ -40,8 +40,8 @@ void wait_for_change(const int* counter, int value) {
     awaited[thread] = counter, seen[thread] = value;
     if (_setjmp(places[thread]) == 0) _longjmp(scheduler, 1);
 }
+bool may_go() { return !awaited[thread] || *awaited[thread] != seen[thread]; }
 void resume() {
-    if (awaited[thread] && *awaited[thread] == seen[thread]) return;
     if (_setjmp(scheduler)) return;
     if (begun[thread]) _longjmp(places[thread], 1);
     begun[thread] = true;
