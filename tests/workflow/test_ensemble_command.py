@@ -57,11 +57,21 @@ def test_draws_are_normalized_and_the_run_is_whole(group, tmp_path):
     assert last[0] == pytest.approx(np.mean(last[1:]))
 
 
+def test_the_same_events_give_the_spread_of_one_training(group, tmp_path):
+    runs = [shutil.copytree(group / f"seed-{k}", tmp_path / f"run{k}") for k in range(4)]
+    facts = json.loads((runs[0] / "provenance.json").read_text())
+    for k, run in enumerate(runs):
+        (run / "provenance.json").write_text(json.dumps(facts | {"seed": k}))
+    gather(runs, tmp_path / "new")
+    assert read(tmp_path / "new" / "config.toml").ensemble.events == "all"
+    assert not normae.load(tmp_path / "new").posterior.independent
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ("few", "expected at least 4, got 3"),
-        ("same", "holds the weights of"),
+        ("same", "the same model as"),
         ("settings", "with another seed, got another training"),
         ("unfinished", "not finished; go on with"),
         ("bayesian", r"expected a run without error bars, got \[ensemble\]"),
@@ -75,7 +85,7 @@ def test_what_is_refused(group, tmp_path, change, message):
     if change == "few":
         runs.pop()
     elif change == "same":
-        shutil.copy(runs[0] / "model.safetensors", runs[3] / "model.safetensors")
+        shutil.copy(runs[1] / "model.safetensors", runs[3] / "model.safetensors")
     elif change == "settings":
         config = runs[3] / "config.toml"
         config.write_text(config.read_text().replace("average = 0.9", "average = 0.8"))

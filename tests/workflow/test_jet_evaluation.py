@@ -325,7 +325,7 @@ def test_publish_and_reproduce(runs, jets, tmp_path, monkeypatch):
     assert result.tables["ratio"][1][1] == "0.851"
     _check_temperatures(result, tmp_path / "out")
     text = (tmp_path / "out" / "table.md").read_text()
-    assert "left out: jets-qcd-bae" in text
+    assert "left out: jets-qcd-ae-paper, jets-qcd-bae" in text
     assert {p.stem for p in (tmp_path / "out" / "figures").glob("*.svg")} >= {"roc-nae", "energies-nae"}
     assert (tmp_path / "out" / "dual-nae" / "report.html").is_file()
     assert Estimate(**json.loads((tmp_path / "out" / "table.json").read_text())["jets-qcd-nae"]["auc"]).error > 0

@@ -35,9 +35,10 @@ def gather(runs: Sequence[str | Path], out: str | Path) -> RunFolder:
     facts = [folder.read_provenance() for folder in folders]
     config = replace(configs[0], ensemble=EnsembleConfig(len(folders), _events(facts)))
     tensors, header = _joined(folders)
+    provenance = _provenance(folders, facts)
     with locked(target.path):
         write_text(target.config, to_toml(config))
-        write_json(target.provenance, _provenance(folders, facts))
+        write_json(target.provenance, provenance)
         _write_history(target, folders)
         write_tensors(target.model, tensors, header)
     return target
@@ -77,11 +78,9 @@ def _joined(folders: list[RunFolder]) -> tuple[dict[str, Tensor], dict[str, Any]
     """Weights and header as an ensemble that was trained side by side has them; its centre is the first run."""
     parts = [read_tensors(folder.model) for folder in folders]
     (first, header), headers = parts[0], [header for _, header in parts]
-    for folder, (tensors, other) in zip(folders[1:], parts[1:], strict=True):
+    for folder, other in zip(folders, headers, strict=True):
         if any(other.get(name) != header.get(name) for name in ("event", "columns")):
             raise InputError(f"{folder.path}: expected the events of {folders[0].path}, got others")
-        if all(torch.equal(tensor, first[name]) for name, tensor in tensors.items()):
-            raise InputError(f"{folder.path}: holds the weights of {folders[0].path}; expected another training")
     prefix = PREFIX["ensemble"]
     stacked = {f"{prefix}{name}": torch.stack([tensors[name] for tensors, _ in parts]) for name in first}
     sizes = np.mean([other["step_sizes"] for other in headers], axis=0).tolist()
@@ -91,9 +90,15 @@ def _joined(folders: list[RunFolder]) -> tuple[dict[str, Tensor], dict[str, Any]
 
 def _provenance(folders: list[RunFolder], facts: list[dict[str, Any]]) -> dict[str, Any]:
     """That of the first run, with the sums over all of them, and who they are."""
+    digests = [hashlib.sha256(folder.model.read_bytes()).hexdigest() for folder in folders]
+    for k, (folder, digest) in enumerate(zip(folders, digests, strict=True)):
+        if digest in digests[:k]:
+            raise InputError(
+                f"{folder.path}: the same model as {folders[digests.index(digest)].path}; expected another training"
+            )
     members = [
-        {"run": folder.path.name, "seed": fact["seed"], "sha256": hashlib.sha256(folder.model.read_bytes()).hexdigest()}
-        for folder, fact in zip(folders, facts, strict=True)
+        {"run": folder.path.name, "seed": fact["seed"], "sha256": digest}
+        for folder, fact, digest in zip(folders, facts, digests, strict=True)
     ]
     sums = {name: sum(fact[name] for fact in facts) for name in ("rollbacks", "wall_seconds")}
     return facts[0] | sums | {"members": members}
