@@ -67,6 +67,16 @@ def test_the_same_events_give_the_spread_of_one_training(group, tmp_path):
     assert not normae.load(tmp_path / "new").posterior.independent
 
 
+def test_seeds_that_cut_one_file_are_refused(tmp_path):
+    """Another seed keeps other rows for the test, which the others were trained on."""
+    np.save(tmp_path / "rows.npy", np.random.default_rng(1).normal(size=(900, 2)).astype(np.float32))
+    data = {"file": str(tmp_path / "rows.npy"), "train": 600, "test": 200}
+    train(structure(tiny(data=data)), tmp_path / "group", seeds=[0, 1, 2, 3])
+    with pytest.raises(InputError, match="seeds that cut one sample in different ways"):
+        gather([tmp_path / "group"], tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -32,7 +32,7 @@ from normae.workflow.loading import load
 from normae.workflow.paper import TAGGING
 from normae.workflow.publish import publish
 from normae.workflow.reporting import report
-from normae.workflow.reproduce_jets import Settings, reproduce_jets, sources, trained_from
+from normae.workflow.reproduce_jets import Settings, nae_of, reproduce_jets, sources
 from normae.workflow.starting import read_start
 from normae.workflow.train import train
 
@@ -276,7 +276,7 @@ def test_the_zoo_s_jet_models_are_small_complete_and_load():
             assert np.isfinite(load_classifier(name).log_ratio(image)).all()
             continue
         assert load(name).score(image)[0] > 0
-        if trained_from(name) is not None:
+        if nae_of(name) is not None:
             nae = replace(read(preset_path(sources()[name].preset)), start=name)
             assert "weights" in read_start(nae, (1, 40, 40)).tensors, "an NAE's before the division by singular values"
 

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -30,15 +30,14 @@ def gather(runs: Sequence[str | Path], out: str | Path) -> RunFolder:
     target, folders = RunFolder(out), _folders(runs)
     if target.path.exists():
         raise InputError(f"{out}: exists; choose a new folder")
-    configs = [read(folder.config) for folder in folders]
-    _check_alike(folders, configs)
+    first = _shared_settings(folders)
+    digests = _digests(folders)
     facts = [folder.read_provenance() for folder in folders]
-    config = replace(configs[0], ensemble=EnsembleConfig(len(folders), _events(facts)))
+    config = replace(first, ensemble=EnsembleConfig(len(folders), _events(first, facts)))
     tensors, header = _joined(folders)
-    provenance = _provenance(folders, facts)
     with locked(target.path):
         write_text(target.config, to_toml(config))
-        write_json(target.provenance, provenance)
+        write_json(target.provenance, _provenance(folders, facts, digests))
         _write_history(target, folders)
         write_tensors(target.model, tensors, header)
     return target
@@ -50,7 +49,9 @@ def _folders(runs: Sequence[str | Path]) -> list[RunFolder]:
     return [RunFolder.existing(run) for run in runs]
 
 
-def _check_alike(folders: list[RunFolder], configs: list[Run]) -> None:
+def _shared_settings(folders: list[RunFolder]) -> Run:
+    """Those of the first run, which all others must have."""
+    configs = [read(folder.config) for folder in folders]
     first = configs[0]
     for folder, config in zip(folders, configs, strict=True):
         if config.posteriors or config.classifier is not None:
@@ -64,14 +65,36 @@ def _check_alike(folders: list[RunFolder], configs: list[Run]) -> None:
             raise InputError(
                 f"{folder.path}: expected the settings of {folders[0].path} with another seed, got another {others[0]}"
             )
+    return first
 
 
-def _events(facts: list[dict[str, Any]]) -> Any:
-    """What the members were trained on, in the words of `EnsembleConfig.events`."""
+def _digests(folders: list[RunFolder]) -> list[str]:
+    """SHA-256 of the models, of which no two are the same."""
+    digests = [hashlib.sha256(folder.model.read_bytes()).hexdigest() for folder in folders]
+    for k, (folder, digest) in enumerate(zip(folders, digests, strict=True)):
+        if digest in digests[:k]:
+            other = folders[digests.index(digest)].path
+            raise InputError(f"{folder.path}: the same model as {other}; expected another training")
+    return digests
+
+
+def _events(config: Run, facts: list[dict[str, Any]]) -> Literal["all", "split"]:
+    """What the members were trained on, in the words of `EnsembleConfig.events`.
+
+    Only of a known density does another seed give independent events: it cuts a file another way, and then each member
+    has seen what the others keep for their tests.
+    """
     hashes = {str(fact.get("data_sha256")) for fact in facts}
-    if 1 < len(hashes) < len(facts):
+    if len(hashes) == 1:
+        return "all"
+    if config.data.density is None:
+        raise InputError(
+            "expected runs on the same events, got seeds that cut one sample in different ways, so that none of it is "
+            "unseen by all; train them together with [ensemble]"
+        )
+    if len(hashes) < len(facts):
         raise InputError("expected runs on the same events or each on events of its own, got some of both")
-    return "all" if len(hashes) == 1 else "split"
+    return "split"
 
 
 def _joined(folders: list[RunFolder]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -88,14 +111,8 @@ def _joined(folders: list[RunFolder]) -> tuple[dict[str, Tensor], dict[str, Any]
     return first | stacked, header | {"step_sizes": sizes, "temperatures": temperatures}
 
 
-def _provenance(folders: list[RunFolder], facts: list[dict[str, Any]]) -> dict[str, Any]:
+def _provenance(folders: list[RunFolder], facts: list[dict[str, Any]], digests: list[str]) -> dict[str, Any]:
     """That of the first run, with the sums over all of them, and who they are."""
-    digests = [hashlib.sha256(folder.model.read_bytes()).hexdigest() for folder in folders]
-    for k, (folder, digest) in enumerate(zip(folders, digests, strict=True)):
-        if digest in digests[:k]:
-            raise InputError(
-                f"{folder.path}: the same model as {folders[digests.index(digest)].path}; expected another training"
-            )
     members = [
         {"run": folder.path.name, "seed": fact["seed"], "sha256": digest}
         for folder, fact, digest in zip(folders, facts, digests, strict=True)

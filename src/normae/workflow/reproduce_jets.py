@@ -57,8 +57,8 @@ def sources() -> dict[str, Source]:
     return found
 
 
-def trained_from(name: str) -> str | None:
-    """The model whose training begins with this autoencoder; None for other models."""
+def nae_of(name: str) -> str | None:
+    """The NAE or BNAE whose training begins with this autoencoder; None for other models."""
     parts = name.split("-")
     return "-".join([*parts[:2], STARTS[parts[2]], *parts[3:]]) if parts[2:] and parts[2] in STARTS else None
 
@@ -128,7 +128,7 @@ def reproduce_jets(out: str | Path, settings: Settings | None = None, watch: Wat
 
 def _generated(name: str, settings: Settings) -> int | None:
     """A classifier and an autoencoder generate nothing."""
-    return None if name == CLASSIFIER or trained_from(name) else settings.generated
+    return None if name == CLASSIFIER or nae_of(name) else settings.generated
 
 
 def _folders(out: Path, settings: Settings, watch: Watch | None) -> dict[str, RunFolder]:
@@ -140,7 +140,7 @@ def _folders(out: Path, settings: Settings, watch: Watch | None) -> dict[str, Ru
                 folders[name] = RunFolder(out / "zoo" / name)
                 copy_model(name, folders[name])
             continue
-        if (nae := trained_from(name)) is not None:
+        if (nae := nae_of(name)) is not None:
             folders[name] = RunFolder(out / "scratch" / nae / "pretrained")
             continue
         folders[name] = RunFolder(out / "scratch" / name)
