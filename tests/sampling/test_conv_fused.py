@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 pytest.importorskip("triton")
 
-from conv_chains import DEVICE, SIDE, close, generator, images, models, reference_chain, sphere
+from conv_chains import DEVICE, SIDE, close, generator, images, models, normal, reference_chain, sphere
 from normae.energy import ReconstructionEnergy
 from normae.errors import InputError
 from normae.networks import Autoencoder, Layout
@@ -65,7 +65,7 @@ def test_energies_and_all_gradients_are_the_references(precision, changes, toler
     expected, expected_z = ReconstructionEnergy(fused.autoencoder, fused.layout.views(leaf)).with_latent(x.double())
     close(value.detach(), expected.detach(), tolerance / 10)
     close(z.detach(), expected_z.detach(), tolerance / 10)
-    a, b = torch.tensor([0.7, -1.3], device=DEVICE)[:n], torch.randn(z.shape, generator=generator(), device=DEVICE)
+    a, b = torch.tensor([0.7, -1.3], device=DEVICE)[:n], normal(*z.shape)
     (grad,) = torch.autograd.grad((a * value).sum() + (b * z).sum(), weights)
     (expected_grad,) = torch.autograd.grad((a * expected).sum() + (b * expected_z).sum(), leaf)
     close(grad, expected_grad, tolerance)
@@ -170,7 +170,8 @@ def test_acceptance_and_energies_of_a_sample(latent):
         temperature = 7e-5 * temperature
     chain = fused_conv_runner(ours, start, config, temperature, [generator(3), generator(4)], members=2)
     many = start.double().repeat_interleave(8, 0)
-    expected = run_chain(theirs, many, config, temperature.repeat_interleave(8).double(), generator(5), members=2)
+    draws = torch.Generator(DEVICE).manual_seed(5)
+    expected = run_chain(theirs, many, config, temperature.repeat_interleave(8).double(), draws, members=2)
     for k in range(2):
         share, mean = chain.acceptance[:, k].mean().item(), expected.acceptance[:, k].mean().item()
         assert 0.05 < mean < 0.97
