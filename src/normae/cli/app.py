@@ -21,6 +21,7 @@ from normae.cli.progress import TrainingDisplay
 from normae.cli.reproduce_jets import reproduce_jets
 from normae.cli.score import score
 from normae.cli.show import describe_run
+from normae.cli.spread import spread
 from normae.cli.temperature import temperature
 from normae.config import Run, read
 from normae.errors import InputError, Interrupted
@@ -38,6 +39,7 @@ app.command()(score)
 app.command()(export)
 app.command()(histogram)
 app.command()(temperature)
+app.command()(spread)
 console = Console(quiet=launched_rank() > 0)
 
 

@@ -16,9 +16,7 @@ from normae.files import write_json, write_text
 from normae.runs import History, RunFolder, locked, read_tensors, write_tensors
 from normae.training import EnsembleConfig
 from normae.workflow.loading import PREFIX
-
-FREE = ("name", "seed", "start", "device", "threads")
-"""Settings in which members may differ."""
+from normae.workflow.seeds import seed_folders, shared_settings
 
 
 def gather(runs: Sequence[str | Path], out: str | Path) -> RunFolder:
@@ -27,10 +25,10 @@ def gather(runs: Sequence[str | Path], out: str | Path) -> RunFolder:
     Args:
         runs: run folders, or one folder of seeds.
     """
-    target, folders = RunFolder(out), _folders(runs)
+    target, folders = RunFolder(out), seed_folders(runs)
     if target.path.exists():
         raise InputError(f"{out}: exists; choose a new folder")
-    first = _shared_settings(folders)
+    first = _members_settings(folders)
     digests = _digests(folders)
     facts = [folder.read_provenance() for folder in folders]
     config = replace(first, ensemble=EnsembleConfig(len(folders), _events(first, facts)))
@@ -43,29 +41,16 @@ def gather(runs: Sequence[str | Path], out: str | Path) -> RunFolder:
     return target
 
 
-def _folders(runs: Sequence[str | Path]) -> list[RunFolder]:
-    if len(runs) == 1 and (members := RunFolder(runs[0]).members()):
-        return members
-    return [RunFolder.existing(run) for run in runs]
-
-
-def _shared_settings(folders: list[RunFolder]) -> Run:
-    """Those of the first run, which all others must have."""
-    configs = [read(folder.config) for folder in folders]
-    first = configs[0]
-    for folder, config in zip(folders, configs, strict=True):
+def _members_settings(folders: list[RunFolder]) -> Run:
+    """What all runs share, finished and without error bars."""
+    for folder in folders:
+        config = read(folder.config)
         if config.posteriors or config.classifier is not None:
             kind = "a classifier" if config.classifier is not None else f"[{config.posteriors[0]}]"
             raise InputError(f"{folder.path}: expected a run without error bars, got {kind}")
         if not folder.model.is_file():
             raise InputError(f"{folder.path}: not finished; go on with `normae train ... --resume`")
-        same = replace(config, **{name: getattr(first, name) for name in FREE})
-        others = [name for name in vars(first) if getattr(same, name) != getattr(first, name)]
-        if others:
-            raise InputError(
-                f"{folder.path}: expected the settings of {folders[0].path} with another seed, got another {others[0]}"
-            )
-    return first
+    return shared_settings(folders)
 
 
 def _digests(folders: list[RunFolder]) -> list[str]:
