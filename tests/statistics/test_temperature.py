@@ -17,6 +17,7 @@ from normae.statistics import (
     manifold_temperature,
     next_temperature,
     slope_line,
+    thermal_mean,
     unit_slope_temperature,
 )
 
@@ -102,6 +103,22 @@ def test_the_error_on_a_sphere_is_the_scatter_of_both_samples():
     values, errors = np.array(found).T
     assert values.mean() == pytest.approx(0.5, abs=0.02)
     assert errors.mean() == pytest.approx(values.std(), rel=0.35)
+
+
+@pytest.mark.parametrize("temperature", [0.2, 1.0, 5.0])
+def test_the_mean_at_a_temperature_on_a_sphere(temperature):
+    """E = 3 - z_1 in three dimensions: the mean of z_1 is Langevin's function of 1/T."""
+    expected = 3 - (1 / math.tanh(1 / temperature) - temperature)
+    found = [thermal_mean(3 - sphere(2000, 3, np.random.default_rng(k))[:, 0], temperature) for k in range(80)]
+    values, errors = np.array(found).T
+    assert values.mean() == pytest.approx(expected, abs=4 * values.std() / 80**0.5)
+    assert errors.mean() == pytest.approx(values.std(), rel=0.35)
+
+
+def test_the_mean_at_a_temperature_where_no_point_is():
+    found = thermal_mean(-sphere(1000, 3, np.random.default_rng(0))[:, 0], 1e-4)
+    assert math.isinf(found.error), "a few points count"
+    assert -1 <= found.value < -0.99
 
 
 @pytest.mark.parametrize("level", [0.0, 0.5, -2.0, math.inf])

@@ -1,6 +1,7 @@
 """Jet runs judged as a user judges them: tiny models of both classes, a classifier, dual test, zoo, reproduction."""
 
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -27,8 +28,10 @@ from normae.workflow.evaluate import evaluate
 from normae.workflow.jet_card import _limits
 from normae.workflow.jet_evaluation import JetScores, simple_models, tagging_metrics
 from normae.workflow.jet_generation import generated_jets
+from normae.workflow.jet_reporting import jet_health
 from normae.workflow.jet_sample import held_out_jets
 from normae.workflow.loading import load
+from normae.workflow.manifold import late_mean
 from normae.workflow.paper import TAGGING
 from normae.workflow.publish import publish
 from normae.workflow.reporting import report
@@ -127,6 +130,9 @@ def test_a_bayesian_run_generates_and_has_spreads(runs):
     assert metrics["generated_jets"].value == 70
     assert metrics["auc_draws"].error > 0
     assert metrics["wasserstein_mass"].error > 0
+    last = json.loads((runs / "top-bnae" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert metrics["negative_energy"].value == pytest.approx(last["negative_energy"], rel=0.5)
+    assert metrics["manifold_energy"].value > 0
     assert 0.4 < metrics["auc_generated_images"].value <= 1
 
 
@@ -168,6 +174,31 @@ def test_evaluate_and_report(runs, name, monkeypatch):
     monkeypatch.setattr("normae.workflow.jet_generation.sample_jets", never)
     again = evaluate(path, figures=False, device="cpu")
     assert again == metrics
+
+
+def test_negatives_above_the_manifold_are_a_warning(runs):
+    """Two energies of negatives against one of the manifold; a chain with a test in feature space is not judged so."""
+    path = runs / "qcd-nae"
+    config, names = read(path / "config.toml"), ("energy_background", "mse_mean_image", "mse_components", "auc")
+    metrics = dict.fromkeys(names, Estimate(1.0, 0.1)) | {"manifold_energy": Estimate(1e-6, 1e-8)}
+    lines, facts = RunFolder(path).read_history(), RunFolder(path).read_provenance()
+
+    def judged(energy: float, config: Run) -> str | None:
+        checks = jet_health(config, metrics | {"negative_energy": Estimate(energy, 1e-8)}, facts, lines)
+        return next((check.status for check in checks if check.name == "equilibrium"), None)
+
+    assert judged(0.8e-6, config) == "good"
+    assert judged(1.5e-6, config) == "warning"
+    exact = replace(config.sampling, feature=replace(config.sampling.feature, metropolis="exact", anneal=False))
+    assert judged(1.5e-6, replace(config, sampling=exact)) is None
+
+
+def test_the_late_mean_is_of_the_last_tenth():
+    lines = [{"phase": "training", "negative_energy": float(k)} for k in range(40)]
+    lines += [{"phase": "training", "rollback": "ran away"}]
+    found = late_mean([{"phase": "pretraining", "negative_energy": 1e9}, *lines], "negative_energy")
+    assert found == pytest.approx((37.5, np.std([36, 37, 38, 39], ddof=1) / 2))
+    assert math.isnan(late_mean(lines[-1:], "negative_energy").value)
 
 
 def test_kept_scores_belong_to_weights_and_draws(runs):

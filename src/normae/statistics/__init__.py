@@ -86,6 +86,7 @@ from normae.statistics.temperature import (
     manifold_temperature,
     next_temperature,
     slope_line,
+    thermal_mean,
     unit_slope_temperature,
 )
 
@@ -170,6 +171,7 @@ __all__ = [
     "share_outside",
     "share_within",
     "slope_line",
+    "thermal_mean",
     "train_ratio_classifier",
     "unit_slope_temperature",
     "verdict",

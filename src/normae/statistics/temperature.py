@@ -152,6 +152,19 @@ def manifold_temperature(even: ArrayLike, events: ArrayLike) -> ManifoldTemperat
     return ManifoldTemperature(Estimate(temperature, error), effective)
 
 
+def thermal_mean(even: ArrayLike, temperature: float) -> Estimate:
+    """Mean of E over exp(-E/T) on a space of finite measure, from energies (M,) at points spread evenly over it.
+
+    The error is infinite where fewer than `LEAST_POINTS` count.
+    """
+    points = as_vector(even, "even", least=2)
+    least = float(points.min())
+    w = _boltzmann(points - least, temperature)
+    mean = float(w @ (points - least))
+    error = float(np.sqrt(np.square(w * (points - least - mean)).sum()))
+    return Estimate(least + mean, error if 1 / np.square(w).sum() >= LEAST_POINTS else math.inf)
+
+
 def _boltzmann(above: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
     """Weights with shape (M,) and sum 1 of points at energies above the lowest."""
     weights = np.exp(-above / temperature)

@@ -14,6 +14,8 @@ OWN = {
     "energy_background": "mean energy of the jets that it was trained on",
     "mse_mean_image": "the same of their mean image",
     "mse_components": "the same of principal components, as many as latent dimensions",
+    "negative_energy": "energy of negative samples at the end of the training",
+    "manifold_energy": "the same of samples at T on the decoder's manifold: what chains in equilibrium do not exceed",
     "ece": "expected calibration error",
     "ece_perfect": "the same of a perfect classifier",
     "ece_corrected": "the same after correction",

@@ -26,6 +26,7 @@ from normae.statistics import Estimate, auc, background_efficiency, rejection
 from normae.statistics.arrays import Array
 from normae.workflow.jet_sample import JetTest, held_out_jets, pieces
 from normae.workflow.loading import load
+from normae.workflow.manifold import chain_metrics
 from normae.workflow.pretraining import latent_dimensions
 
 Metrics = dict[str, Estimate]
@@ -80,6 +81,7 @@ def evaluate_jets(
     model, test = load(run.path, device), held_out_jets(config)
     scores = jet_scores(run, model, test, config.evaluation.draws)
     metrics = tagging_metrics(scores) | simple_models(test.background, latent_dimensions(config), model.device)
+    metrics |= chain_metrics(run, config, model)
     made = None
     if config.training.epochs:
         count = config.evaluation.generated if model.device.type == "cuda" else 0

@@ -9,6 +9,7 @@ from normae.report import Check, Comparison, Fact, Picture, Report
 from normae.runs import RunFolder
 from normae.statistics import Estimate
 from normae.workflow.jet_evaluation import network_name, task_name
+from normae.workflow.manifold import late_mean
 from normae.workflow.paper import tagging_values
 from normae.workflow.pretraining import latent_dimensions
 from normae.workflow.reporting import Status, acceptance_check, picture, posterior_words
@@ -131,7 +132,7 @@ def jet_health(config: Run, metrics: Metrics, provenance: dict[str, Any], histor
     lines = [line for line in history if line.get("phase") == "training" and "rollback" not in line]
     checks = [_reconstruction_check(config, metrics)]
     if lines and config.training.epochs:
-        checks += [_gap_check(lines), *_chain_checks(lines, config)]
+        checks += [_gap_check(lines), *_chain_checks(lines, config), *_equilibrium_check(config, metrics)]
     rollbacks = int(provenance["rollbacks"])
     said = "The training never ran away." if rollbacks == 0 else f"It ran away and was rolled back {rollbacks} times."
     checks.append(Check("stability", "good" if rollbacks == 0 else "warning", said))
@@ -149,9 +150,7 @@ def _reconstruction_check(config: Run, metrics: Metrics) -> Check:
 
 
 def _gap_check(lines: list[dict[str, Any]]) -> Check:
-    tail = lines[-max(1, len(lines) // 10) :]
-    positive = sum(line["positive_energy"] for line in tail) / len(tail)
-    negative = sum(line["negative_energy"] for line in tail) / len(tail)
+    positive, negative = (late_mean(lines, f"{sign}_energy").value for sign in ("positive", "negative"))
     gap = (positive - negative) / max(positive, negative)
     status: Status = "good" if abs(gap) < 0.1 else "warning" if abs(gap) < 0.5 else "bad"
     return Check(
@@ -170,6 +169,18 @@ def _chain_checks(lines: list[dict[str, Any]], config: Run) -> list[Check]:
     exact = "exact" if config.sampling.latent.exact else "approximate"
     said = f"The latent chain accepts {100 * accepted:.1f} %; its test is {exact}."
     return [Check("latent chain", status, said), acceptance_check(lines, config)]
+
+
+def _equilibrium_check(config: Run, metrics: Metrics) -> list[Check]:
+    """Where negative samples are relaxed below T, so that they may not lie above the manifold that they came from."""
+    if "manifold_energy" not in metrics or config.sampling.feature.metropolis == "exact":
+        return []
+    negative, manifold = metrics["negative_energy"], metrics["manifold_energy"]
+    said = f"Negative samples ended at E = {negative}; samples at T on the decoder's manifold have {manifold}"
+    if negative.value < 1.2 * manifold.value:
+        return [Check("equilibrium", "good", f"{said}, and relaxing them lowers it.")]
+    why = ": the chains are too short, or their steps too small, to reach equilibrium."
+    return [Check("equilibrium", "warning", said + why)]
 
 
 def _tagging_check(metrics: Metrics) -> Check:

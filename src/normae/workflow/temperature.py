@@ -27,11 +27,11 @@ from normae.energy import ReconstructionEnergy
 from normae.errors import InputError
 from normae.files import write_json
 from normae.inference import ScoringEnergy, curvature, curvature_along
-from normae.random import normal, stream
+from normae.random import stream
 from normae.runs import RunFolder
 from normae.statistics import Estimate, configurational_temperature, equipartition, manifold_temperature
-from normae.tensors import norm
 from normae.workflow.loading import load, run_of
+from normae.workflow.manifold import even_energies, latent_energies
 from normae.workflow.sources import load_events
 
 COMPONENTS = 20
@@ -39,8 +39,6 @@ COMPONENTS = 20
 WIDTH = 0.1
 """Of a difference, in units of the residuals' root mean square."""
 LATENT_WIDTH = 0.02
-EVEN_POINTS = 20_000
-"""On the latent sphere, for the temperature on the manifold."""
 MOST_PAIRS = 4000
 """Events whose pairs give the effective dimension."""
 
@@ -117,7 +115,8 @@ def estimate_temperatures(
     found = {"configurational": whole, "components": along.total(), "latent": inner}
     estimates = {name: _temperature(part, 0, seed) for name, part in found.items()}
     if sphere:
-        estimates["manifold"] = _on_manifold(energy, z, seed)
+        on_sphere = manifold_temperature(even_energies(energy, z, seed), latent_energies(energy, z))
+        estimates["manifold"] = on_sphere.temperature
     return Temperatures(
         model=model.temperature,
         estimates=estimates | {"equipartition": parted.temperature},
@@ -127,18 +126,6 @@ def estimate_temperatures(
         mean_energy=Estimate(float(value.mean()), float(value.std()) / len(value) ** 0.5),
         events=len(x),
     )
-
-
-def _on_manifold(energy: ReconstructionEnergy, z: Tensor, seed: int) -> Estimate:
-    """The likelihood's optimum of T on the sphere of latent points z (N, d_z) of events."""
-    even = normal((EVEN_POINTS, z.shape[1]), stream(seed, "temperature/manifold", z.device), z)
-    inner = energy.latent()
-    with torch.no_grad():
-        energies = [
-            torch.cat([inner(rows) for rows in torch.split(points, 512)]).cpu().numpy()
-            for points in (even / norm(even, keepdim=True), z)
-        ]
-    return manifold_temperature(*energies).temperature
 
 
 def _events(run: str | Path, data: str | Path | None, most: int) -> Tensor:
