@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=10)
     given = parser.parse_args()
     model, config = load(given.run, "auto"), read(run_of(given.run).config)
+    config = replace(config, sampling=model.sampling)  # with the step sizes that the training ended with
     layout = Layout.of(model.autoencoder)
     energy = ReconstructionEnergy(model.autoencoder, layout.views(layout.flatten([model.autoencoder])))
     jets = load_events(config.data, config.seed, test=False).validation.first(given.chains).dense()

@@ -21,7 +21,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -79,7 +79,7 @@ class RunFolder:
             raise InputError(f"{self.path}: not evaluated yet; run `normae evaluate {self.path}` first")
         content = read_json(self.metrics)
         pairs = content.values() if isinstance(content, dict) else [None]
-        if not all(isinstance(m, dict) and set(m) == {"value", "error"} for m in pairs):
+        if not all(is_pair(m) and all(map(is_number, m.values())) for m in pairs):
             raise InputError(f"{self.metrics}: expected names with value and error; run `normae evaluate {self.path}`")
         metrics: dict[str, dict[str, float]] = content
         return metrics
@@ -105,6 +105,16 @@ class RunFolder:
                 raise InputError(f"{self.history}: line {number} is not a line of metrics")
             lines.append(content)
         return lines
+
+
+def is_pair(content: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether it is a value with its error, whatever they are."""
+    return isinstance(content, dict) and set(content) == {"value", "error"}
+
+
+def is_number(content: Any) -> bool:
+    """Whether JSON gave a number that a float can hold, infinities and NaN included."""
+    return isinstance(content, float) or (type(content) is int and abs(content) < 2**63)
 
 
 def read_json(path: Path) -> Any:
@@ -190,6 +200,8 @@ class History:
 __all__ = [
     "History",
     "RunFolder",
+    "is_number",
+    "is_pair",
     "locked",
     "read_json",
     "read_tensors",

@@ -121,6 +121,19 @@ def test_the_mean_at_a_temperature_where_no_point_is():
     assert -1 <= found.value < -0.99
 
 
+def test_the_mean_at_a_temperature_of_energies_at_the_edge():
+    """One energy for all, infinite ones among others, which have no weight, and nothing but those."""
+    assert thermal_mean(np.full(100, 2.0), 1e-9) == (2.0, 0.0)
+    finite = np.random.default_rng(0).random(200)
+    assert thermal_mean([*finite, math.inf, math.inf], 0.5) == thermal_mean(finite, 0.5)
+    assert np.isfinite(thermal_mean(finite, 0.5)).all()
+    for none in (math.inf, -math.inf):
+        assert np.isnan(thermal_mean([none, none], 0.5).value)
+    for temperature in (0.0, -1.0, math.nan):
+        with pytest.raises(InputError, match="temperature: expected a positive number"):
+            thermal_mean(finite, temperature)
+
+
 @pytest.mark.parametrize("level", [0.0, 0.5, -2.0, math.inf])
 def test_events_beyond_the_energies_of_even_points_have_no_temperature(level):
     """At the mean, above it, below the lowest point, and at infinity."""

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from normae.cli.show import describe_run
 from normae.config import Run, preset_path, read, to_toml
 from normae.errors import InputError
 from normae.inference import BayesianModel
-from normae.runs import RunFolder
+from normae.runs import RunFolder, read_tensors, write_tensors
 from normae.statistics import Estimate, auc
 from normae.workflow import jet_evaluation
 from normae.workflow.classifier import load_classifier
@@ -25,7 +26,7 @@ from normae.workflow.dual import dual_test
 from normae.workflow.dual_jets import read_labelled_jets, run_reference
 from normae.workflow.dual_judge import DualSettings
 from normae.workflow.evaluate import evaluate
-from normae.workflow.jet_card import _limits
+from normae.workflow.jet_card import _limits, metrics_table
 from normae.workflow.jet_evaluation import JetScores, simple_models, tagging_metrics
 from normae.workflow.jet_generation import generated_jets
 from normae.workflow.jet_reporting import jet_health
@@ -194,11 +195,46 @@ def test_negatives_above_the_manifold_are_a_warning(runs):
 
 
 def test_the_late_mean_is_of_the_last_tenth():
-    lines = [{"phase": "training", "negative_energy": float(k)} for k in range(40)]
-    lines += [{"phase": "training", "rollback": "ran away"}]
-    found = late_mean([{"phase": "pretraining", "negative_energy": 1e9}, *lines], "negative_energy")
+    lines = [training_line(k, float(k)) for k in range(40)]
+    first = {"phase": "pretraining", "iteration": 99, "negative_energy": 1e9}
+    found = late_mean([first, *lines], "negative_energy")
     assert found == pytest.approx((37.5, np.std([36, 37, 38, 39], ddof=1) / 2))
-    assert math.isnan(late_mean(lines[-1:], "negative_energy").value)
+    assert math.isnan(late_mean([first], "negative_energy").value)
+    assert math.isnan(late_mean(lines[:1], "negative_energy").error)
+
+
+def test_the_late_mean_is_without_what_a_rollback_took_back():
+    """The lines of a training that ran away stay in the file, also of one that did so at its end, and twice."""
+    lines = [training_line(k, float(k)) for k in range(40)]
+    ill = [training_line(k, 1e6) for k in range(30, 40)]
+    back = [{"phase": "training", "iteration": 29, "rollback": "ran away"}]
+    history = [*lines[:30], *ill[:8], *back, *ill[:9], *back, *lines[30:]]
+    assert late_mean(history, "negative_energy") == late_mean(lines, "negative_energy")
+
+
+def training_line(iteration: int, energy: float) -> dict[str, object]:
+    return {"phase": "training", "iteration": iteration, "negative_energy": energy}
+
+
+@pytest.mark.parametrize("why", ["one line", "a cold model"])
+def test_chain_energies_without_an_error_are_left_out(runs, tmp_path, why):
+    """JSON has no infinity: evaluate and report go on without them."""
+    run = RunFolder(shutil.copytree(runs / "qcd-nae", tmp_path / "run"))
+    if why == "one line":
+        lines = run.history.read_text().splitlines(keepends=True)
+        phases = [json.loads(line)["phase"] for line in lines]
+        run.history.write_text("".join(lines[: phases.index("training") + 1]))
+    else:
+        tensors, header = read_tensors(run.model)
+        write_tensors(run.model, tensors, header | {"temperature": 1e-16})
+    metrics = evaluate(run.path, figures=False, device="cpu")
+    assert {"negative_energy", "manifold_energy"} & set(metrics) == (
+        {"manifold_energy"} if why == "one line" else {"negative_energy"}
+    )
+    assert set(run.read_metrics()) == set(metrics)
+    config, facts = read(run.config), run.read_provenance()
+    assert "equilibrium" not in [check.name for check in jet_health(config, metrics, facts, run.read_history())]
+    assert ("manifold" in metrics_table(config, [run])) == (why == "one line")
 
 
 def test_kept_scores_belong_to_weights_and_draws(runs):

@@ -2,15 +2,19 @@
 
 import json
 import math
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from command import command
 from normae.cli.app import app
 from normae.config import structure
 from normae.errors import InputError
+from normae.files import write_json
 from normae.statistics import Estimate
 from normae.workflow.evaluate import evaluate
 from normae.workflow.spread import scatter, spread_of_runs
@@ -45,10 +49,11 @@ def test_share_within_of_true_small_and_large_errors(width, low, high):
 
 
 def test_unknown_errors():
-    found = scatter([Estimate(1.0, 0.0), Estimate(2.0, math.nan)])
-    assert found.mean.value == 1.5
-    assert math.isnan(found.stated)
-    assert math.isnan(found.within)
+    for error in (0.0, math.nan, math.inf):
+        found = scatter([Estimate(1.0, 0.1), Estimate(2.0, error)])
+        assert found.mean.value == 1.5
+        assert math.isnan(found.stated)
+        assert math.isnan(found.within)
 
 
 def test_a_folder_of_seeds(group, tmp_path):
@@ -85,6 +90,57 @@ def test_dual_tests(tmp_path):
     (tmp_path / "fourth" / "dual.json").write_text("[]")
     with pytest.raises(InputError, match="expected what `normae dual` writes"):
         spread_of_runs([first, tmp_path / "fourth"])
+
+
+def test_dual_tests_of_the_same_models(group, tmp_path):
+    """One folder twice, one pair twice, and models of the zoo with other settings."""
+
+    def tested(name: str, a: object, b: object) -> Path:
+        content = {"slope": {"value": 1.0, "error": 0.1}, "tested": {"run_a": str(a), "run_b": str(b), "data": None}}
+        write_json(tmp_path / name / "dual.json", content)
+        return tmp_path / name
+
+    first, lost = tested("first", group / "seed-0", group / "seed-1"), tested("lost", "a", "b")
+    assert spread_of_runs([first, tested("other", group / "seed-0", group / "seed-2")])["slope"].deviation == 0
+    with pytest.raises(InputError, match=r"again: the models of .*first; expected others"):
+        spread_of_runs([first, tested("again", group / "seed-0", group / "seed-1")])
+    with pytest.raises(InputError, match=r"lost: the models of .*lost; expected others"):
+        spread_of_runs([lost, tmp_path / "other" / ".." / "lost"])
+    zoo = [tested(name, f"jets-qcd-{name}", f"jets-top-{name}") for name in ("nae", "nae-3d")]
+    with pytest.raises(InputError, match=r"nae-3d: expected the settings of .*jets-qcd-nae with another seed"):
+        spread_of_runs(zoo)
+
+
+@pytest.mark.parametrize(("value", "error"), [("x", 1), (1, {}), (10**400, 1), ([1], 1), (True, 1)])
+def test_what_is_no_number_is_one_sentence(group, tmp_path, capsys, value, error):
+    """In metrics.json, which others read too, and in dual.json."""
+    numbers = {"value": value, "error": error}
+    run = shutil.copytree(group / "seed-1", tmp_path / "run")
+    (run / "metrics.json").write_text(json.dumps({"kl": numbers}))
+    assert command("spread", group / "seed-0", run) == 2
+    assert command("report", run) == 2
+    for name in ("a", "b"):
+        write_json(tmp_path / name / "dual.json", {"slope": numbers, "tested": {}})
+    assert command("spread", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "out.json") == 2
+    said = capsys.readouterr().err.splitlines()
+    assert [("expected" in line, "Traceback" in line) for line in said] == 3 * [(True, False)]
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_an_infinite_error_is_unknown(group, tmp_path):
+    run = shutil.copytree(group / "seed-1", tmp_path / "run")
+    (run / "metrics.json").write_text('{"kl": {"value": 1.0, "error": Infinity}}')
+    (run / "provenance.json").unlink()
+    assert command("spread", group / "seed-0", run, "-o", tmp_path / "out.json") == 0
+    assert json.loads((tmp_path / "out.json").read_text())["kl"]["stated"] is None
+
+
+def test_nothing_in_common(group, tmp_path):
+    run = shutil.copytree(group / "seed-1", tmp_path / "run")
+    (run / "metrics.json").write_text('{"kl": {"value": NaN, "error": 0}}')
+    for given in ([run], [group / "seed-0", run]):
+        with pytest.raises(InputError, match="expected numbers that all of the trainings have, got none"):
+            spread_of_runs(given)
 
 
 def test_what_is_refused(group, tmp_path):

@@ -155,13 +155,18 @@ def manifold_temperature(even: ArrayLike, events: ArrayLike) -> ManifoldTemperat
 def thermal_mean(even: ArrayLike, temperature: float) -> Estimate:
     """Mean of E over exp(-E/T) on a space of finite measure, from energies (M,) at points spread evenly over it.
 
-    The error is infinite where fewer than `LEAST_POINTS` count.
+    The error is infinite where fewer than `LEAST_POINTS` count; those at an infinite energy do not.
     """
     points = as_vector(even, "even", least=2)
+    if not temperature > 0:
+        raise InputError(f"temperature: expected a positive number, got {temperature:g}")
     least = float(points.min())
-    w = _boltzmann(points - least, temperature)
-    mean = float(w @ (points - least))
-    error = float(np.sqrt(np.square(w * (points - least - mean)).sum()))
+    if not math.isfinite(least):
+        return Estimate(math.nan, math.inf)
+    above = points[points < math.inf] - least
+    w = _boltzmann(above, temperature)
+    mean = float(w @ above)
+    error = float(np.sqrt(np.square(w * (above - mean)).sum()))
     return Estimate(least + mean, error if 1 / np.square(w).sum() >= LEAST_POINTS else math.inf)
 
 

@@ -173,9 +173,9 @@ def _chain_checks(lines: list[dict[str, Any]], config: Run) -> list[Check]:
 
 def _equilibrium_check(config: Run, metrics: Metrics) -> list[Check]:
     """Where negative samples are relaxed below T, so that they may not lie above the manifold that they came from."""
-    if "manifold_energy" not in metrics or config.sampling.feature.metropolis == "exact":
+    negative, manifold = (metrics.get(f"{name}_energy") for name in ("negative", "manifold"))
+    if negative is None or manifold is None or config.sampling.feature.metropolis == "exact":
         return []
-    negative, manifold = metrics["negative_energy"], metrics["manifold_energy"]
     said = f"Negative samples ended at E = {negative}; samples at T on the decoder's manifold have {manifold}"
     if negative.value < 1.2 * manifold.value:
         return [Check("equilibrium", "good", f"{said}, and relaxing them lowers it.")]

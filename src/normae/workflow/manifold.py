@@ -36,8 +36,16 @@ def latent_energies(energy: ReconstructionEnergy, z: Tensor) -> Array:
 
 
 def late_mean(history: Sequence[dict[str, Any]], name: str) -> Estimate:
-    """Mean of a logged number over the last tenth of the NAE phase; its error takes the lines for independent."""
-    lines = [line for line in history if line.get("phase") == "training" and name in line]
+    """Mean of a logged number over the last tenth of the NAE phase; its error takes the lines for independent.
+
+    What a rollback took back is not part of it: there the training stood at a later iteration than it did afterwards.
+    """
+    lines: list[dict[str, Any]] = []
+    for line in history:
+        if line.get("phase") == "training" and name in line:
+            while lines and lines[-1]["iteration"] >= line["iteration"]:
+                lines.pop()
+            lines.append(line)
     values = np.array([line[name] for line in lines[-max(2, len(lines) // 10) :]], dtype=np.float64)
     if len(values) < 2:
         return Estimate(float(values.mean()) if len(values) else np.nan, np.nan)
@@ -48,10 +56,12 @@ def chain_metrics(run: RunFolder, config: Run, model: Model) -> dict[str, Estima
     """Energies of the last negative samples, and of samples at T on the decoder's manifold; none without a sphere.
 
     Chains that reach equilibrium on the manifold, and are then relaxed in feature space, end at or below its energy.
+    What has no error is left out: a history of one line, a T so low that too few points count.
     """
     negative = late_mean(run.read_history(), "negative_energy")
     if not (config.training.epochs and model.autoencoder.sphere and np.isfinite(negative.value)):
         return {}
     z = torch.zeros(1, config.network.latent, device=model.device)
     found = even_energies(ScoringEnergy(model.autoencoder), z, config.seed, QUICK_POINTS)
-    return {"negative_energy": negative, "manifold_energy": thermal_mean(found, model.temperature)}
+    metrics = {"negative_energy": negative, "manifold_energy": thermal_mean(found, model.temperature)}
+    return {name: one for name, one in metrics.items() if np.isfinite(one.error)}

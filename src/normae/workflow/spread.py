@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from normae.config import read
 from normae.errors import InputError
 from normae.files import write_json
-from normae.runs import RunFolder, read_json
+from normae.runs import RunFolder, is_number, is_pair, read_json
 from normae.statistics import Estimate
+from normae.workflow.loading import run_of
 from normae.workflow.seeds import seed_folders, shared_settings
 
 Numbers = dict[str, Estimate]
@@ -21,7 +23,7 @@ class Scatter(NamedTuple):
     Args:
         mean: over trainings; its error comes from their scatter.
         deviation: standard deviation over trainings, of one training.
-        stated: the error that a training states, as root mean square over them; NaN where one states none.
+        stated: the error that a training states, as root mean square over them; NaN where one states none, or infinity.
         within: share of the other trainings that lie within the error of one, over all of them; NaN likewise.
         values: of each training.
     """
@@ -42,6 +44,8 @@ def spread_of_runs(folders: Sequence[str | Path], output: str | Path | None = No
     """
     found = _numbers(folders)
     shared = [name for name in found[0] if all(name in numbers for numbers in found)]
+    if not shared:
+        raise InputError(f"{folders[0]}: expected numbers that all of the trainings have, got none")
     result = {name: scatter([numbers[name] for numbers in found]) for name in shared}
     if output is not None:
         write_json(Path(output), {name: _described(one) for name, one in result.items()})
@@ -54,7 +58,7 @@ def scatter(estimates: Sequence[Estimate]) -> Scatter:
         raise InputError(f"expected at least two trainings, got {len(estimates)}")
     values, errors = np.array(estimates, dtype=np.float64).T
     deviation = float(values.std(ddof=1))
-    known = bool((errors > 0).all())
+    known = bool(((errors > 0) & np.isfinite(errors)).all())
     away = np.abs(values[:, None] - values) <= errors[:, None]
     others = ~np.eye(len(values), dtype=bool)
     return Scatter(
@@ -71,13 +75,13 @@ def _numbers(folders: Sequence[str | Path]) -> list[Numbers]:
     if any(test.is_file() for test in tests):
         contents = [_read_test(test) for test in tests]
         _check_tests(tests, contents)
-        return [_finite(content) for content in contents]
+        return [_finite(content, test) for test, content in zip(tests, contents, strict=True)]
     runs = seed_folders(folders)
     shared_settings(runs)
-    seeds = [run.read_provenance()["seed"] for run in runs]
+    seeds = [read(run.config).seed for run in runs]
     if len(set(seeds)) < len(seeds):
         raise InputError(f"expected runs of different seeds, got {', '.join(map(str, seeds))}")
-    return [_finite(run.read_metrics()) for run in runs]
+    return [_finite(run.read_metrics(), run.metrics) for run in runs]
 
 
 def _read_test(path: Path) -> dict[str, Any]:
@@ -90,24 +94,42 @@ def _read_test(path: Path) -> dict[str, Any]:
 
 
 def _check_tests(paths: Sequence[Path], contents: Sequence[dict[str, Any]]) -> None:
-    """The same events and reference, and models that differ in their seeds where they can still be read."""
+    """The same events and reference, and pairs of models that differ in their seeds where they can still be read."""
     tested = [content["tested"] for content in contents]
     for path, one in zip(paths, tested, strict=True):
         for name in ("data", "reference"):
             if one.get(name) != tested[0].get(name):
                 raise InputError(f"{path.parent}: expected the {name} of {paths[0].parent}, got {one.get(name)}")
+    seeds: list[list[int]] = []
     for side in ("run_a", "run_b"):
-        runs = [RunFolder(str(one.get(side))) for one in tested]
-        if all(run.config.is_file() for run in runs):
+        runs = [run for one in tested if (run := _tested_run(str(one.get(side)))) is not None]
+        if len(runs) == len(tested):
             shared_settings(runs)
+            seeds.append([read(run.config).seed for run in runs])
+    pairs = [str(pair) for pair in zip(*seeds, strict=True)] if len(seeds) == 2 else [str(p.resolve()) for p in paths]
+    for k, pair in enumerate(pairs):
+        if pair in pairs[:k]:
+            raise InputError(f"{paths[k].parent}: the models of {paths[pairs.index(pair)].parent}; expected others")
 
 
-def _finite(content: dict[str, Any]) -> Numbers:
+def _tested_run(name: str) -> RunFolder | None:
+    """Where a model of a dual test lies, if it can still be read from here."""
+    try:
+        return run_of(name)
+    except InputError:
+        return None
+
+
+def _finite(content: dict[str, Any], path: Path) -> Numbers:
     """The numbers among other things, with NaN for an error that is not known."""
     found = {}
     for name, one in content.items():
-        if isinstance(one, dict) and set(one) == {"value", "error"}:
+        if is_pair(one):
             value, error = (np.nan if one[key] is None else one[key] for key in ("value", "error"))
+            if not (is_number(value) and is_number(error)):
+                raise InputError(
+                    f"{path}: expected a number and its error as {name}, got {one['value']}, {one['error']}"
+                )
             if np.isfinite(value):
                 found[name] = Estimate(value, error)
     return found
