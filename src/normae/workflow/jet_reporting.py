@@ -165,9 +165,11 @@ def _chain_checks(lines: list[dict[str, Any]], config: Run) -> list[Check]:
     accepted = lines[-1].get("latent_acceptance")
     if accepted is None:
         return [acceptance_check(lines, config)]
-    status: Status = "good" if accepted > 0.3 else "warning"
+    status: Status = "good" if 0.3 < accepted <= 0.95 else "warning"
     exact = "exact" if config.sampling.latent.exact else "approximate"
     said = f"The latent chain accepts {100 * accepted:.1f} %; its test is {exact}."
+    if accepted > 0.95:
+        said += " Its steps are short: larger ones go further in as many."
     return [Check("latent chain", status, said), acceptance_check(lines, config)]
 
 
