@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 DEMO := runs/demo
 
-.PHONY: demo test test-slow bench lint docs clean
+.PHONY: demo test test-slow fuzz bench lint docs clean
 
 # torch is installed by its pinned version first: with it in place nothing later asks for another build.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -38,6 +38,10 @@ test: $(VENV)/.test
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
+
+# Property tests at examples that nobody has seen: may find what `make test`, always at the same ones, does not.
+fuzz: $(VENV)/.test
+	EXAMPLES=new $(BIN)/python -m pytest -n 2 --dist worksteal -m hypothesis
 
 bench: $(VENV)/.test
 	$(BIN)/normae bench -o runs/bench

@@ -4,6 +4,11 @@ import os
 
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("same", derandomize=True)
+settings.register_profile("new")
+settings.load_profile(os.environ.get("EXAMPLES", "same"))  # `make fuzz` looks at new examples, `make test` never does
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton's kernels are first imported, by whichever test comes first

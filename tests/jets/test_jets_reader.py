@@ -267,6 +267,43 @@ def test_damaged_data(data: Path, tmp_path: Path) -> None:
         jets.read(tmp_path / "damaged.h5")
 
 
+def test_a_type_that_numpy_does_not_have(tmp_path: Path, sample: jets.Jets) -> None:
+    """A float whose exponent counts from elsewhere: one changed byte in a file makes it."""
+    jets.write(tmp_path / "own.h5", sample)
+    kind = h5py.h5t.IEEE_F32LE.copy()
+    kind.set_ebias(127 + 65536)
+    with h5py.File(tmp_path / "own.h5", "r+") as file:
+        space = h5py.h5s.create_simple((len(file["pt"]),))
+        del file["pt"]
+        h5py.h5d.create(file.id, b"pt", kind, space)
+    with pytest.raises(InputError, match="'pt' has a type that cannot be read .*; the file may be damaged"):
+        jets.read(tmp_path / "own.h5")
+
+
+def test_a_damaged_head(tmp_path: Path, sample: jets.Jets) -> None:
+    """Whichever of the first bytes is wrong, among them those of the root group: jets as they were, or one sentence."""
+    jets.write(tmp_path / "own.h5", sample)
+    whole, said = (tmp_path / "own.h5").read_bytes(), set()
+    for place in range(96, 128):
+        content = bytearray(whole)
+        content[place] = 1
+        (tmp_path / "damaged.h5").write_bytes(content)
+        try:
+            jets.read(tmp_path / "damaged.h5")
+        except InputError as error:
+            said.add(str(error))
+    assert any("unable to determine object type" in text for text in said)
+
+
+def test_a_sum_beyond_float32(tmp_path: Path, sample: jets.Jets) -> None:
+    """Each pt is finite and their sum is not: slow, but no warning, and the jets are read."""
+    jets.write(tmp_path / "own.h5", sample)
+    with h5py.File(tmp_path / "own.h5", "r+") as file:
+        first, last = file["offsets"][:2]
+        file["pt"][first:last] = np.linspace(3.2e38, 3e38, last - first, dtype=np.float32)
+    assert len(jets.read(tmp_path / "own.h5")) == len(sample)
+
+
 def test_npz_without_arrays_or_with_objects(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", label=np.zeros(3))
     with pytest.raises(InputError, match="no array 'count'"):

@@ -50,9 +50,13 @@ def check_flat(name: str, values: Any, kinds: str) -> None:
     """Refuse what is not a one-dimensional array (or dataset) whose type is one of `kinds` of numpy."""
     if len(values.shape or ()) != 1:
         raise InputError(f"{name!r} has the shape {values.shape}, but one dimension is expected")
-    if values.dtype.kind not in kinds:
+    try:
+        found = values.dtype
+    except (ValueError, TypeError) as error:  # h5py knows no such type of numpy
+        raise InputError(f"{name!r} has a type that cannot be read ({error}); the file may be damaged") from error
+    if found.kind not in kinds:
         wanted = "real numbers" if "f" in kinds else "integers"
-        raise InputError(f"{name!r} has the type {values.dtype}, but {wanted} are expected")
+        raise InputError(f"{name!r} has the type {found}, but {wanted} are expected")
 
 
 def check_datasets(file: h5py.File, kinds: dict[str, str]) -> None:

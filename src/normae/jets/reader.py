@@ -76,12 +76,20 @@ def _open(path: Path, key: str) -> Iterator[Source]:
         return
     with _hdf5(path, magic) as file:
         try:
-            kind = text_of(file.attrs.get("format"))
-            if kind == IMAGES:
-                raise InputError("the file holds images already, where jets are expected")
-            yield Ragged(file) if kind == FORMAT else Table(file, key)
+            yield _in_file(file, key)
         except (OSError, RuntimeError) as error:
             raise InputError(f"the file is truncated or damaged ({_first_line(error)})") from error
+
+
+def _in_file(file: h5py.File, key: str) -> Source:
+    """The source in an open HDF5 file."""
+    try:
+        kind = text_of(file.attrs.get("format"))
+    except KeyError as error:
+        raise InputError(f"the file is truncated or damaged ({_first_line(error)})") from error
+    if kind == IMAGES:
+        raise InputError("the file holds images already, where jets are expected")
+    return Ragged(file) if kind == FORMAT else Table(file, key)
 
 
 @contextmanager
@@ -162,7 +170,8 @@ def _plainly_good(labels: NDArray[Any], counts: NDArray[Any], flat: tuple[NDArra
         return False
     if not (flat[1].min() >= -MAX_ETA and flat[1].max() <= MAX_ETA):
         return False
-    return bool(flat[0].min() > 0 and all(np.isfinite(values.sum()) for values in flat))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(flat[0].min() > 0 and all(np.isfinite(values.sum()) for values in flat))
 
 
 def _checked(loaded: tuple[NDArray[Any], ...], start: int, skip_bad: bool) -> Jets:

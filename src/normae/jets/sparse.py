@@ -100,7 +100,7 @@ def is_images(path: str | Path) -> bool:
     try:
         with h5py.File(path, "r") as file:
             return text_of(file.attrs.get("format")) == FORMAT
-    except OSError:
+    except (KeyError, OSError, RuntimeError):
         return False
 
 
