@@ -6,10 +6,6 @@ import pytest
 import torch
 from hypothesis import settings
 
-settings.register_profile("same", derandomize=True)
-settings.register_profile("new")
-settings.load_profile(os.environ.get("EXAMPLES", "same"))  # `make fuzz` looks at new examples, `make test` never does
-
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton's kernels are first imported, by whichever test comes first
 
@@ -17,6 +13,9 @@ from normae.config import Run, structure
 from tiny_run import tiny
 
 torch.set_num_threads(1)
+settings.register_profile("same", derandomize=True)
+settings.register_profile("new")
+settings.load_profile(os.environ.get("EXAMPLES", "same"))  # `make fuzz` looks at new examples, `make test` never does
 
 
 @pytest.fixture
