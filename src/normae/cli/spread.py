@@ -22,7 +22,7 @@ def spread(
     from normae.workflow.spread import spread_of_runs
 
     found = spread_of_runs(runs, output)
-    count = len(next(iter(found.values())).values) if found else len(runs)
+    count = len(next(iter(found.values())).values)
     table = Table(title=f"over {count} trainings")
     for heading in ("number", "mean", "deviation", "stated error", "within it"):
         table.add_column(heading, overflow="fold", no_wrap=heading == "number")
