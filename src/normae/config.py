@@ -133,7 +133,8 @@ class Run:
 
     Args:
         bayesian, laplace, ensemble, swag: the posterior over weights, at most one of them: mean-field, trained with the
-            network; of the linearized network, after the training; an ensemble; SWA-Gaussian.
+            network; of the linearized network, after the training; an ensemble; SWA-Gaussian. `normae ensemble` makes
+            runs with two of them, mean fields of several trainings.
         start: a run folder or a name of the zoo whose autoencoder the NAE phase begins with, in place of a pretraining.
         log_z: log Z by annealed importance sampling when the training is over, for vector events that no grid serves.
         classifier: train a supervised classifier of data.jets = "both", the encoder of `network` with one output, and
@@ -169,7 +170,8 @@ class Run:
             raise InputError(f"threads: expected a whole number of at least 0, got {self.threads}")
         self._check_classifier()
         self._check_spaces()
-        if len(self.posteriors) > 1:
+        self._check_ensemble()
+        if len(self.posteriors) > 1 and not (self.modes and len(self.posteriors) == 2):
             raise InputError(f"expected at most one posterior, got [{'] and ['.join(self.posteriors)}]")
         for table in ("bayesian", "swag"):
             if self.network.spectral_norm and getattr(self, table) is not None:
@@ -183,6 +185,12 @@ class Run:
             raise InputError(
                 f"sampling.buffer: expected at least the batch of {batch} persistent chains, got {self.sampling.buffer}"
             )
+
+    def _check_ensemble(self) -> None:
+        """Members with a width of their own are a mixture; the spread of others is all that is known of them."""
+        least = 4 if self.bayesian is None else 2
+        if self.ensemble is not None and self.ensemble.members < least:
+            raise InputError(f"ensemble.members: expected at least {least}, got {self.ensemble.members}")
 
     def _check_classifier(self) -> None:
         """A classifier needs both classes and an image network, and nothing of an autoencoder's training."""
@@ -206,8 +214,13 @@ class Run:
 
     @property
     def posteriors(self) -> list[str]:
-        """The tables that say how the weights are uncertain: one name, or none for a deterministic run."""
+        """The tables that say how the weights are uncertain; none for a deterministic run, two for several modes."""
         return [name for name in ("bayesian", "laplace", "ensemble", "swag") if getattr(self, name) is not None]
+
+    @property
+    def modes(self) -> bool:
+        """Whether the posterior has several modes: the mean fields of several trainings."""
+        return self.bayesian is not None and self.ensemble is not None
 
     def _check_spaces(self) -> None:
         """A spherical latent space and its chain belong together."""

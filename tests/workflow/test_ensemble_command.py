@@ -84,7 +84,7 @@ def test_seeds_that_cut_one_file_are_refused(tmp_path):
         ("same", "the same model as"),
         ("settings", "with another seed, got another training"),
         ("unfinished", "not finished; go on with"),
-        ("bayesian", r"expected a run without error bars, got \[ensemble\]"),
+        ("bayesian", r"expected a run without error bars or with \[bayesian\] alone, got \[ensemble\]"),
         ("exists", "exists; choose a new folder"),
         ("events", "got some of both"),
     ],
@@ -112,3 +112,57 @@ def test_what_is_refused(group, tmp_path, change, message):
     with pytest.raises(InputError, match=message):
         gather(runs, out)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+# --- of Bayesian runs
+
+
+@pytest.fixture(scope="module")
+def bayesian(tmp_path_factory):
+    """Three seeds with mean-field layers."""
+    folder = tmp_path_factory.mktemp("bayesian") / "group"
+    train(structure(tiny(bayesian={"layers": "last"}, data__validation=500)), folder, seeds=[0, 1, 2])
+    return folder
+
+
+def test_several_modes_have_the_mean_of_their_densities(bayesian, tmp_path):
+    gather([bayesian], tmp_path / "new")
+    model = normae.load(tmp_path / "new")
+    members = [normae.load(bayesian / f"seed-{k}") for k in range(3)]
+    expected = np.log(np.mean([np.exp(m.log_prob_draws(X).astype(np.float64)).mean(0) for m in members], axis=0))
+    assert model.log_prob(X) == pytest.approx(expected, abs=0.05), "100 draws are not the same for all"
+    points = np.stack(np.meshgrid(*[(np.arange(60) + 0.5) / 60 * 9 - 4.5] * 2), axis=-1).reshape(-1, 2)
+    assert np.exp(model.log_prob(points).astype(np.float64)).sum() * (9 / 60) ** 2 == pytest.approx(1, abs=1e-2)
+    metrics = evaluate(tmp_path / "new", figures=False, device="cpu")
+    assert metrics["sigma_log_p"].value > 0
+
+
+def test_their_spread_is_that_of_the_trainings(bayesian, tmp_path):
+    gather([bayesian], tmp_path / "new")
+    between = np.std([normae.load(bayesian / f"seed-{k}").log_prob(X) for k in range(3)], axis=0)
+    within = normae.load(bayesian / "seed-0").log_prob_draws(X).std(0)
+    whole = normae.load(tmp_path / "new").log_prob_draws(X).std(0)
+    assert within.mean() < 0.5 * between.mean(), "else this test says nothing"
+    assert whole.mean() == pytest.approx(between.mean(), rel=0.25)
+
+
+def test_modes_score_as_the_model_says_and_are_not_trained(bayesian, tmp_path):
+    gather([bayesian], tmp_path / "new")
+    np.save(tmp_path / "x.npy", X)
+    command = ["score", str(tmp_path / "new"), str(tmp_path / "x.npy"), "-o", str(tmp_path / "scores.npz")]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    model = normae.load(tmp_path / "new")
+    with np.load(tmp_path / "scores.npz") as scores:
+        assert scores["score"] == pytest.approx(model.score(X), abs=1e-5)
+        assert scores["log_prob"] == pytest.approx(model.log_prob(X), abs=1e-4)
+    with pytest.raises(InputError, match="join them with"):
+        train(read(tmp_path / "new" / "config.toml"), tmp_path / "again")
+
+
+def test_modes_need_validation_events_and_at_least_two(bayesian, tmp_path):
+    with pytest.raises(InputError, match="expected at least 2, got 1"):
+        gather([bayesian / "seed-0"], tmp_path / "new")
+    train(structure(tiny(bayesian={"layers": "last"})), tmp_path / "group", seeds=[0, 1])
+    with pytest.raises(InputError, match=r"data.validation: expected events there"):
+        gather([tmp_path / "group"], tmp_path / "new")
+    assert not (tmp_path / "new").exists()

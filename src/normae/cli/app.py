@@ -170,13 +170,16 @@ def laplace(
 
 @app.command()
 def ensemble(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or one folder of seeds.", show_default=False)],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders or models of the zoo, or one folder of seeds.", show_default=False)
+    ],
     out: Annotated[Path, typer.Option(help="The run folder to write.", show_default=False)],
+    data: JetData = None,
 ) -> None:
-    """Make one model with error bars out of four or more finished runs that differ in their seeds."""
+    """Make one model with error bars out of finished runs that differ in their seeds: four, or two Bayesian ones."""
     from normae.workflow.ensemble import gather
 
-    gather(runs, out)
+    gather(runs, out, data)
     console.print(f"With error bars: {out}. Next: normae evaluate {out}", soft_wrap=True)
 
 

@@ -3,7 +3,8 @@
     log p_k(x) = -E_k(x)/T_k - log Z_k,   k = 1 ... n draws.
 
 `energy`, `score` and `log_prob` are means over 100 fixed draws (seed 0): the mean of log p, not the log of the mean.
-Where the draws come from is the `Posterior`'s affair.
+Of a posterior with several modes (`Modes`) they are the log of the mean: a mixture. Where the draws come from is the
+`Posterior`'s affair.
 """
 
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from normae.energy import ReconstructionEnergy
 from normae.errors import InputError, LogZUnknown
 from normae.inference.log_z import LogZ, cell_centres, grid_log_z, grid_points
 from normae.inference.model import Model
+from normae.inference.modes import Modes, together
 from normae.inference.posterior import Draws, Posterior
 from normae.networks.autoencoder import Autoencoder
 from normae.random import stream
@@ -111,19 +113,24 @@ class BayesianModel(Model):
         most = min(max(CHUNK // int(np.prod(self.event)), 64), 1 << 13)
         return self._apply(lambda events: function(draws.energies(events), temperature), x, most)
 
-    # --- means over the fixed draws
+    # --- what the fixed draws say together
+
+    @property
+    def mixture(self) -> bool:
+        """Whether the density is the mean of those of the draws, and not that of the mean score."""
+        return isinstance(self.posterior, Modes)
 
     def energy(self, x: Any) -> Any:
-        """Mean over 100 fixed draws of E, with shape (N,)."""
-        return self.energy_draws(x).mean(0)
+        """E of 100 fixed draws together, with shape (N,): their mean, or T times the score of a mixture."""
+        return self.temperature * self.score(x) if self.mixture else self.energy_draws(x).mean(0)
 
     def score(self, x: Any) -> Any:
-        """Mean over 100 fixed draws of E/T, with shape (N,)."""
-        return self.score_draws(x).mean(0)
+        """E/T of 100 fixed draws together, with shape (N,): their mean, or that of a mixture."""
+        return together(self.score_draws(x), self.mixture)
 
     def log_prob(self, x: Any) -> Any:
-        """Mean over 100 fixed draws of log p, with shape (N,)."""
-        return self.log_prob_draws(x).mean(0)
+        """log p of 100 fixed draws together, with shape (N,): its mean, or that of a mixture."""
+        return -together(-self.log_prob_draws(x), self.mixture)
 
     # --- normalization
 

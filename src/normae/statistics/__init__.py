@@ -57,6 +57,7 @@ from normae.statistics.dual import (
 from normae.statistics.estimate import Estimate, format_estimate
 from normae.statistics.labels import LabelsMissing, LengthsDiffer, OneClassOnly
 from normae.statistics.llr_classifier import RatioClassifier, RatioSettings, train_ratio_classifier
+from normae.statistics.mixture import mixture_constants
 from normae.statistics.pairs import (
     PairLines,
     RatioBand,
@@ -154,6 +155,7 @@ __all__ = [
     "log_mean_density",
     "manifold_temperature",
     "mean_and_std",
+    "mixture_constants",
     "next_temperature",
     "pair_histogram",
     "pair_lines",

@@ -136,7 +136,7 @@ class EnsembleConfig:
     """Models that differ in their initial weights, order of events and chains, trained side by side.
 
     Args:
-        members: how many; fewer than four do not tell their own spread.
+        members: how many; fewer than four do not tell their own spread, but two can be the modes of a mean field.
         events: what each is trained on. "bootstrap": as many events drawn with replacement; the spread is that of one
             training on another sample, at least the error of the mean. "split": its own part of the events, so that
             members are independent, and the error of their mean is their spread over sqrt(members), but for what all
@@ -145,10 +145,6 @@ class EnsembleConfig:
 
     members: int = 8
     events: Literal["bootstrap", "split", "all"] = "bootstrap"
-
-    def __post_init__(self) -> None:
-        if self.members < 4:
-            raise InputError(f"ensemble.members: expected at least 4, got {self.members}")
 
 
 @dataclass(frozen=True)

@@ -137,9 +137,9 @@ def evaluate_side(model: Model, sample: Labelled, draws: int, seed: int) -> Side
     if isinstance(model, BayesianModel):
         rows = -model.score_draws(sample.x, draws, seed)
         try:
-            return Side(model.name, rows, model.log_z_draws(draws, seed))
+            return Side(model.name, rows, model.log_z_draws(draws, seed), mixture=model.mixture)
         except LogZUnknown:
-            return Side(model.name, rows)
+            return Side(model.name, rows, mixture=model.mixture)
     rows = -model.score(sample.x)[None]
     try:
         return Side(model.name, rows, np.array([model.log_z.value]), model.log_z.error)

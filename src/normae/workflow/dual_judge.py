@@ -12,8 +12,9 @@ either class still has n events, n = 1/tolerance^2 for the tolerance on log r, s
 1/sqrt(n). What lies beyond counts in the slope, the correlation and the shares. The spread over several classifiers is
 added to the errors of slope and residuals.
 
-A Bayesian model gives one log r for each weight draw. The central log r is the mean over draws; all pairs of a draw of
-A and a draw of B give the band of its distribution and the spread of slope and constant.
+A Bayesian model gives one log r for each weight draw. The central log r is the mean over draws, of a posterior with
+several modes that of the mean densities; all pairs of a draw of A and a draw of B give the band of its distribution and
+the spread of slope and constant.
 """
 
 import math
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from normae.config import MOST_EVENTS
 from normae.data import Density
 from normae.errors import InputError
+from normae.inference import together
 from normae.random import stream
 from normae.statistics import (
     BinnedResiduals,
@@ -94,13 +96,15 @@ class Side(NamedTuple):
     """One model at the events of the sample.
 
     `rows` is -E/T of each of n weight draws, with shape (n, N), n = 1 for a deterministic model; `log_z` that of each
-    draw with shape (n,), or None where it is not known, and `log_z_error` what is left open in it.
+    draw with shape (n,), or None where it is not known, and `log_z_error` what is left open in it; `mixture` whether
+    the model's density is the mean of those of the draws.
     """
 
     name: str
     rows: NDArray[np.floating]
     log_z: Array | None = None
     log_z_error: float = 0.0
+    mixture: bool = False
 
     @property
     def bayesian(self) -> bool:
@@ -109,8 +113,11 @@ class Side(NamedTuple):
 
     @property
     def mean(self) -> Array:
-        """-E/T with shape (N,), the mean over draws."""
-        central: Array = self.rows.mean(axis=0, dtype=np.float64)
+        """-E/T with shape (N,), the mean over draws or that of their mean density; each draw with its own log Z."""
+        rows = self.rows.astype(np.float64)
+        if self.mixture and self.log_z is not None:
+            rows = rows - (self.log_z - self.log_z.mean())[:, None]
+        central: Array = -together(-rows, self.mixture)
         return central
 
 

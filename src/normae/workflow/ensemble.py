@@ -1,4 +1,8 @@
-"""An ensemble out of finished runs: models that were trained apart, one after the other or on several machines."""
+"""An ensemble out of finished runs: models that were trained apart, one after the other or on several machines.
+
+Of deterministic runs it is what `[ensemble]` trains side by side. Of Bayesian runs it is a posterior with several
+modes, whose density is the mean of theirs; the constants that this needs come from validation events.
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,21 +15,29 @@ import torch
 from torch import Tensor
 
 from normae.config import Run, read, to_toml
+from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.files import write_json, write_text
+from normae.inference import Model
 from normae.runs import History, RunFolder, locked, read_tensors, write_tensors
+from normae.statistics import mixture_constants
 from normae.training import EnsembleConfig
-from normae.workflow.loading import PREFIX
+from normae.workflow.jet_sample import pieces
+from normae.workflow.loading import PREFIX, load
 from normae.workflow.seeds import seed_folders, shared_settings
+from normae.workflow.sources import load_events
 
 
-def gather(runs: Sequence[str | Path], out: str | Path) -> RunFolder:
-    """Write to the new folder `out` the ensemble of finished deterministic runs that differ in their seeds.
+def gather(runs: Sequence[str | Path], out: str | Path, data: str | Path | None = None) -> RunFolder:
+    """Write to the new folder `out` the ensemble of finished runs that differ in their seeds.
 
     Args:
-        runs: run folders, or one folder of seeds.
+        runs: run folders or models of the zoo, deterministic or with mean-field layers, or one folder of seeds.
+        data: jets, a folder or a file, for Bayesian runs on jets that are no longer where the runs found them.
     """
     target, folders = RunFolder(out), seed_folders(runs)
+    if data is not None and any(read(f.config).data.jets is None or not read(f.config).posteriors for f in folders):
+        raise InputError("--data: expected Bayesian runs on jets with it")
     if target.path.exists():
         raise InputError(f"{out}: exists; choose a new folder")
     first = _members_settings(folders)
@@ -33,6 +45,8 @@ def gather(runs: Sequence[str | Path], out: str | Path) -> RunFolder:
     facts = [folder.read_provenance() for folder in folders]
     config = replace(first, ensemble=EnsembleConfig(len(folders), _events(first, facts)))
     tensors, header = _joined(folders)
+    if config.bayesian is not None:
+        header["constants"] = _constants(config, folders, data)
     with locked(target.path):
         write_text(target.config, to_toml(config))
         write_json(target.provenance, _provenance(folders, facts, digests))
@@ -42,12 +56,12 @@ def gather(runs: Sequence[str | Path], out: str | Path) -> RunFolder:
 
 
 def _members_settings(folders: list[RunFolder]) -> Run:
-    """What all runs share, finished and without error bars."""
+    """What all runs share, finished and without error bars, or all with those of mean-field layers."""
     for folder in folders:
         config = read(folder.config)
-        if config.posteriors or config.classifier is not None:
-            kind = "a classifier" if config.classifier is not None else f"[{config.posteriors[0]}]"
-            raise InputError(f"{folder.path}: expected a run without error bars, got {kind}")
+        if config.posteriors not in ([], ["bayesian"]) or config.classifier is not None:
+            kind = "a classifier" if config.classifier is not None else f"[{config.posteriors[-1]}]"
+            raise InputError(f"{folder.path}: expected a run without error bars or with [bayesian] alone, got {kind}")
         if not folder.model.is_file():
             raise InputError(f"{folder.path}: not finished; go on with `normae train ... --resume`")
     return shared_settings(folders)
@@ -89,11 +103,30 @@ def _joined(folders: list[RunFolder]) -> tuple[dict[str, Tensor], dict[str, Any]
     for folder, other in zip(folders, headers, strict=True):
         if any(other.get(name) != header.get(name) for name in ("event", "columns")):
             raise InputError(f"{folder.path}: expected the events of {folders[0].path}, got others")
-    prefix = PREFIX["ensemble"]
-    stacked = {f"{prefix}{name}": torch.stack([tensors[name] for tensors, _ in parts]) for name in first}
+    prefix, widths = PREFIX["ensemble"], PREFIX["bayesian"]
+    stacked = {
+        name if name.startswith(widths) else f"{prefix}{name}": torch.stack([tensors[name] for tensors, _ in parts])
+        for name in first
+    }
     sizes = np.mean([other["step_sizes"] for other in headers], axis=0).tolist()
     temperatures = [other["temperature"] for other in headers]
     return first | stacked, header | {"step_sizes": sizes, "temperatures": temperatures}
+
+
+def _constants(config: Run, folders: list[RunFolder], path: str | Path | None) -> list[float]:
+    """Those with which the members, at their mean weights, have the same share of the validation events."""
+    where = config.data if path is None else replace(config.data, path=str(path))
+    held = load_events(where, config.seed, test=False).validation
+    if held is None:
+        raise InputError("data.validation: expected events there, from which the constants of the members follow")
+    scores = []
+    for folder in folders:
+        model = load(folder.path, "auto")
+        centre = Model(model.autoencoder, model.temperature, model.event, model.sampling)
+        parts = pieces(held) if isinstance(held, SparseEvents) else [held.numpy()]
+        scores.append(np.concatenate([centre.score(x) for x in parts]))
+    found: list[float] = mixture_constants(np.stack(scores).astype(np.float64)).tolist()
+    return found
 
 
 def _provenance(folders: list[RunFolder], facts: list[dict[str, Any]], digests: list[str]) -> dict[str, Any]:

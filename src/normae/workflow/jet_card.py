@@ -178,7 +178,7 @@ def _limits(config: Run) -> str:
     if config.classifier is not None:
         return "Its log odds are a likelihood ratio only where both classes have jets and for jets made like these."
     said = "E/T is a score; log Z is not known for images, so that there is no log p.\nTrained on simulated jets only."
-    if config.bayesian is not None:
+    if config.bayesian is not None and not config.modes:
         return said + f" Its error bars are those of {BAYESIAN[config.bayesian.layers]},\nnot of another training."
     if config.posteriors:
         return said + f" Its error bars are of this posterior: {posterior_words(config)}."

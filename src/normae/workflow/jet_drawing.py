@@ -113,7 +113,8 @@ def draw_energies(run: RunFolder, scores: JetScores, label: int) -> None:
 def draw_galleries(run: RunFolder, model: Model, test: JetTest, scores: JetScores) -> None:
     """The most anomalous jets of the test sample, and jets of the class trained on with scores near its median."""
     energy = np.concatenate([scores.background, scores.signal], axis=1) / scores.temperature
-    central, sigma = energy.mean(axis=0, dtype=np.float64), energy.std(axis=0, dtype=np.float64)
+    signal, background = scores.central
+    central, sigma = np.concatenate([background, signal]), energy.std(axis=0, dtype=np.float64)
     count = scores.background.shape[1]
     middle = np.argsort(np.abs(central[:count] - np.median(central[:count])), kind="stable")
     chosen = {"gallery-anomalous": np.argsort(-central, kind="stable"), "gallery-typical": middle}

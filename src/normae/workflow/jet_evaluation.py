@@ -1,7 +1,7 @@
 """Judge a run that was trained on one class of jets by how it tells the other class apart: section 4.1 of the paper.
 
 The score is E/T: whoever was trained on QCD jets tags tops, and the other way round. Numbers without "_draws" are of
-the mean energy over weight draws, with counting errors; those with it are the mean over draws of the same number of
+all weight draws together, with counting errors; those with it are the mean over draws of the same number of
 each draw, with the standard deviation over draws as error, as in the paper's table for Bayesian networks.
 The energies of the test sample are kept in scores.npz, with a key that stands for weights, jets and draws: drawing
 again needs no new pass through the network.
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from normae.config import Run
 from normae.data import SparseEvents, linear_errors
 from normae.files import atomic_path
-from normae.inference import BayesianModel, Model
+from normae.inference import BayesianModel, Model, together
 from normae.runs import RunFolder
 from normae.statistics import Estimate, auc, background_efficiency, rejection
 from normae.statistics.arrays import Array
@@ -38,11 +38,15 @@ CURVE = np.concatenate([np.linspace(0.001, 0.05, 50, endpoint=False), np.linspac
 
 @dataclass(frozen=True)
 class JetScores:
-    """E of every weight draw, one for a deterministic run: background with shape (n, N), signal with shape (n, M)."""
+    """E of every weight draw, one for a deterministic run: background with shape (n, N), signal with shape (n, M).
+
+    `mixture`: the model's density is the mean of those of the draws.
+    """
 
     background: NDArray[np.float32]
     signal: NDArray[np.float32]
     temperature: float
+    mixture: bool = False
 
     @property
     def bayesian(self) -> bool:
@@ -51,9 +55,10 @@ class JetScores:
 
     @property
     def central(self) -> tuple[Array, Array]:
-        """E/T of signal and background, each with shape (N,): the mean over draws."""
+        """E/T of signal and background, each with shape (N,): what the draws say together."""
         signal, background = (
-            np.asarray(e.mean(axis=0, dtype=np.float64) / self.temperature) for e in (self.signal, self.background)
+            np.asarray(together(e.astype(np.float64) / self.temperature, self.mixture))
+            for e in (self.signal, self.background)
         )
         return signal, background
 
@@ -105,7 +110,8 @@ def jet_scores(run: RunFolder, model: Model, test: JetTest, draws: int) -> JetSc
     if kept is None:
         kept = {name: energies(model, getattr(test, name), count) for name in ("background", "signal")}
         write_kept(run.scores, key, kept)
-    return JetScores(kept["background"], kept["signal"], model.temperature)
+    mixture = isinstance(model, BayesianModel) and model.mixture
+    return JetScores(kept["background"], kept["signal"], model.temperature, mixture)
 
 
 def energies(model: Model, events: SparseEvents, draws: int) -> NDArray[np.float32]:

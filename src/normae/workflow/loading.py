@@ -18,6 +18,7 @@ from normae.inference import (
     LogZ,
     MeanField,
     Model,
+    Modes,
     Posterior,
     Swag,
 )
@@ -73,7 +74,10 @@ def build_model(config: Run, tensors: dict[str, Tensor], header: dict[str, objec
     sampling = adapted_sampling(config.sampling, latent_size, feature_size)
     if not config.posteriors:
         return Model(autoencoder, temperature, event, sampling, log_z, name)
-    posterior = _posterior(config, autoencoder, parts, temperature, header)
+    try:
+        posterior = _posterior(config, autoencoder, parts, temperature, header)
+    except (KeyError, IndexError) as error:
+        raise InputError(f"{name}: the header of model.safetensors lacks {error} of the posterior") from None
     return BayesianModel(autoencoder, posterior, temperature, event, sampling, log_z, name)
 
 
@@ -83,7 +87,7 @@ def _check_shapes(config: Run, parts: dict[str, dict[str, Tensor]], autoencoder:
     right = expected == {key: tuple(t.shape) for key, t in parts[""].items()}
     for table, prefix in PREFIX.items():
         right &= (table in config.posteriors) == bool(parts[prefix])
-        lead = 0 if table == "bayesian" else 1
+        lead = 0 if table == "bayesian" and config.ensemble is None else 1
         if table != "laplace":
             right &= all(expected.get(key) == tuple(t.shape[lead:]) for key, t in parts[prefix].items())
     if config.laplace is not None:
@@ -103,6 +107,9 @@ def _posterior(
         return LaplacePosterior(autoencoder, temperature, Laplace(**parts["laplace."]), config.laplace.layers)
     if config.ensemble is not None:
         temperatures = torch.tensor(header["temperatures"])
+        if config.modes:
+            constants = torch.tensor(header["constants"])
+            return Modes.of(autoencoder, parts["member."], parts["rho."], temperatures, constants)
         return Ensemble(autoencoder, parts["member."], temperatures, config.ensemble.events == "split")
     if config.swag is not None:
         return Swag(autoencoder, parts["snapshot."], temperature)

@@ -1,6 +1,7 @@
 """The report of a run: what ran, the health of the training, each figure with a sentence, paper beside ours."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -130,6 +131,9 @@ def posterior_words(config: Run) -> str:
     """What the posterior of a Bayesian run is."""
     if config.laplace is not None:
         return f"of the linearized network, {config.laplace.layers} weights, prior width {config.laplace.prior_width:g}"
+    if config.modes and config.ensemble is not None:
+        mean_field = posterior_words(replace(config, ensemble=None))
+        return f"mixture of {config.ensemble.members} trainings, {EVENTS[config.ensemble.events]}, each a {mean_field}"
     if config.ensemble is not None:
         return f"ensemble of {config.ensemble.members} models, {EVENTS[config.ensemble.events]}"
     if config.swag is not None:

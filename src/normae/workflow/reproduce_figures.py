@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from normae.config import read
 from normae.figures import RocCurve, energy_histograms, figure_style, new_figure, roc_curves
 from normae.jets.show import CLASSES
 from normae.jets.substructure import NAMES
@@ -35,7 +36,8 @@ def draw_section(folders: dict[str, RunFolder], runs: dict[str, Metrics], out: P
 def kept_scores(run: RunFolder, metrics: Metrics) -> JetScores:
     """The energies that an evaluated run keeps."""
     with np.load(run.scores, allow_pickle=False) as content:
-        return JetScores(content["background"], content["signal"], metrics["temperature"].value)
+        temperature, mixture = metrics["temperature"].value, read(run.config).modes
+        return JetScores(content["background"], content["signal"], temperature, mixture)
 
 
 def kept_generated(run: RunFolder) -> GeneratedJets:
@@ -46,14 +48,17 @@ def kept_generated(run: RunFolder) -> GeneratedJets:
 
 
 def _draw_roc(folders: dict[str, RunFolder], runs: dict[str, Metrics], target: RunFolder, bayesian: bool) -> list[str]:
-    """Both tasks before (dash-dotted) and after the NAE training, and the classifier."""
+    """Both tasks before (dash-dotted) and after the NAE training, mixtures of several (dotted), and the classifier."""
     curves: list[RocCurve] = []
     smallest = 1.0
+    styles = {"bae": "-.", "bnae": "-", "bnae-modes": ":"} if bayesian else {"ae": "-.", "nae": "-"}
     for label, kind in enumerate(KINDS):
-        for network, style in (("bae", "-."), ("bnae", "-")) if bayesian else (("ae", "-."), ("nae", "-")):
+        for network, style in styles.items():
             if (name := f"jets-{kind}-{network}") in folders:
                 scores = kept_scores(folders[name], runs[name])
-                words = f"{network.upper()}, {CLASSES[1 - label]}-tagging, AUC {auc_words(runs[name])}"
+                said = f"mixture of BNAEs, AUC {runs[name]['auc']}" if scores.mixture else None
+                said = said or f"{network.upper()}, AUC {auc_words(runs[name])}"
+                words = f"{CLASSES[1 - label]}-tagging, {said}"
                 curves.append(roc_curve_of(words, scores, 1 - label, style))
                 smallest = min(smallest, 10 / scores.background.shape[1])
     if not curves:

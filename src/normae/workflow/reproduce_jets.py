@@ -18,6 +18,7 @@ from normae.runs import RunFolder
 from normae.statistics import Estimate
 from normae.workflow.dual import dual
 from normae.workflow.dual_judge import DualSettings
+from normae.workflow.ensemble import gather
 from normae.workflow.evaluate import evaluate
 from normae.workflow.paper import RATIO, TAGGING, TAGGING_METRICS, markdown_table
 from normae.workflow.reporting import report
@@ -32,7 +33,12 @@ STARTS = {"ae": "nae", "bae": "bnae"}
 PAPER = "-paper"
 """Behind the name of a model with all settings of the paper; that of the BAE is ours too."""
 PAPER_WORDS = ", paper's settings"
-DUALS = {"AE": "ae", "NAE": "nae", "BNAE": "bnae", f"NAE{PAPER_WORDS}": "nae-paper", f"BNAE{PAPER_WORDS}": "bnae-paper"}
+SEEDS = 3
+"""Trainings of the BNAE that make one model with several modes, `jets-*-bnae-modes`."""
+SEED_SETTINGS = ("training.epochs=25", "training.learning_rate=2.5e-5")
+MODES, MODES_WORDS = "-modes", f", mixture of {SEEDS} trainings"
+DUALS = {"AE": "ae", "NAE": "nae", "BNAE": "bnae", f"NAE{PAPER_WORDS}": "nae-paper",
+         f"BNAE{PAPER_WORDS}": "bnae-paper", f"BNAE{MODES_WORDS}": f"bnae{MODES}"}  # fmt: skip
 """Dual tests and the ends of their models' names; that of the autoencoders, which the paper does not have, shows what
 the NAE training adds."""
 GENERATORS = {"NAE, d_z = 6": "nae", "BNAE, d_z = 6": "bnae", "NAE, d_z = 3": "nae-3d"}
@@ -54,7 +60,14 @@ def sources() -> dict[str, Source]:
         for network in ("ae", "nae", "bnae"):
             name = f"jets-{kind}-{network}{PAPER}"
             found[name] = Source(name, f"jets-paper-{kind}-{STARTS.get(network, network)}")
+        for name in seed_names(kind):
+            found[name] = Source(name, f"jets-best-{kind}-bnae", SEED_SETTINGS)
     return found
+
+
+def seed_names(kind: str) -> list[str]:
+    """The trainings that differ in their seeds."""
+    return [f"jets-{kind}-bnae-seed{k}" for k in range(SEEDS)]
 
 
 def nae_of(name: str) -> str | None:
@@ -110,6 +123,7 @@ def reproduce_jets(out: str | Path, settings: Settings | None = None, watch: Wat
     result = JetReproduction(left_out=sorted(set(sources()) - set(folders)))
     if not folders:
         raise InputError(f"{', '.join(result.left_out)}: not in the zoo; use --from-scratch")
+    folders |= _modes(folders, out, settings)
     for name, folder in folders.items():
         result.runs[name] = evaluate(folder.path, device=settings.device, generated=_generated(name, settings),
                                      data=settings.data)  # fmt: skip
@@ -146,8 +160,21 @@ def _folders(out: Path, settings: Settings, watch: Watch | None) -> dict[str, Ru
         folders[name] = RunFolder(out / "scratch" / name)
         path = [] if settings.data is None else [f"data.path={settings.data}"]
         overrides = [*source.overrides, *settings.overrides, *path] if name != CLASSIFIER else path
-        train_source(folders[name], preset_path(source.preset, settings.configs), overrides, settings.seed, watch)
+        seed = settings.seed + next((k for k in range(SEEDS) if name.endswith(f"-seed{k}")), 0)
+        train_source(folders[name], preset_path(source.preset, settings.configs), overrides, seed, watch)
     return folders
+
+
+def _modes(folders: dict[str, RunFolder], out: Path, settings: Settings) -> dict[str, RunFolder]:
+    """One model out of the trainings with different seeds, where all of them are there."""
+    found = {}
+    for kind in ("qcd", "top"):
+        if all(name in folders for name in seed_names(kind)):
+            name = f"jets-{kind}-bnae{MODES}"
+            found[name] = RunFolder(out / "modes" / name)
+            if not found[name].model.is_file():
+                gather([folders[seed].path for seed in seed_names(kind)], found[name].path, settings.data)
+    return found
 
 
 def _dual_tests(folders: dict[str, RunFolder], out: Path, settings: Settings) -> dict[str, Metrics]:
@@ -174,7 +201,7 @@ def _temperatures(
     """Estimates for the pairs whose dual test tells at which T the slope is 1."""
     slopes = {network: metrics["slope_classifier_c0"] for network, metrics in duals.items()}
     slopes = {network: slope for network, slope in slopes.items() if slope.value > 0}
-    names = {network: _pair(DUALS[network]) for network in slopes}
+    names = {network: _pair(DUALS[network]) for network in slopes if not network.endswith(MODES_WORDS)}
     pairs = {network: (folders[a], folders[b]) for network, (a, b) in names.items()}
     return compare_temperatures(pairs, slopes, settings.data, settings.device) if pairs else []
 
@@ -200,10 +227,12 @@ def tagging_rows(runs: dict[str, Metrics]) -> list[list[str]]:
     rows = [header]
     for (task, network), printed in TAGGING.items():
         name = CLASSIFIER if task == "supervised" else f"jets-{names[task]}-{network.lower()}"
-        for words, run in ((network, name), (f"{network}{PAPER_WORDS}", f"{name}{PAPER}")):
+        ends = {"": "", PAPER_WORDS: PAPER, MODES_WORDS: MODES}
+        for words, run in ((f"{network}{words}", f"{name}{end}") for words, end in ends.items()):
             if run in runs:
                 cells = zip(printed, TAGGING_METRICS, strict=True)
-                rows.append([task, words, *[cell for value, m in cells for cell in (value, shown(runs[run], m))]])
+                show = shown_of_modes if run.endswith(MODES) else shown
+                rows.append([task, words, *[cell for value, m in cells for cell in (value, show(runs[run], m))]])
     return rows
 
 
@@ -214,6 +243,11 @@ def shown(metrics: Metrics, name: str) -> str:
     return f"{metrics[f'{name}_draws']} (counting ± {metrics[name].error:.2g})"
 
 
+def shown_of_modes(metrics: Metrics, name: str) -> str:
+    """That of the mixture with its counting error, and mean and spread over draws, each of one training."""
+    return f"{metrics[name]} (its trainings: {metrics[f'{name}_draws']})"
+
+
 def ratio_rows(duals: dict[str, Metrics]) -> list[list[str]]:
     """Correlation, slope and constant of section 4.2."""
     titles = {"pearson": "Pearson correlation with log r_class", "slope": "slope m", "constant": "constant C"}
@@ -221,7 +255,7 @@ def ratio_rows(duals: dict[str, Metrics]) -> list[list[str]]:
     for quantity, title in titles.items():
         cells = []
         for network, metrics in duals.items():
-            printed = RATIO[network.removesuffix(PAPER_WORDS)][quantity]
+            printed = RATIO[network.partition(",")[0]][quantity]
             cells += [printed, str(metrics[f"{quantity}_classifier_c0"])]
         rows.append([title, *cells])
     for quantity, title in titles.items():

@@ -16,7 +16,7 @@ from normae import zoo
 from normae.config import Run, read
 from normae.errors import InputError, LogZUnknown
 from normae.files import atomic_path
-from normae.inference import BayesianModel, Model
+from normae.inference import BayesianModel, Model, together
 from normae.runs import RunFolder, read_tensors
 from normae.statistics.tail import tail_probability
 from normae.workflow.loading import load, run_of
@@ -89,13 +89,13 @@ def plain_scores(model: Model, x: NDArray[np.float32], log_z: NDArray[np.float64
 
 
 def bayesian_scores(model: BayesianModel, x: NDArray[np.float32], log_z: NDArray[np.float64] | None) -> Columns:
-    """Mean, spread and quantiles over the model's fixed weight draws, each with shape (N,)."""
+    """What the model's fixed weight draws say together, their spread and quantiles, each with shape (N,)."""
     draws = model.score_draws(x)
-    found = {"score": draws.mean(0), "score_std": draws.std(0, ddof=1)}
+    found = {"score": together(draws, model.mixture), "score_std": draws.std(0, ddof=1)}
     name = "score"
     if log_z is not None:
         draws = -draws - log_z[:, None].astype(np.float32)
-        found["log_prob"], name = draws.mean(0), "log_prob"
+        found["log_prob"], name = -together(-draws, model.mixture), "log_prob"
     quantiles = np.quantile(np.ascontiguousarray(draws.T), list(QUANTILES.values()), axis=1, method="weibull")
     return found | {f"{name}_{q}": values.astype(np.float32) for q, values in zip(QUANTILES, quantiles, strict=True)}
 

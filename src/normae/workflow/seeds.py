@@ -7,24 +7,26 @@ from pathlib import Path
 from normae.config import Run, read
 from normae.errors import InputError
 from normae.runs import RunFolder
+from normae.workflow.loading import run_of
 
 FREE = ("name", "seed", "start", "device", "threads")
 """Settings in which seeds of one training may differ."""
 
 
 def seed_folders(runs: Sequence[str | Path]) -> list[RunFolder]:
-    """Run folders, or those in one folder of seeds."""
+    """Run folders or models of the zoo, or the runs in one folder of seeds."""
     if len(runs) == 1 and (members := RunFolder(runs[0]).members()):
         return members
-    return [RunFolder.existing(run) for run in runs]
+    return [run_of(run) for run in runs]
 
 
 def shared_settings(folders: Sequence[RunFolder]) -> Run:
-    """Those of the first run, which all others must have."""
+    """Those of the first run, which all others must have; runs that began with an autoencoder have no pretraining."""
     first = read(folders[0].config)
     for folder in folders[1:]:
         config = read(folder.config)
-        same = replace(config, **{name: getattr(first, name) for name in FREE})
+        free = (*FREE, "pretraining") if first.start and config.start else FREE
+        same = replace(config, **{name: getattr(first, name) for name in free})
         others = [name for name in vars(first) if getattr(same, name) != getattr(first, name)]
         if others:
             raise InputError(

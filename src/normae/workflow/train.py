@@ -77,6 +77,8 @@ def train(
     folders = [group] if seeds is None else [RunFolder(group.path / f"seed-{seed}") for seed in seeds]
     if len({c.seed for c in configs}) != len(configs):
         raise InputError(f"seeds: expected different seeds, got {list(seeds or [])}")
+    if config.modes:
+        raise InputError("expected [bayesian] or [ensemble]; train Bayesian seeds and join them with `normae ensemble`")
     if config.classifier is not None:
         if seeds is not None:
             raise InputError("seeds: a classifier is trained one at a time; use --set seed=N")
