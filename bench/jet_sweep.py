@@ -5,8 +5,9 @@
 Trains each NAME into OUT/NAME, one after the other in equal shares of the time, and goes on where it stopped when it is
 called again. Every 500 iterations of the NAE phase OUT/NAME.jsonl gets a line: AUC and mean energies of validation jets
 of both classes, with the weights of now and averaged; OUT/NAME.npz keeps the last energies. With --dual: Pearson and
-slope m against the classifier, on the same jets, of each network in OUT trained on QCD with each trained on tops. The
-test sample stays unseen.
+slope m against the classifier, on the same jets, of each network in OUT trained on QCD with each trained on tops; with
+--manifold each energy is divided by the temperature of its own background on the decoder's manifold, as `normae
+temperature RUN` gives it, and not by the T of its training. The test sample stays unseen.
 """
 
 import argparse
@@ -18,17 +19,21 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from normae import load_classifier
+from normae import load, load_classifier
 from normae.config import Run, preset_path, read
 from normae.errors import InputError
+from normae.inference import ScoringEnergy
 from normae.random import stream
-from normae.statistics import Estimate, auc, fit_line, pearson
+from normae.statistics import Estimate, auc, fit_line, manifold_temperature, pearson
 from normae.training import Checkpoint, Happening, Record, Rollback, Trainer
+from normae.workflow.manifold import even_energies, latent_energies
 from normae.workflow.sources import load_events
 from normae.workflow.train import train
 
 KINDS = ("qcd", "top")
 Energies = dict[str, np.ndarray]
+MANIFOLD = 2000
+"""Jets behind a temperature on the manifold."""
 
 
 def validation_jets(config: Run, count: int) -> dict[str, torch.Tensor]:
@@ -90,7 +95,18 @@ class Watch:
         print(self.name, {k: v if isinstance(v, str) else float(f"{v:.4g}") for k, v in line.items()}, flush=True)
 
 
-def dual(out: Path, classifier: str, count: int) -> None:
+@torch.no_grad()
+def manifold(run: Path, jets: torch.Tensor) -> float:
+    """T at which exp(-E/T) over the latent sphere has the mean energy of decoded jets."""
+    model = load(run, "auto")
+    energy = ScoringEnergy(model.autoencoder)
+    z = torch.cat([energy.encode(x.to(model.device)) for x in jets.split(500)])
+    found = manifold_temperature(even_energies(energy, z, 0), latent_energies(energy, z)).temperature
+    print(f"{run.name}: manifold {found}", flush=True)
+    return found.value
+
+
+def dual(out: Path, classifier: str, count: int, on_manifold: bool) -> None:
     """Print the dual test of every pair, the averaged weights where there are some."""
     configs = {path.stem: read(out / path.stem / "config.toml") for path in sorted(out.glob("*.npz"))}
     if not configs:
@@ -102,9 +118,11 @@ def dual(out: Path, classifier: str, count: int) -> None:
     scores = {}
     for name, config in configs.items():
         with np.load(out / f"{name}.npz") as content:
-            scores[name] = np.concatenate([content[kind] for kind in KINDS]) / config.temperature.initial
+            scores[name] = np.concatenate([content[kind] for kind in KINDS])
         if scores[name].size != reference.size:
             raise InputError(f"{name}: energies of {scores[name].size} jets, expected {reference.size}; use its --jets")
+        own = jets[str(config.data.jets)][:MANIFOLD]
+        scores[name] /= manifold(out / name, own) if on_manifold else config.temperature.initial
     by_kind = [[name for name, config in configs.items() if config.data.jets == kind] for kind in KINDS]
     for a in by_kind[0]:
         for b in by_kind[1]:
@@ -121,7 +139,8 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=500)
     parser.add_argument("--jets", type=int, default=5000, help="validation jets of each class")
     parser.add_argument("--dual", help="a trained classifier")
-    given = parser.parse_args()
+    parser.add_argument("--manifold", action="store_true", help="the dual test at temperatures of the background alone")
+    given = parser.parse_intermixed_args()
     given.out.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
     for k, item in enumerate(given.trainings):
@@ -134,7 +153,7 @@ def main() -> None:
         done = train(config, folder, resume=folder.exists(), watch=watch, minutes=left / (len(given.trainings) - k))
         print(name, "finished" if done else "stopped", flush=True)
     if given.dual:
-        dual(given.out, given.dual, given.jets)
+        dual(given.out, given.dual, given.jets, given.manifold)
 
 
 if __name__ == "__main__":

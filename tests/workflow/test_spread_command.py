@@ -148,7 +148,7 @@ def test_what_is_refused(group, tmp_path):
         spread_of_runs([group / "seed-0"])
     with pytest.raises(InputError, match="different seeds, got 1, 1"):
         spread_of_runs([group / "seed-1", group / "seed-1"])
-    with pytest.raises(InputError, match="no such run folder"):
+    with pytest.raises(InputError, match="neither a run folder nor a model of the zoo"):
         spread_of_runs([group / "seed-1", tmp_path / "none"])
     other = tiny()
     other["training"]["learning_rate"] = 3e-4

@@ -15,6 +15,8 @@ from normae.workflow.loading import run_of
 from normae.workflow.seeds import seed_folders, shared_settings
 
 Numbers = dict[str, Estimate]
+ROUNDING = 1e-12
+"""Share of a number by which the same one differs from sum to sum."""
 
 
 class Scatter(NamedTuple):
@@ -58,6 +60,8 @@ def scatter(estimates: Sequence[Estimate]) -> Scatter:
         raise InputError(f"expected at least two trainings, got {len(estimates)}")
     values, errors = np.array(estimates, dtype=np.float64).T
     deviation = float(values.std(ddof=1))
+    if deviation < ROUNDING * abs(values).max():
+        deviation = 0.0
     known = bool(((errors > 0) & np.isfinite(errors)).all())
     away = np.abs(values[:, None] - values) <= errors[:, None]
     others = ~np.eye(len(values), dtype=bool)
