@@ -34,11 +34,23 @@ def test_a_constant_of_a_member_is_taken_back(shifts):
     assert difference - difference.mean() == pytest.approx(np.array(shifts) - np.mean(shifts), abs=1e-4)
 
 
+def test_a_large_constant_is_taken_back_too():
+    scores = np.abs(np.random.default_rng(0).normal(size=(2, 50)))
+    found = mixture_constants(scores + np.array([[1e6], [0.0]]))
+    assert found[0] - found[1] == pytest.approx(1e6 + np.subtract(*mixture_constants(scores)), abs=1e-3)
+
+
+@pytest.mark.parametrize("scores", [np.ones((2, 9)), np.full((2, 20), np.nan), np.full((2, 20), np.inf)])
+def test_few_events_or_no_numbers_are_refused(scores):
+    with pytest.raises(InputError, match="expected finite scores of at least 10 events"):
+        mixture_constants(scores)
+
+
 def test_equal_members_have_equal_constants():
     assert mixture_constants(np.ones((4, 10))) == pytest.approx(np.zeros(4))
 
 
 def test_members_without_a_common_event_are_refused():
-    scores = np.array([[0.0, 1e300, 0.0], [1e300, 0.0, 1e300]])
+    scores = np.array([[0.0, 1e300, 0.0], [1e300, 0.0, 1e300]]).repeat(4, axis=1)
     with pytest.raises(InputError, match="nothing in common"):
         mixture_constants(scores)

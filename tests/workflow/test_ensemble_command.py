@@ -1,20 +1,31 @@
 """`normae ensemble`: what a model out of finished runs says, and what is refused."""
 
 import json
+import math
 import shutil
 
 import numpy as np
 import pytest
 import torch
+from scipy.special import logsumexp
 from typer.testing import CliRunner
 
 import normae
 from normae.cli.app import app
 from normae.config import read, structure
-from normae.errors import InputError
-from normae.inference import BayesianModel
-from normae.workflow.ensemble import gather
+from normae.errors import InputError, LogZUnknown
+from normae.inference import BayesianModel, Model
+from normae.runs import RunFolder, read_tensors, write_tensors
+from normae.workflow.dual import evaluate_side
+from normae.workflow.dual_sample import Labelled
+from normae.workflow.ensemble import gather, made_of
 from normae.workflow.evaluate import evaluate
+from normae.workflow.export import export_onnx
+from normae.workflow.histogram import Binner, HistogramSettings
+from normae.workflow.scorer import open_scorer
+from normae.workflow.seeds import seed_folders
+from normae.workflow.sources import load_events
+from normae.workflow.temperature import estimate_temperatures
 from normae.workflow.train import train
 from tiny_run import tiny
 
@@ -146,6 +157,111 @@ def test_their_spread_is_that_of_the_trainings(bayesian, tmp_path):
     assert whole.mean() == pytest.approx(between.mean(), rel=0.25)
 
 
+def test_score_energy_and_log_p_of_modes_differ_by_constants(bayesian, tmp_path):
+    gather([bayesian], tmp_path / "new")
+    model = normae.load(tmp_path / "new")
+    log_z = float(model.log_z_draws().mean())
+    assert model.score(X) == pytest.approx(-model.log_prob(X) - log_z, abs=1e-4)
+    assert model.energy(X) == pytest.approx(model.temperature * model.score(X))
+    assert model.score(torch.from_numpy(X)).numpy() == pytest.approx(model.score(X), abs=1e-5), (
+        "tensors need no gradient"
+    )
+    with pytest.raises(LogZUnknown):
+        assert model.log_z is None, "that of one member would be wrong"
+
+
+def test_the_constants_count_where_members_have_other_zero_points(bayesian, tmp_path):
+    """Without log Z in the headers they come from events: a constant more in one member's energy changes nothing."""
+    runs = [shutil.copytree(bayesian / f"seed-{k}", tmp_path / f"run{k}") for k in range(3)]
+    for run in runs:
+        tensors, header = read_tensors(run / "model.safetensors")
+        write_tensors(run / "model.safetensors", tensors, header | {"log_z": None})
+    gather(runs, tmp_path / "new")
+    constants = np.array(read_tensors(tmp_path / "new" / "model.safetensors")[1]["constants"])
+    config = read(runs[0] / "config.toml")
+    held = load_events(config.data, config.seed, test=False).validation.numpy()
+    models = [normae.load(run) for run in runs]
+    scores = np.stack([Model(m.autoencoder, m.temperature, m.event, m.sampling).score(held) for m in models])
+    log_p = constants[:, None] - scores.astype(np.float64)
+    assert np.exp(log_p - logsumexp(log_p, axis=0)).mean(1) == pytest.approx([1 / 3] * 3, abs=1e-5)
+    draws = normae.load(tmp_path / "new").draw_set(3, 0)
+    rows, alone = draws.energies(torch.from_numpy(held)), [draws.one(k)(torch.from_numpy(held)) for k in range(3)]
+    shifts = [float((a - r).mean() / t) for a, r, t in zip(alone, rows, draws.temperature, strict=True)]
+    assert sorted(shifts) == pytest.approx(sorted(constants), abs=1e-4)
+
+
+def test_a_histogram_of_modes_is_that_of_their_density(bayesian, tmp_path):
+    gather([bayesian], tmp_path / "new")
+    scorer = open_scorer(tmp_path / "new", device="cpu")
+    for quantity, expected in (("score", "score"), ("log_prob", "log_prob")):
+        binner = Binner(scorer, RunFolder(tmp_path / "new"), HistogramSettings(quantity=quantity))
+        nominal, each = binner.values(X)
+        assert nominal == pytest.approx(getattr(scorer.model, expected)(X), abs=1e-4)
+        assert each.shape == (100, len(X))
+
+
+def test_the_dual_test_of_modes_has_the_log_p_of_the_model(bayesian, tmp_path):
+    gather([bayesian], tmp_path / "new")
+    model = normae.load(tmp_path / "new")
+    side = evaluate_side(model, Labelled(X, np.zeros(len(X), dtype=bool)), 100, 0)
+    assert side.mean - side.log_z.mean() == pytest.approx(model.log_prob(X), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("constants", None), ("constants", [0.0]), ("constants", [0.0, "a", 1.0]), ("constants", [0.0, math.nan, 1.0]),
+        ("temperatures", [0.5, 0.5]), ("temperatures", [0.5, 0.5, 0.0]), ("temperatures", [0.5] * 4),
+    ],
+)  # fmt: skip
+def test_a_damaged_header_is_one_sentence(bayesian, tmp_path, key, value):
+    gather([bayesian], tmp_path / "new")
+    tensors, header = read_tensors(tmp_path / "new" / "model.safetensors")
+    write_tensors(tmp_path / "new" / "model.safetensors", tensors, header | {key: value})
+    with pytest.raises(InputError, match=f"lacks or garbles {key}, expected 3 numbers"):
+        normae.load(tmp_path / "new")
+
+
+@pytest.mark.parametrize("change", ["fewer", "missing"])
+def test_damaged_members_are_one_sentence(bayesian, tmp_path, change):
+    gather([bayesian], tmp_path / "new")
+    tensors, header = read_tensors(tmp_path / "new" / "model.safetensors")
+    name = next(name for name in tensors if name.startswith("member."))
+    tensors = {
+        k: v[:2] if k == name and change == "fewer" else v for k, v in tensors.items() if k != name or change == "fewer"
+    }
+    write_tensors(tmp_path / "new" / "model.safetensors", tensors, header)
+    with pytest.raises(InputError, match=r"the weights do not belong to config.toml"):
+        normae.load(tmp_path / "new")
+
+
+def test_what_modes_do_not_offer_is_one_sentence(bayesian, tmp_path):
+    gather([bayesian], tmp_path / "new")
+    start = structure(tiny(bayesian={"layers": "last"}, start=str(tmp_path / "new")))
+    with pytest.raises(InputError, match="a mixture of several trainings, expected one of them"):
+        train(start, tmp_path / "again")
+    with pytest.raises(InputError, match="which have a temperature each"):
+        estimate_temperatures(tmp_path / "new")
+    with pytest.raises(InputError, match="has no ONNX form"):
+        export_onnx(tmp_path / "new", tmp_path / "new.onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new"]
+
+
+def test_a_folder_comes_before_the_zoo(bayesian, tmp_path, monkeypatch):
+    shutil.copytree(bayesian / "seed-0", tmp_path / "jets-qcd-nae")
+    monkeypatch.chdir(tmp_path)
+    assert read(seed_folders(["jets-qcd-nae"])[0].config).name == "tiny"
+    assert read(seed_folders(["jets-top-nae"])[0].config).data.jets == "top"
+
+
+def test_an_ensemble_knows_its_members(bayesian, tmp_path):
+    members = [RunFolder(bayesian / f"seed-{k}") for k in range(3)]
+    new = gather([bayesian], tmp_path / "new")
+    assert made_of(new, members)
+    assert not made_of(new, members[:2])
+    assert not made_of(RunFolder(tmp_path / "none"), members)
+
+
 def test_modes_score_as_the_model_says_and_are_not_trained(bayesian, tmp_path):
     gather([bayesian], tmp_path / "new")
     np.save(tmp_path / "x.npy", X)
@@ -163,6 +279,11 @@ def test_modes_need_validation_events_and_at_least_two(bayesian, tmp_path):
     with pytest.raises(InputError, match="expected at least 2, got 1"):
         gather([bayesian / "seed-0"], tmp_path / "new")
     train(structure(tiny(bayesian={"layers": "last"})), tmp_path / "group", seeds=[0, 1])
+    for seed in (0, 1):
+        tensors, header = read_tensors(tmp_path / "group" / f"seed-{seed}" / "model.safetensors")
+        write_tensors(tmp_path / "group" / f"seed-{seed}" / "model.safetensors", tensors, header | {"log_z": None})
     with pytest.raises(InputError, match=r"data.validation: expected events there"):
         gather([tmp_path / "group"], tmp_path / "new")
+    with pytest.raises(InputError, match="expected Bayesian runs on jets"):
+        gather([tmp_path / "group"], tmp_path / "new", tmp_path)
     assert not (tmp_path / "new").exists()

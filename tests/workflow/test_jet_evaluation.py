@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from scipy.special import logsumexp
 from scipy.stats import norm
 
 from normae import zoo
@@ -17,7 +18,7 @@ from normae.cli import main
 from normae.cli.show import describe_run
 from normae.config import Run, preset_path, read, to_toml
 from normae.errors import InputError
-from normae.inference import BayesianModel
+from normae.inference import BayesianModel, Model
 from normae.runs import RunFolder, read_tensors, write_tensors
 from normae.statistics import Estimate, auc
 from normae.workflow import jet_evaluation
@@ -25,6 +26,7 @@ from normae.workflow.classifier import load_classifier
 from normae.workflow.dual import dual_test
 from normae.workflow.dual_jets import read_labelled_jets, run_reference
 from normae.workflow.dual_judge import DualSettings
+from normae.workflow.ensemble import gather
 from normae.workflow.evaluate import evaluate
 from normae.workflow.jet_card import _limits, metrics_table
 from normae.workflow.jet_evaluation import JetScores, simple_models, tagging_metrics
@@ -37,6 +39,7 @@ from normae.workflow.paper import TAGGING
 from normae.workflow.publish import publish
 from normae.workflow.reporting import report
 from normae.workflow.reproduce_jets import Settings, nae_of, reproduce_jets, sources
+from normae.workflow.sources import load_events
 from normae.workflow.starting import read_start
 from normae.workflow.train import train
 
@@ -325,6 +328,54 @@ def test_bad_input_is_one_sentence(runs, jets, monkeypatch, capsys, arguments, m
     assert list(tmp_path.iterdir()) == []
 
 
+# --- several trainings in one model
+
+
+@pytest.fixture(scope="module")
+def modes(jets, tmp_path_factory) -> Path:
+    """Two BNAEs of each class in one, and the trainings themselves."""
+    folder = tmp_path_factory.mktemp("modes")
+    for kind in ("qcd", "top"):
+        seeds = [folder / f"{kind}-{seed}" for seed in (0, 1)]
+        for seed, path in enumerate(seeds):
+            assert train(replace(small(f"jets-paper-{kind}-bnae", jets), seed=seed), path)
+        gather(seeds, folder / kind)
+    return folder
+
+
+def test_a_mixture_of_jet_runs_is_judged_as_one_density(modes, jets):
+    metrics = evaluate(modes / "qcd", device="cpu")
+    with np.load(modes / "qcd" / "scores.npz") as kept:
+        rows = {name: kept[name].astype(np.float64) / metrics["temperature"].value for name in ("signal", "background")}
+    central = {name: -logsumexp(-r, axis=0) for name, r in rows.items()}
+    assert metrics["auc"].value == pytest.approx(auc(central["signal"], central["background"]).value, abs=1e-9)
+    each = [auc(s, b).value for s, b in zip(rows["signal"], rows["background"], strict=True)]
+    assert metrics["auc_draws"].value == pytest.approx(np.mean(each))
+    assert "negative_energy" not in metrics
+    own = [evaluate(modes / f"qcd-{seed}", figures=False, device="cpu")["energy_background"].value for seed in (0, 1)]
+    assert metrics["energy_background"].value == pytest.approx(np.mean(own), rel=0.02), "without constants"
+    page = report(modes / "qcd").read_text()
+    assert "2 trainings" in page
+    assert "of the mixture, counting error" in page
+    assert "mixture of 2 trainings" in _limits(read(modes / "qcd" / "config.toml"))
+
+
+def test_the_members_have_the_same_share_of_the_validation_jets(modes, jets):
+    held = load_events(small("jets-paper-qcd-bnae", jets).data, 0, test=False).validation.dense().numpy()
+    header = read_tensors(modes / "qcd" / "model.safetensors")[1]
+    members = [load(modes / f"qcd-{seed}") for seed in (0, 1)]
+    scores = np.stack([Model(m.autoencoder, m.temperature, m.event, m.sampling).score(held) for m in members])
+    log_p = np.array(header["constants"])[:, None] - scores.astype(np.float64)
+    assert np.exp(log_p - logsumexp(log_p, axis=0)).mean(1) == pytest.approx([0.5, 0.5], abs=1e-5)
+
+
+def test_the_dual_test_of_mixtures_takes_their_densities(modes, jets):
+    result = dual_test(modes / "qcd", modes / "top", jets, DualSettings(draws=4, classifier=True), "cpu",
+                       "jets-classifier")  # fmt: skip
+    a, b = (load(modes / kind).score_draws(result.sample.x, 4).astype(np.float64) for kind in ("qcd", "top"))
+    assert result.ratios["c0"] == pytest.approx(logsumexp(-b, axis=0) - logsumexp(-a, axis=0), rel=1e-6, abs=1e-5)
+
+
 # --- zoo and reproduction
 
 
@@ -361,7 +412,8 @@ def test_a_card_says_which_weights_its_error_bars_are_of(changes, words):
 
 def _check_temperatures(result, out):
     """A row for each model whose pair has a slope, in units of the temperature at which that would be 1."""
-    networks = [name for name, metrics in result.duals.items() if metrics["slope_classifier_c0"].value > 0]
+    slopes = {name: m["slope_classifier_c0"].value for name, m in result.duals.items() if "mixture" not in name}
+    networks = [name for name, slope in slopes.items() if slope > 0]
     rows = [row for row in result.temperatures if row.name.endswith("jets")]
     assert [row.name for row in rows] == [f"{name}, {jets} jets" for name in networks for jets in ("QCD", "top")]
     for row, network in zip(rows, np.repeat(networks, 2), strict=True):
@@ -412,9 +464,11 @@ def test_reproduce_from_scratch(jets, tmp_path):
     assert result.left_out == []
     named = {(task, network) for task, network, *_ in result.tables["tagging"][1:]}
     again = {(task, f"{network}, paper's settings") for task, network in TAGGING if network in ("AE", "NAE", "BNAE")}
-    assert named == set(TAGGING) | again
+    mixtures = {(task, "BNAE, mixture of 3 trainings") for task in ("top-tagging", "QCD-tagging")}
+    assert named == set(TAGGING) | again | mixtures
     assert len(result.tables["generated"]) == 7
-    assert set(result.duals) == {"AE", "NAE", "BNAE", "NAE, paper's settings", "BNAE, paper's settings"}
+    pairs = {"AE", "NAE", "BNAE", "NAE, paper's settings", "BNAE, paper's settings", "BNAE, mixture of 3 trainings"}
+    assert set(result.duals) == pairs
     assert [cell for cell in result.tables["ratio"][1] if cell == "0.851"] == ["0.851"] * 2
     names = {
         "roc-nae",

@@ -7,7 +7,7 @@ from normae.inference.exact import grid_draws
 from normae.inference.laplace import Laplace, LaplaceConfig, LaplacePosterior, fit_laplace
 from normae.inference.log_z import LogZ, cell_centres, evaluate_in_chunks, grid_log_z, grid_points
 from normae.inference.model import Model
-from normae.inference.modes import Modes, together
+from normae.inference.modes import ModeDraws, Modes, together
 from normae.inference.posterior import Ensemble, MeanField, Posterior, Swag
 from normae.inference.scoring import ScoringEnergy
 from normae.inference.temperature import Curvature, curvature, curvature_along
@@ -25,6 +25,7 @@ __all__ = [
     "LaplacePosterior",
     "LogZ",
     "MeanField",
+    "ModeDraws",
     "Model",
     "Modes",
     "Posterior",

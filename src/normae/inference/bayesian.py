@@ -120,13 +120,24 @@ class BayesianModel(Model):
         """Whether the density is the mean of those of the draws, and not that of the mean score."""
         return isinstance(self.posterior, Modes)
 
+    def central(self, scores: Any, n: int = DRAWS, seed: int = 0) -> Any:
+        """What the `n` draws of a seed with the scores (n, N) say together, with shape (N,).
+
+        Their mean; the score of a mixture, in which each draw counts with its own log Z where a grid serves.
+        """
+        if self.mixture and self._grid_serves():
+            log_z = self.log_z_draws(n, seed)
+            away = (log_z - log_z.mean())[:, None]
+            scores = scores + (torch.from_numpy(away).to(scores) if isinstance(scores, Tensor) else away)
+        return together(scores, self.mixture)
+
     def energy(self, x: Any) -> Any:
         """E of 100 fixed draws together, with shape (N,): their mean, or T times the score of a mixture."""
         return self.temperature * self.score(x) if self.mixture else self.energy_draws(x).mean(0)
 
     def score(self, x: Any) -> Any:
         """E/T of 100 fixed draws together, with shape (N,): their mean, or that of a mixture."""
-        return together(self.score_draws(x), self.mixture)
+        return self.central(self.score_draws(x))
 
     def log_prob(self, x: Any) -> Any:
         """log p of 100 fixed draws together, with shape (N,): its mean, or that of a mixture."""

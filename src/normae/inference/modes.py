@@ -37,13 +37,14 @@ class ModeDraws:
     Args:
         own: the draws of each member.
         chosen: the member of each draw, with shape (n,).
-        constants: c_j, with shape (K,).
+        constants: c_j, with shape (K,); `shift` has that of each draw, with shape (n,).
     """
 
     def __init__(self, own: Sequence[WeightDraws], chosen: Tensor, constants: Tensor) -> None:
         self.own, self.chosen, self.constants = list(own), chosen, constants
         self.places = [torch.nonzero(chosen == j)[:, 0] for j in range(len(self.own))]
         self.temperature = self._placed([draws.temperature for draws in self.own])
+        self.shift = self._placed([c.expand(draws.n) for draws, c in zip(self.own, constants, strict=True)])
 
     def _placed(self, parts: Sequence[Tensor]) -> Tensor:
         """Rows of the members in the order of the draws."""
@@ -73,7 +74,7 @@ class ModeDraws:
 
 
 class Modes:
-    """Mean fields of K trainings, each with the same weight.
+    """Mean fields of K trainings, each with the same weight but for one draw more or less.
 
     Args:
         members: the mean field of each.
@@ -94,7 +95,7 @@ class Modes:
         """From the weights and widths of all members, with shape (K, *parameter)."""
         fields = []
         for j, temperature in enumerate(temperatures.tolist()):
-            member = deepcopy(autoencoder)
+            member = deepcopy(autoencoder).eval().requires_grad_(False)
             member.load_state_dict({name: value[j] for name, value in weights.items()})
             fields.append(MeanField(member, {name: value[j] for name, value in rho.items()}, temperature))
         return Modes(fields, constants)
@@ -108,7 +109,7 @@ class Modes:
         return self
 
     def draws(self, n: int, generator: torch.Generator) -> ModeDraws:
-        """The members in turn, beginning with any of them; those that are not reached have no draw."""
+        """The members in turn, beginning with any of them: their numbers of draws differ by one at most."""
         count = len(self.members)
         order = torch.randperm(count, generator=generator, device=generator.device)[:n].tolist()
         chosen = torch.arange(n) % len(order)

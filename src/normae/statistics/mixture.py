@@ -5,6 +5,8 @@ import numpy as np
 from normae.errors import InputError
 from normae.statistics.arrays import Array
 
+LEAST = 10
+"""Events that constants can come from."""
 ROUNDS = 10_000
 CLOSE = 1e-6
 """Where the iteration for the constants ends: all shares of the events are the same to this part."""
@@ -22,8 +24,10 @@ def mixture_constants(scores: Array) -> Array:
     Args:
         scores: E/T of each member, with shape (K, N).
     """
-    count = len(scores)
-    constants = np.zeros(count)
+    count, events = scores.shape
+    if events < LEAST or not np.isfinite(scores).all():
+        raise InputError(f"expected finite scores of at least {LEAST} events of every model, got others or fewer")
+    constants = scores.mean(axis=1)
     for _ in range(ROUNDS):
         exponent = constants[:, None] - scores
         exponent -= exponent.max(axis=0)

@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.files import write_json, write_text
 from normae.inference import Model
-from normae.runs import History, RunFolder, locked, read_tensors, write_tensors
+from normae.runs import History, RunFolder, read_tensors, write_tensors
 from normae.statistics import mixture_constants
 from normae.training import EnsembleConfig
 from normae.workflow.jet_sample import pieces
@@ -45,14 +46,27 @@ def gather(runs: Sequence[str | Path], out: str | Path, data: str | Path | None 
     facts = [folder.read_provenance() for folder in folders]
     config = replace(first, ensemble=EnsembleConfig(len(folders), _events(first, facts)))
     tensors, header = _joined(folders)
-    if config.bayesian is not None:
+    if config.modes:
         header["constants"] = _constants(config, folders, data)
-    with locked(target.path):
-        write_text(target.config, to_toml(config))
-        write_json(target.provenance, _provenance(folders, facts, digests))
-        _write_history(target, folders)
-        write_tensors(target.model, tensors, header)
+        header["log_z"] = None  # each draw has its own
+    target.path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=target.path.parent, prefix=f".{target.path.name}.part") as temporary:
+        part = RunFolder(Path(temporary) / target.path.name)
+        part.path.mkdir()
+        write_text(part.config, to_toml(config))
+        write_json(part.provenance, _provenance(folders, facts, digests))
+        _write_history(part, folders)
+        write_tensors(part.model, tensors, header)
+        part.path.rename(target.path)
     return target
+
+
+def made_of(run: RunFolder, members: Sequence[RunFolder]) -> bool:
+    """Whether a run is the ensemble of these members, as they are now."""
+    if not run.model.is_file():
+        return False
+    known = [member.get("sha256") for member in run.read_provenance().get("members", [])]
+    return known == _digests(list(members))
 
 
 def _members_settings(folders: list[RunFolder]) -> Run:
@@ -114,7 +128,14 @@ def _joined(folders: list[RunFolder]) -> tuple[dict[str, Tensor], dict[str, Any]
 
 
 def _constants(config: Run, folders: list[RunFolder], path: str | Path | None) -> list[float]:
-    """Those with which the members, at their mean weights, have the same share of the validation events."""
+    """-log Z where all members know theirs; else those with which they have the same share of the validation events.
+
+    Both are of their mean weights.
+    """
+    known = [read_tensors(folder.model)[1].get("log_z") for folder in folders]
+    if all(known):
+        log_z = np.array([one[0] for one in known if one])
+        return list((log_z.min() - log_z).tolist())
     where = config.data if path is None else replace(config.data, path=str(path))
     held = load_events(where, config.seed, test=False).validation
     if held is None:

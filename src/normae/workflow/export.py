@@ -57,8 +57,10 @@ def export_onnx(
     require("export", "onnx", "onnxruntime")
     from normae.export.model import onnx_model
 
-    model = load(run)
     folder = run_of(run)
+    if read(folder.config).modes:
+        raise InputError(f"{run}: a mixture of several trainings has no ONNX form; export the runs that it was made of")
+    model = load(run)
     content = onnx_model(model, None, draws, about(folder))
     events = some_events(folder, model, EVENTS)
     return _write(content, out, events, _expected(model, events, draws), tolerance, model.temperature)

@@ -24,7 +24,7 @@ from normae.errors import InputError
 from normae.figures import figure_style, new_figure
 from normae.figures.templates import template_histogram
 from normae.files import write_json, write_text
-from normae.inference import BayesianModel, together
+from normae.inference import BayesianModel
 from normae.report import save_figure
 from normae.runs import RunFolder
 from normae.search import Sample, Templates, hepdata_tables, workspace
@@ -116,8 +116,8 @@ class Binner:
         if not isinstance(model, BayesianModel):
             return self._quantity(model.score(x), self.log_z[:1]), None
         scores = model.score_draws(x, self.settings.draws)
-        middle = self.log_z.mean(keepdims=True)
-        nominal = self._quantity(together(scores + (self.log_z - middle)[:, None], model.mixture), middle)
+        central = model.central(scores, self.settings.draws)
+        nominal = self._quantity(central, self.log_z.mean(keepdims=True))
         if self.references is not None:
             pairs = zip(scores, self.references, strict=True)
             return nominal, np.stack([tail_probability(score, reference)[0] for score, reference in pairs])

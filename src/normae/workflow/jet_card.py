@@ -157,7 +157,8 @@ def metrics_table(config: Run, members: list[RunFolder]) -> str:
     metrics = [m.read_metrics() for m in members]
     header = ["quantity", "paper", *[f"seed {read(m.config).seed}" for m in members]]
     names = jet_names(config)
-    values = tagging_values(*names, config.classifier is not None or config.network.latent == PAPER_LATENT)
+    of_the_paper = config.classifier is not None or config.network.latent == PAPER_LATENT
+    values = tagging_values(*names, of_the_paper, config.modes)
     rows = [(value.metric, value.title, value.value) for value in values]
     rows += [(name, title, "—") for name, title in (OWN | GENERATED).items()]
     cells = [

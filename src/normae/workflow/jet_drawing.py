@@ -64,7 +64,7 @@ def roc_curve_of(label: str, scores: JetScores, signal_label: int, style: str = 
 
 def draw_roc(run: RunFolder, name: str, scores: JetScores, metrics: Metrics, label: int) -> None:
     """Both views of the ROC curve."""
-    curve = roc_curve_of(f"{name}, AUC {auc_words(metrics)}", scores, 1 - label)
+    curve = roc_curve_of(f"{name}, AUC {auc_words(metrics, scores.mixture)}", scores, 1 - label)
     figure, axes = new_figure(1, 2)
     roc_curves(axes[0], [curve], smallest=10 / scores.background.shape[1])
     columns = {"signal_efficiency": curve.signal, "background_efficiency": curve.background}
@@ -73,9 +73,9 @@ def draw_roc(run: RunFolder, name: str, scores: JetScores, metrics: Metrics, lab
     save_figure(figure, run.figures, "roc", columns)
 
 
-def auc_words(metrics: Metrics) -> str:
-    """The AUC with the spread over draws where there are draws, otherwise with its counting error."""
-    return str(metrics.get("auc_draws", metrics["auc"]))
+def auc_words(metrics: Metrics, mixture: bool) -> str:
+    """The AUC with the spread over draws where there are any; without, and of a mixture, with its counting error."""
+    return str(metrics["auc"] if mixture else metrics.get("auc_draws", metrics["auc"]))
 
 
 def energy_densities(scores: JetScores, label: int) -> tuple[Array, list[ClassHistogram]]:

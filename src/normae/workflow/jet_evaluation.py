@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from normae.config import Run
 from normae.data import SparseEvents, linear_errors
 from normae.files import atomic_path
-from normae.inference import BayesianModel, Model, together
+from normae.inference import BayesianModel, ModeDraws, Model, together
 from normae.runs import RunFolder
 from normae.statistics import Estimate, auc, background_efficiency, rejection
 from normae.statistics.arrays import Array
@@ -40,13 +40,26 @@ CURVE = np.concatenate([np.linspace(0.001, 0.05, 50, endpoint=False), np.linspac
 class JetScores:
     """E of every weight draw, one for a deterministic run: background with shape (n, N), signal with shape (n, M).
 
-    `mixture`: the model's density is the mean of those of the draws.
+    `shift`: of a model whose density is the mean of those of the draws, the constant of each with shape (n,); E is then
+    T times a score with its constant in it, of which the mean is not an energy.
     """
 
     background: NDArray[np.float32]
     signal: NDArray[np.float32]
     temperature: float
-    mixture: bool = False
+    shift: Array | None = None
+
+    @property
+    def mixture(self) -> bool:
+        """Whether the density is the mean of those of the draws."""
+        return self.shift is not None
+
+    @property
+    def mean_energy(self) -> Array:
+        """Mean over draws of E of the background, without constants, with shape (N,)."""
+        constant = 0.0 if self.shift is None else self.temperature * float(self.shift.mean())
+        found: Array = self.background.mean(axis=0, dtype=np.float64) + constant
+        return found
 
     @property
     def bayesian(self) -> bool:
@@ -106,20 +119,38 @@ def jet_scores(run: RunFolder, model: Model, test: JetTest, draws: int) -> JetSc
     """The energies of the test sample: those that scores.npz keeps, where they belong to this run and these jets."""
     count = draws if isinstance(model, BayesianModel) else 1
     key = digest(run, test.digest, str(count))
-    kept = read_kept(run.scores, key, ("background", "signal"))
+    mixture = isinstance(model, BayesianModel) and model.mixture
+    kept = read_kept(run.scores, key, ("background", "signal", *(["shift"] if mixture else [])))
     if kept is None:
         kept = {name: energies(model, getattr(test, name), count) for name in ("background", "signal")}
+        if mixture:
+            kept["shift"] = shifts(model, count)
         write_kept(run.scores, key, kept)
-    mixture = isinstance(model, BayesianModel) and model.mixture
-    return JetScores(kept["background"], kept["signal"], model.temperature, mixture)
+    return JetScores(kept["background"], kept["signal"], model.temperature, kept.get("shift"))
+
+
+def shifts(model: Model, draws: int) -> NDArray[np.float64]:
+    """The constant of every draw of a mixture, with shape (n,)."""
+    assert isinstance(model, BayesianModel)
+    found = model.draw_set(draws, 0)
+    assert isinstance(found, ModeDraws)
+    return np.asarray(found.shift.double().cpu().numpy())
 
 
 def energies(model: Model, events: SparseEvents, draws: int) -> NDArray[np.float32]:
-    """E of every draw, with shape (n, N), in pieces of bounded memory; all draws of an event at once."""
+    """E of every draw, with shape (n, N), in pieces of bounded memory; all draws of an event at once.
+
+    Draws of a mixture may differ in T: theirs is the score times the T of the model.
+    """
     found = np.empty((draws, len(events)), dtype=np.float32)
     start = 0
     for x in pieces(events):
-        part = model.energy_draws(x, draws) if isinstance(model, BayesianModel) else model.energy(x)[None]
+        if not isinstance(model, BayesianModel):
+            part = model.energy(x)[None]
+        elif model.mixture:
+            part = model.temperature * model.score_draws(x, draws)
+        else:
+            part = model.energy_draws(x, draws)
         found[:, start : start + len(x)] = part
         start += len(x)
     return found
@@ -154,7 +185,7 @@ def tagging_metrics(scores: JetScores) -> Metrics:
     metrics = {"auc": auc(signal, background)}
     metrics |= {name: rejection(signal, background, share) for name, share in EFFICIENCIES.items()}
     metrics |= {"score_background": _mean(background), "score_signal": _mean(signal)}
-    metrics |= {"energy_background": _mean(background * scores.temperature)}
+    metrics |= {"energy_background": _mean(scores.mean_energy)}
     metrics |= {"temperature": Estimate(scores.temperature, 0.0)}
     if not scores.bayesian:
         return metrics
@@ -163,7 +194,8 @@ def tagging_metrics(scores: JetScores) -> Metrics:
     for name, share in EFFICIENCIES.items():
         metrics[f"{name}_draws"] = _over([rejection(s, b, share).value for s, b in rows])
     for name, energy in (("background", scores.background), ("signal", scores.signal)):
-        relative = energy.std(axis=0, ddof=1, dtype=np.float64) / energy.mean(axis=0, dtype=np.float64)
+        constant = 0.0 if scores.shift is None else scores.temperature * float(scores.shift.mean())
+        relative = energy.std(axis=0, ddof=1, dtype=np.float64) / (energy.mean(axis=0, dtype=np.float64) + constant)
         metrics[f"relative_sigma_{name}"] = Estimate(float(np.median(relative)), 0.0)
     return metrics
 

@@ -46,7 +46,8 @@ def jet_names(config: Run) -> tuple[str, str]:
 
 def jet_comparisons(config: Run, metrics: Metrics) -> list[Comparison]:
     """The paper's values beside ours, for every metric that is there."""
-    values = tagging_values(*jet_names(config), config.classifier is not None or config.network.latent == PAPER_LATENT)
+    of_the_paper = config.classifier is not None or config.network.latent == PAPER_LATENT
+    values = tagging_values(*jet_names(config), of_the_paper, config.modes)
     return [Comparison(v.title, v.value, metrics[v.metric], v.note) for v in values if v.metric in metrics]
 
 
@@ -56,21 +57,24 @@ def _title(config: Run) -> str:
     kind = ("Bayesian " if config.posteriors else "") + ("normalized " if config.training.epochs else "")
     words = {"qcd": "QCD jets, which tags tops", "top": "top jets, which tags QCD"}[str(config.data.jets)]
     article = "an" if not kind else "a"
-    return f"{config.name}: {article} {kind}autoencoder trained on {words}, seed {config.seed}"
+    which = f"seed {config.seed}" if config.ensemble is None else f"{config.ensemble.members} trainings"
+    return f"{config.name}: {article} {kind}autoencoder trained on {words}, {which}"
 
 
 def _summary(config: Run, metrics: Metrics) -> str:
     background, signal = ("QCD", "top") if config.data.jets == "qcd" else ("top", "QCD")
-    auc = metrics.get("auc_draws", metrics["auc"])
+    auc = metrics["auc"] if config.modes else metrics.get("auc_draws", metrics["auc"])
     said = (
         f"Trained on {background} jets alone, the reconstruction error ranks a {signal} jet above a {background} jet "
         f"in {100 * auc.value:.1f} % of pairs (AUC {auc}, 0.5 is a coin); at a signal efficiency of 0.3 one in "
         f"{metrics['rejection_30'].value:.3g} {background} jets passes."
     )
     if "auc_draws" in metrics:
+        of_draws = "The errors of AUC and rejections are the spread over weight draws"
+        of_modes = f"That is of the mixture; its trainings have an AUC of {metrics['auc_draws']}"
         said += (
-            f" The errors of AUC and rejections are the spread over weight draws; the energy of a single {background} "
-            f"jet is uncertain by {100 * metrics['relative_sigma_background'].value:.1f} % (median)."
+            f" {of_modes if config.modes else of_draws}; the energy of a single {background} jet is uncertain by "
+            f"{100 * metrics['relative_sigma_background'].value:.1f} % (median)."
         )
     if "auc_generated_images" in metrics:
         said += (

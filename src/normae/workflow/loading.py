@@ -1,5 +1,6 @@
 """A trained model from a run folder or from the zoo."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from normae.inference import (
 )
 from normae.networks import Autoencoder, build_autoencoder
 from normae.random import stream
-from normae.runs import RunFolder, read_tensors
+from normae.runs import RunFolder, is_number, read_tensors
 from normae.sampling import ChainConfig, SamplingConfig
 from normae.workflow.sources import choose_device
 
@@ -74,10 +75,8 @@ def build_model(config: Run, tensors: dict[str, Tensor], header: dict[str, objec
     sampling = adapted_sampling(config.sampling, latent_size, feature_size)
     if not config.posteriors:
         return Model(autoencoder, temperature, event, sampling, log_z, name)
-    try:
-        posterior = _posterior(config, autoencoder, parts, temperature, header)
-    except (KeyError, IndexError) as error:
-        raise InputError(f"{name}: the header of model.safetensors lacks {error} of the posterior") from None
+    _check_members(config, header, name)
+    posterior = _posterior(config, autoencoder, parts, temperature, header)
     return BayesianModel(autoencoder, posterior, temperature, event, sampling, log_z, name)
 
 
@@ -90,10 +89,29 @@ def _check_shapes(config: Run, parts: dict[str, dict[str, Tensor]], autoencoder:
         lead = 0 if table == "bayesian" and config.ensemble is None else 1
         if table != "laplace":
             right &= all(expected.get(key) == tuple(t.shape[lead:]) for key, t in parts[prefix].items())
+        if config.ensemble is not None and table in ("bayesian", "ensemble"):
+            right &= all(len(t) == config.ensemble.members for t in parts[prefix].values())
+    if config.ensemble is not None:
+        right &= set(parts["member."]) == set(expected)
     if config.laplace is not None:
         right &= set(parts["laplace."]) == set(Laplace._fields)
     if not right:
         raise InputError(f"{name}: the weights do not belong to config.toml (other names or shapes)")
+
+
+def _check_members(config: Run, header: dict[str, object], name: str) -> None:
+    """The numbers that a header has for each member of an ensemble."""
+    if config.ensemble is None:
+        return
+    for key in ("temperatures", "constants") if config.modes else ("temperatures",):
+        given: Any = header.get(key)
+        least = 0.0 if key == "temperatures" else -math.inf
+        numbers = isinstance(given, list) and all(is_number(n) and least < n < math.inf for n in given)
+        if not numbers or len(given) != config.ensemble.members:
+            raise InputError(
+                f"{name}: the header of model.safetensors lacks or garbles {key}, expected {config.ensemble.members} "
+                "numbers, one of each member"
+            )
 
 
 def _posterior(

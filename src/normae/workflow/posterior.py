@@ -9,7 +9,7 @@ from torch import Tensor
 
 from normae.config import Run
 from normae.data import Density
-from normae.inference import BayesianModel, cell_centres, grid_points
+from normae.inference import BayesianModel, cell_centres, grid_points, together
 from normae.random import stream
 from normae.statistics import (
     Estimate,
@@ -110,6 +110,10 @@ def _marginals(log_draws: np.ndarray, axis: np.ndarray) -> list[tuple[np.ndarray
     return [(rows.mean(0), rows.std(0, ddof=1)) for rows in sums]
 
 
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
 def posterior_metrics(model: BayesianModel, test: PosteriorTest) -> Metrics:
     """Accuracy of the posterior's mean density, pulls, coverage, and the paper's check of the widths."""
     log_z = model.log_z_draws()
@@ -123,8 +127,8 @@ def posterior_metrics(model: BayesianModel, test: PosteriorTest) -> Metrics:
         "pearson_test": pearson(test.test_true, test.test_model),
         "kl": kl_divergence(test.test_true, test.test_model),
         "share_within_10_percent": share_within(relative_deviation(test.test_model, test.test_true)),
-        "sigma_log_p": Estimate(float(np.sqrt(np.mean(width**2))), 0.0),
-        "error_log_p": Estimate(float(np.sqrt(np.mean((test.draws.mean(0) - test.test_true) ** 2))), 0.0),
+        "sigma_log_p": Estimate(_rms(width), 0.0),
+        "error_log_p": Estimate(_rms(-together(-test.draws, model.mixture) - test.test_true), 0.0),
         "pull_mean": Estimate(float(pull.mean()), 0.0),
         "pull_width": Estimate(float(pull.std()), 0.0),
         "density_pull_mean": Estimate(float(density_pull.mean()), 0.0),
@@ -219,6 +223,6 @@ def coverage_test(model: BayesianModel, config: Run, density: Density, events: T
         pull=pulls(draws, true),
         density_pull=density_pulls(draws, true),
         kl=kl_divergence(true, log_mean_density(draws)).value,
-        sigma=float(np.sqrt(np.mean(mean_and_std(draws)[1] ** 2))),
-        error=float(np.sqrt(np.mean((draws.mean(0) - true) ** 2))),
+        sigma=_rms(mean_and_std(draws)[1]),
+        error=_rms(-together(-draws, model.mixture) - true),
     )

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 
-from normae.config import read
 from normae.figures import RocCurve, energy_histograms, figure_style, new_figure, roc_curves
 from normae.jets.show import CLASSES
 from normae.jets.substructure import NAMES
@@ -36,8 +35,8 @@ def draw_section(folders: dict[str, RunFolder], runs: dict[str, Metrics], out: P
 def kept_scores(run: RunFolder, metrics: Metrics) -> JetScores:
     """The energies that an evaluated run keeps."""
     with np.load(run.scores, allow_pickle=False) as content:
-        temperature, mixture = metrics["temperature"].value, read(run.config).modes
-        return JetScores(content["background"], content["signal"], temperature, mixture)
+        shift = content.get("shift")
+        return JetScores(content["background"], content["signal"], metrics["temperature"].value, shift)
 
 
 def kept_generated(run: RunFolder) -> GeneratedJets:
@@ -56,9 +55,8 @@ def _draw_roc(folders: dict[str, RunFolder], runs: dict[str, Metrics], target: R
         for network, style in styles.items():
             if (name := f"jets-{kind}-{network}") in folders:
                 scores = kept_scores(folders[name], runs[name])
-                said = f"mixture of BNAEs, AUC {runs[name]['auc']}" if scores.mixture else None
-                said = said or f"{network.upper()}, AUC {auc_words(runs[name])}"
-                words = f"{CLASSES[1 - label]}-tagging, {said}"
+                said = "mixture of BNAEs" if scores.mixture else network.upper()
+                words = f"{said}, {CLASSES[1 - label]}-tagging, AUC {auc_words(runs[name], scores.mixture)}"
                 curves.append(roc_curve_of(words, scores, 1 - label, style))
                 smallest = min(smallest, 10 / scores.background.shape[1])
     if not curves:

@@ -4,6 +4,7 @@ Every run is evaluated and reported in its own folder; what the paper shows side
 keep. Models that are neither in the zoo nor trained are left out, and so is what needs them.
 """
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from normae.runs import RunFolder
 from normae.statistics import Estimate
 from normae.workflow.dual import dual
 from normae.workflow.dual_judge import DualSettings
-from normae.workflow.ensemble import gather
+from normae.workflow.ensemble import gather, made_of
 from normae.workflow.evaluate import evaluate
 from normae.workflow.paper import RATIO, TAGGING, TAGGING_METRICS, markdown_table
 from normae.workflow.reporting import report
@@ -170,10 +171,12 @@ def _modes(folders: dict[str, RunFolder], out: Path, settings: Settings) -> dict
     found = {}
     for kind in ("qcd", "top"):
         if all(name in folders for name in seed_names(kind)):
-            name = f"jets-{kind}-bnae{MODES}"
-            found[name] = RunFolder(out / "modes" / name)
-            if not found[name].model.is_file():
-                gather([folders[seed].path for seed in seed_names(kind)], found[name].path, settings.data)
+            name, seeds = f"jets-{kind}-bnae{MODES}", [folders[seed] for seed in seed_names(kind)]
+            found[name] = RunFolder(out / ("scratch" if settings.scratch else "zoo") / name)
+            if found[name].path.exists() and not made_of(found[name], seeds):
+                shutil.rmtree(found[name].path)
+            if not found[name].path.exists():
+                gather([seed.path for seed in seeds], found[name].path, settings.data)
     return found
 
 

@@ -91,7 +91,7 @@ def plain_scores(model: Model, x: NDArray[np.float32], log_z: NDArray[np.float64
 def bayesian_scores(model: BayesianModel, x: NDArray[np.float32], log_z: NDArray[np.float64] | None) -> Columns:
     """What the model's fixed weight draws say together, their spread and quantiles, each with shape (N,)."""
     draws = model.score_draws(x)
-    found = {"score": together(draws, model.mixture), "score_std": draws.std(0, ddof=1)}
+    found = {"score": model.central(draws), "score_std": draws.std(0, ddof=1)}
     name = "score"
     if log_z is not None:
         draws = -draws - log_z[:, None].astype(np.float32)

@@ -69,6 +69,8 @@ def _check(config: Run, given: Run, name: str) -> None:
     """One sentence where the networks differ."""
     if given.classifier is not None:
         raise InputError(f"start: {name} is a classifier, expected an autoencoder")
+    if given.modes:
+        raise InputError(f"start: {name} is a mixture of several trainings, expected one of them")
     for field in fields(config.network):
         mine, theirs = getattr(config.network, field.name), getattr(given.network, field.name)
         if mine != theirs and field.name not in NOT_COMPARED:

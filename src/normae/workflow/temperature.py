@@ -94,6 +94,8 @@ def estimate_temperatures(
     """
     if events < 10:
         raise InputError(f"events: expected at least 10, got {events}")
+    if read(run_of(run).config).modes:
+        raise InputError(f"{run}: a mixture of several trainings, which have a temperature each; give one of them")
     model = load(run, device)
     x = _events(run, data, events).to(model.device).double()
     if len(x) < 10:
