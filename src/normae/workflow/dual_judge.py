@@ -114,10 +114,12 @@ class Side(NamedTuple):
     @property
     def mean(self) -> Array:
         """-E/T with shape (N,), the mean over draws or that of their mean density; each draw with its own log Z."""
-        rows = self.rows.astype(np.float64)
-        if self.mixture and self.log_z is not None:
-            rows = rows - (self.log_z - self.log_z.mean())[:, None]
-        central: Array = -together(-rows, self.mixture)
+        central: Array
+        if self.mixture:
+            away = 0.0 if self.log_z is None else (self.log_z - self.log_z.mean())[:, None]
+            central = -together(away - self.rows.astype(np.float64), self.mixture)
+        else:
+            central = self.rows.mean(axis=0, dtype=np.float64)
         return central
 
 

@@ -54,11 +54,10 @@ class JetScores:
         """Whether the density is the mean of those of the draws."""
         return self.shift is not None
 
-    @property
-    def mean_energy(self) -> Array:
-        """Mean over draws of E of the background, without constants, with shape (N,)."""
+    def mean_energy(self, energies: NDArray[np.float32]) -> Array:
+        """Mean over draws of E, with shape (N,), without constants, of the signal's or the background's with them."""
         constant = 0.0 if self.shift is None else self.temperature * float(self.shift.mean())
-        found: Array = self.background.mean(axis=0, dtype=np.float64) + constant
+        found: Array = energies.mean(axis=0, dtype=np.float64) + constant
         return found
 
     @property
@@ -185,7 +184,7 @@ def tagging_metrics(scores: JetScores) -> Metrics:
     metrics = {"auc": auc(signal, background)}
     metrics |= {name: rejection(signal, background, share) for name, share in EFFICIENCIES.items()}
     metrics |= {"score_background": _mean(background), "score_signal": _mean(signal)}
-    metrics |= {"energy_background": _mean(scores.mean_energy)}
+    metrics |= {"energy_background": _mean(scores.mean_energy(scores.background))}
     metrics |= {"temperature": Estimate(scores.temperature, 0.0)}
     if not scores.bayesian:
         return metrics
@@ -194,8 +193,7 @@ def tagging_metrics(scores: JetScores) -> Metrics:
     for name, share in EFFICIENCIES.items():
         metrics[f"{name}_draws"] = _over([rejection(s, b, share).value for s, b in rows])
     for name, energy in (("background", scores.background), ("signal", scores.signal)):
-        constant = 0.0 if scores.shift is None else scores.temperature * float(scores.shift.mean())
-        relative = energy.std(axis=0, ddof=1, dtype=np.float64) / (energy.mean(axis=0, dtype=np.float64) + constant)
+        relative = energy.std(axis=0, ddof=1, dtype=np.float64) / scores.mean_energy(energy)
         metrics[f"relative_sigma_{name}"] = Estimate(float(np.median(relative)), 0.0)
     return metrics
 
