@@ -29,7 +29,7 @@ from normae.workflow.dual_judge import DualSettings
 from normae.workflow.ensemble import gather
 from normae.workflow.evaluate import evaluate
 from normae.workflow.jet_card import _limits, metrics_table
-from normae.workflow.jet_evaluation import JetScores, simple_models, tagging_metrics
+from normae.workflow.jet_evaluation import CURVE, JetScores, roc_band, simple_models, tagging_metrics
 from normae.workflow.jet_generation import generated_jets
 from normae.workflow.jet_reporting import jet_health
 from normae.workflow.jet_sample import held_out_jets
@@ -326,6 +326,15 @@ def test_bad_input_is_one_sentence(runs, jets, monkeypatch, capsys, arguments, m
     assert message in error
     assert len(error.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_band_of_a_rejection_is_a_factor():
+    """Draws of which one rejects ten times as much as the other: half of log 10 times sqrt 2, at every efficiency."""
+    rank = np.arange(1, 20_001) / 20_000
+    one, other = (np.log(rank) + np.log(share) for share in (1.0, 0.1))
+    scores = JetScores(-np.stack([one, one]).astype(np.float32), -np.stack([one, other]).astype(np.float32), 1.0)
+    seen = (CURVE > 0.3) & (CURVE < 0.9)
+    assert roc_band(scores)[1][1][seen] == pytest.approx(math.log(10) / math.sqrt(2), rel=0.01)
 
 
 # --- several trainings in one model

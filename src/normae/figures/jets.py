@@ -31,7 +31,7 @@ RESIDUAL_SHARE = 0.998
 class RocCurve(NamedTuple):
     """Background efficiency with shape (K,) over signal efficiencies (K,); `band` of rejection and efficiency.
 
-    `band` has shape (2, K): the standard deviations of eps_B and of 1/eps_B over draws, where there are draws.
+    `band` has shape (2, K): the standard deviations of eps_B and of log eps_B over draws, where there are draws.
     """
 
     label: str
@@ -60,8 +60,8 @@ def roc_curves(axes: Sequence[Axes], curves: Sequence[RocCurve], smallest: float
             shade: dict[str, Any] = {"color": curve.colour, "alpha": 0.25, "linewidth": 0}
             low, high = curve.background - curve.band[0], curve.background + curve.band[0]
             plain.fill_betweenx(curve.signal, np.maximum(low, 0), np.minimum(high, 1), **shade)
-            half = curve.band[1][seen]
-            rejecting.fill_between(curve.signal[seen], np.maximum(inverse - half, 1), inverse + half, **shade)
+            factor = np.exp(curve.band[1][seen])
+            rejecting.fill_between(curve.signal[seen], np.maximum(inverse / factor, 1), inverse * factor, **shade)
     plain.set(xlim=(0, 1), ylim=(0, 1), xlabel=r"background efficiency $\epsilon_B$")
     plain.set_ylabel(r"signal efficiency $\epsilon_S$")
     grid = np.linspace(1e-3, 1, 200)

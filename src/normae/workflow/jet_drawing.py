@@ -69,7 +69,7 @@ def draw_roc(run: RunFolder, name: str, scores: JetScores, metrics: Metrics, lab
     roc_curves(axes[0], [curve], smallest=10 / scores.background.shape[1])
     columns = {"signal_efficiency": curve.signal, "background_efficiency": curve.background}
     if curve.band is not None:
-        columns |= {"background_efficiency_sigma": curve.band[0], "rejection_sigma": curve.band[1]}
+        columns |= {"background_efficiency_sigma": curve.band[0], "log_rejection_sigma": curve.band[1]}
     save_figure(figure, run.figures, "roc", columns)
 
 

@@ -219,11 +219,11 @@ def simple_models(events: SparseEvents, components: int, device: torch.device) -
 
 
 def roc_band(scores: JetScores) -> tuple[Array, Array | None]:
-    """eps_B of the central score at the efficiencies of `CURVE`, and the spread over draws of eps_B and of 1/eps_B."""
+    """eps_B of the central score at the efficiencies of `CURVE`, and the spread over draws of eps_B and log eps_B."""
     signal, background = scores.central
     central = background_efficiency(signal, background, CURVE)
     if not scores.bayesian:
         return central, None
     rows = [background_efficiency(s, b, CURVE) for s, b in zip(scores.signal, scores.background, strict=True)]
     shares = np.maximum(np.stack(rows), 0.5 / scores.background.shape[1])
-    return central, np.stack([shares.std(axis=0, ddof=1), (1 / shares).std(axis=0, ddof=1)])
+    return central, np.stack([shares.std(axis=0, ddof=1), np.log(shares).std(axis=0, ddof=1)])
