@@ -474,11 +474,13 @@ def test_reproduce_from_scratch(jets, tmp_path):
     named = {(task, network) for task, network, *_ in result.tables["tagging"][1:]}
     again = {(task, f"{network}, paper's settings") for task, network in TAGGING if network in ("AE", "NAE", "BNAE")}
     mixtures = {(task, "BNAE, mixture of 3 trainings") for task in ("top-tagging", "QCD-tagging")}
-    assert named == set(TAGGING) | again | mixtures
+    mixing = {(task, "NAE, larger latent steps") for task in ("top-tagging", "QCD-tagging")}
+    assert named == set(TAGGING) | again | mixtures | mixing
     assert len(result.tables["generated"]) == 7
-    pairs = {"AE", "NAE", "BNAE", "NAE, paper's settings", "BNAE, paper's settings", "BNAE, mixture of 3 trainings"}
+    pairs = {"AE", "NAE", "BNAE", "NAE, paper's settings", "BNAE, paper's settings", "BNAE, mixture of 3 trainings",
+             "NAE, larger latent steps"}  # fmt: skip
     assert set(result.duals) == pairs
-    assert [cell for cell in result.tables["ratio"][1] if cell == "0.851"] == ["0.851"] * 2
+    assert [cell for cell in result.tables["ratio"][1] if cell == "0.851"] == ["0.851"] * 3
     names = {
         "roc-nae",
         "roc-bnae",

@@ -38,8 +38,12 @@ SEEDS = 3
 """Trainings of the BNAE that make one model with several modes, `jets-*-bnae-modes`."""
 SEED_SETTINGS = ("training.epochs=25", "training.learning_rate=2.5e-5")
 MODES, MODES_WORDS = "-modes", f", mixture of {SEEDS} trainings"
+MIXING, MIXING_WORDS = "-mixing", ", larger latent steps"
+MIXING_SETTINGS = ("sampling.latent.step_size=4.5e-4", "sampling.latent.noise=0.03")
+"""Steps with which the latent chain forgets where it began, so that the manifold's temperature means something."""
 DUALS = {"AE": "ae", "NAE": "nae", "BNAE": "bnae", f"NAE{PAPER_WORDS}": "nae-paper",
-         f"BNAE{PAPER_WORDS}": "bnae-paper", f"BNAE{MODES_WORDS}": f"bnae{MODES}"}  # fmt: skip
+         f"BNAE{PAPER_WORDS}": "bnae-paper", f"NAE{MIXING_WORDS}": f"nae{MIXING}",
+         f"BNAE{MODES_WORDS}": f"bnae{MODES}"}  # fmt: skip
 """Dual tests and the ends of their models' names; that of the autoencoders, which the paper does not have, shows what
 the NAE training adds."""
 GENERATORS = {"NAE, d_z = 6": "nae", "BNAE, d_z = 6": "bnae", "NAE, d_z = 3": "nae-3d"}
@@ -61,6 +65,8 @@ def sources() -> dict[str, Source]:
         for network in ("ae", "nae", "bnae"):
             name = f"jets-{kind}-{network}{PAPER}"
             found[name] = Source(name, f"jets-paper-{kind}-{STARTS.get(network, network)}")
+        mixing = f"jets-{kind}-nae{MIXING}"
+        found[mixing] = Source(mixing, f"jets-best-{kind}-nae", MIXING_SETTINGS)
         for name in seed_names(kind):
             found[name] = Source(name, f"jets-best-{kind}-bnae", SEED_SETTINGS)
     return found
@@ -230,7 +236,7 @@ def tagging_rows(runs: dict[str, Metrics]) -> list[list[str]]:
     rows = [header]
     for (task, network), printed in TAGGING.items():
         name = CLASSIFIER if task == "supervised" else f"jets-{names[task]}-{network.lower()}"
-        ends = {"": "", PAPER_WORDS: PAPER, MODES_WORDS: MODES}
+        ends = {"": "", PAPER_WORDS: PAPER, MIXING_WORDS: MIXING, MODES_WORDS: MODES}
         for words, run in ((f"{network}{words}", f"{name}{end}") for words, end in ends.items()):
             if run in runs:
                 cells = zip(printed, TAGGING_METRICS, strict=True)
