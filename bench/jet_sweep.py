@@ -22,13 +22,13 @@ import torch
 from normae import load, load_classifier
 from normae.config import Run, preset_path, read
 from normae.errors import InputError
-from normae.inference import ScoringEnergy
+from normae.networks.scoring_energy import ScoringEnergy
 from normae.random import stream
+from normae.runs.session import train
+from normae.sources import load_events
 from normae.statistics import Estimate, auc, fit_line, manifold_temperature, pearson
+from normae.temperature.latent import even_energies, latent_energies
 from normae.training import Checkpoint, Happening, Record, Rollback, Trainer
-from normae.workflow.manifold import even_energies, latent_energies
-from normae.workflow.sources import load_events
-from normae.workflow.train import train
 
 KINDS = ("qcd", "top")
 Energies = dict[str, np.ndarray]

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from normae.config import read
-from normae.energy import ReconstructionEnergy
 from normae.networks import Layout
+from normae.networks.reconstruction import ReconstructionEnergy
 from normae.random import normal, stream
+from normae.runs.load import load, run_of
 from normae.sampling.chain import run_chain
+from normae.sources import load_events
 from normae.statistics import thermal_mean
+from normae.temperature.latent import even_energies, latent_energies
 from normae.tensors import norm
-from normae.workflow.loading import load, run_of
-from normae.workflow.manifold import even_energies, latent_energies
-from normae.workflow.sources import load_events
 
 
 def main() -> None:

@@ -6,7 +6,7 @@
 The table has 20 columns of float32 in one Parquet file; the model is a normalized autoencoder 20-64-32-6-32-64-20,
 trained for a moment, since its weights do not change the time.
 
-- memory: peak resident memory of `normae.workflow.score.score` in a process of its own, above that with the package
+- memory: peak resident memory of `normae.scoring.score.score` in a process of its own, above that with the package
   imported; the model counts.
 - pyod: ours from file to file (read, check, score, p-values, write parts, join) against PyOD's AutoEncoder
   (20-64-32-64-20, its default batch) `decision_function` of an array that is in memory already, in turns; PyOD scores
@@ -33,9 +33,9 @@ import torch
 
 from normae.bench.timing import busy_elsewhere, interleaved, median, ratio
 from normae.config import structure
-from normae.workflow.cluster import open_workers
-from normae.workflow.score import open_scorer, score
-from normae.workflow.train import train
+from normae.runs.session import train
+from normae.scoring.cluster import open_workers
+from normae.scoring.score import open_scorer, score
 
 COLUMNS = 20
 CPU = torch.device("cpu")
@@ -69,7 +69,7 @@ def make_run(folder: Path) -> Path:
 
 MEMORY = """
 import sys
-from normae.workflow.score import open_scorer, score
+from normae.scoring.score import open_scorer, score
 def peak():  # not ru_maxrss, which begins with the peak of the parent
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
 before = peak()

@@ -8,10 +8,10 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from normae.networks import Autoencoder, NetworkConfig, build_autoencoder
+from normae.networks.mlp_chain import _seeds
+from normae.networks.mlp_kernels import _normal, _uniform
 from normae.sampling.chain import run_chain
 from normae.sampling.config import ChainConfig
-from normae.sampling.fused import _seeds
-from normae.sampling.fused_kernels import _normal, _uniform
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SIDE = 8

@@ -8,9 +8,9 @@ import normae
 ROOT = Path(normae.__file__).parent
 FOUNDATION = ["errors", "files", "random", "tensors"]
 ROOMS = [
-    *FOUNDATION, "data", "jets", "networks", "energy", "sampling", "training", "inference", "estimator", "export",
-    "statistics", "search",
-    "figures", "report", "zoo", "runs", "config", "workflow", "bench", "cli",
+    *FOUNDATION, "statistics", "data", "jets", "sources", "figures", "report", "coordinates", "energy", "sampling",
+    "networks", "training", "posterior", "inference", "config", "zoo", "runs", "dual", "temperature", "evaluation",
+    "estimator", "scoring", "export", "search", "paper", "bench", "cli",
 ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from normae.config import Run, read
-from normae.runs import RunFolder, read_tensors
+from normae.runs.folder import RunFolder, read_tensors
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SAMPLE = Path(__file__).parent / "jets" / "data" / "sample.npz"

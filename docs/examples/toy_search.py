@@ -17,12 +17,12 @@ import torch
 
 from normae import zoo
 from normae.data import DENSITIES
-from normae.runs import RunFolder
+from normae.runs.folder import RunFolder
+from normae.scoring.score import open_scorer
 from normae.search import Templates
+from normae.search.histogram import Binner, HistogramSettings
 from normae.search.inference import discovery, experiments, uniformity
 from normae.statistics.histogram import fill
-from normae.workflow.histogram import Binner, HistogramSettings
-from normae.workflow.score import open_scorer
 
 BACKGROUND = DENSITIES["two-gaussians"]()
 CENTRE, WIDTH = (0.0, 0.0), 0.3

@@ -20,8 +20,8 @@ from sklearn.metrics import roc_auc_score
 import normae
 from normae import config, jets
 from normae.jets.show import draw_histogram, draw_image
-from normae.workflow.sources import load_events
-from normae.workflow.train import train
+from normae.runs.session import train
+from normae.sources import load_events
 
 here = Path.cwd()
 clone = next(folder for folder in (here, *here.parents) if (folder / "tests" / "jets").is_dir())

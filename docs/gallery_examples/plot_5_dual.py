@@ -17,10 +17,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from normae import config
+from normae.dual.judge import DualSettings
+from normae.dual.test import dual_test
 from normae.figures import ratio_correlation
-from normae.workflow.dual import dual_test
-from normae.workflow.dual_judge import DualSettings
-from normae.workflow.train import train
+from normae.runs.session import train
 
 run = Path(tempfile.mkdtemp()) / "one"
 changes = ["data.density=one-gaussian", "data.train=60_000", "data.test=2_000", "training.epochs=8",

@@ -12,9 +12,9 @@ from normae.errors import InputError, LogZDisagreement, LogZUnknown, TrainingDiv
 if TYPE_CHECKING:
     from normae.estimator import NormalizedAutoencoder
     from normae.inference import BayesianModel, Classifier, Model
+    from normae.runs.classifier import load_classifier
+    from normae.runs.load import load
     from normae.sampling import langevin
-    from normae.workflow.classifier import load_classifier
-    from normae.workflow.loading import load
 
 __version__ = "0.1.0"
 
@@ -39,8 +39,8 @@ _PLACES = {
     "Model": "normae.inference",
     "NormalizedAutoencoder": "normae.estimator",
     "langevin": "normae.sampling",
-    "load": "normae.workflow.loading",
-    "load_classifier": "normae.workflow.classifier",
+    "load": "normae.runs.load",
+    "load_classifier": "normae.runs.classifier",
 }
 
 

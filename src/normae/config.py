@@ -17,14 +17,13 @@ import cattrs
 from cattrs.errors import BaseValidationError
 from cattrs.v import transform_error
 
-from normae.data.toys import DENSITIES
 from normae.errors import InputError
 from normae.inference.ais import AISConfig
-from normae.inference.laplace import LaplaceConfig
 from normae.networks.autoencoder import NetworkConfig
 from normae.networks.bayesian import BayesianConfig
+from normae.posterior.laplace import LaplaceConfig
 from normae.sampling.config import SamplingConfig
-from normae.statistics import ClassifierSettings
+from normae.sources import MOST_EVENTS, DataConfig
 from normae.training.config import (
     ClassifierConfig,
     EnsembleConfig,
@@ -34,66 +33,14 @@ from normae.training.config import (
     TemperatureConfig,
     TrainingConfig,
 )
+from normae.training.two_sample import ClassifierSettings
 
 T = TypeVar("T")
-MOST_EVENTS = 1_000_000_000
-"""A larger number is a slip of the hand."""
-
-
 CLASSIFIER_UNUSED = (
     "start", "temperature", "pretraining", "training", "guard", "bayesian", "laplace", "ensemble", "swag", "sampling",
     "log_z",
 )  # fmt: skip
 """What only autoencoders have."""
-
-
-@dataclass(frozen=True)
-class DataConfig:
-    """Where the training events come from: a toy density, a file, or jets; one of the three.
-
-    Args:
-        density: a key of `normae.data.DENSITIES`.
-        file: a table: .npy, .npz, .csv, .parquet, .h5, .hdf5 or .root.
-        columns: of the file, in this order; all of them where it is None.
-        dataset: the array of an .npz file, the group or dataset of an HDF5 file, the tree of a ROOT file; not needed
-            where there is no choice.
-        jets: the class of jets to train on; images of them are the events. "both" for a classifier, where the numbers
-            below are of each class.
-        path: of the jets, a folder with the files train, test and, for validation, val (.npz or .h5, jets or images),
-            or one file that is split; the environment variable NORMAE_JETS where it is None.
-        train: number of training events; 0 takes all of a file that are not held out for test and validation.
-        test: number of test events, drawn apart from the training events.
-        validation: number of events, apart from both, at which the energy is watched during the training; 0 for none.
-    """
-
-    density: str | None = None
-    file: str | None = None
-    columns: tuple[str, ...] | None = None
-    dataset: str | None = None
-    jets: Literal["qcd", "top", "both"] | None = None
-    path: str | None = None
-    train: int = 500_000
-    test: int = 250_000
-    validation: int = 0
-
-    def __post_init__(self) -> None:
-        if sum(source is not None for source in (self.density, self.file, self.jets)) != 1:
-            raise InputError("data: expected one of density, file and jets, and only one")
-        if self.path is not None and self.jets is None:
-            raise InputError("data.path: expected data.jets with it, which says what to take from there")
-        for name in ("columns", "dataset"):
-            if getattr(self, name) is not None and self.file is None:
-                raise InputError(f"data.{name}: expected data.file with it, which says where to take them from")
-        if self.columns is not None and not 0 < len(set(self.columns)) == len(self.columns):
-            raise InputError(f"data.columns: expected different names, at least one, got {list(self.columns)}")
-        if self.density is not None and self.density not in DENSITIES:
-            raise InputError(f"data.density: expected one of {sorted(DENSITIES)}, got {self.density!r}")
-        lowest = 1 if self.density else 0
-        for name, value in (("train", self.train), ("test", self.test)):
-            if not lowest <= value <= MOST_EVENTS:
-                raise InputError(f"data.{name}: expected {lowest} to {MOST_EVENTS} events, got {value}")
-        if not 0 <= self.validation <= MOST_EVENTS:
-            raise InputError(f"data.validation: expected 0 to {MOST_EVENTS} events, got {self.validation}")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """The exceptions that a user can meet, each of which says what to do next."""
 
+import importlib
+
 
 class InputError(ValueError):
     """What the user gave cannot be used. One sentence; the command line shows it and exits with code 2."""
@@ -27,3 +29,13 @@ class LogZDisagreement(RuntimeError):
     def __init__(self, message: str, result: object = None) -> None:
         super().__init__(message)
         self.result = result
+
+
+def require(extra: str, *packages: str) -> None:
+    """One sentence where a package of an extra is not installed."""
+    for package in packages:
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            missing = error.name or package
+            raise InputError(f"{missing} is not installed; `pip install 'normae[{extra}]'` brings it") from None

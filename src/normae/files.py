@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,18 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path`, which becomes `path` on success and is removed on failure."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        os.rename(temporary, path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from normae.bench import GROUPS, bench
+from normae.bench.jet_files import synthetic
 from normae.bench.others import Missing, TorchEBM, plain
 from normae.errors import InputError
-from normae.jets.bench import synthetic
 from normae.jets.imaging import images
 from normae.random import stream
 

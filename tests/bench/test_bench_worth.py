@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from normae.bench.sampling import MODEL, _exact, adapt, quotient, scaled, smallest_size
+from normae.runs.load import load
 from normae.statistics import Estimate
-from normae.workflow.loading import load
 
 
 def autoregressive(n: int, chains: int, rho: float, seed: int = 0) -> np.ndarray:

@@ -16,7 +16,7 @@ from command import command
 from normae.cli.app import parse_seeds
 from normae.config import read, structure, to_toml
 from normae.errors import InputError
-from normae.runs import read_tensors
+from normae.runs.folder import read_tensors
 from tiny_run import tiny
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}

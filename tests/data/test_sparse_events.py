@@ -9,8 +9,8 @@ import torch
 from normae import jets
 from normae.data import SparseEvents
 from normae.errors import InputError
+from normae.sources import read_sparse
 from normae.training.samples import Samples
-from normae.workflow.sources import read_sparse
 
 SIDE = 4
 

@@ -13,7 +13,7 @@ import torch
 
 import normae
 from normae.config import preset_path, read, structure
-from normae.workflow.train import train
+from normae.runs.session import train
 from tiny_run import tiny
 
 SAMPLE = Path(__file__).parents[1] / "jets" / "data" / "sample.npz"
@@ -70,7 +70,7 @@ def dual() -> Names:
 
 
 def export() -> Names:
-    from normae.workflow.export import export_onnx
+    from normae.export.onnx import export_onnx
 
     small_run("runs/mine")
     export_onnx("runs/mine", "model.onnx")

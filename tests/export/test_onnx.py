@@ -17,17 +17,17 @@ from normae.config import read, structure
 from normae.errors import InputError
 from normae.networks.conv import conv_decoder
 from normae.networks.mlp import ACTIVATIONS
-from normae.workflow.train import train
+from normae.runs.session import train
 from tiny_run import tiny
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+from normae.export import onnx as workflow  # noqa: E402
 from normae.export.check import compare, run_onnx  # noqa: E402
 from normae.export.graph import Graph  # noqa: E402
 from normae.export.model import onnx_model  # noqa: E402
-from normae.workflow import export as workflow  # noqa: E402
-from normae.workflow.export import export_estimator, export_onnx  # noqa: E402
+from normae.export.onnx import export_estimator, export_onnx  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "tests" / "jets" / "data" / "sample.npz"

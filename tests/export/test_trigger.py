@@ -13,8 +13,8 @@ from normae.data import DENSITIES
 from normae.errors import InputError
 from normae.export.distill import DistillConfig, _through, distill, noise_around, target
 from normae.export.fixed import type_for
-from normae.workflow.train import train
-from normae.workflow.trigger import TriggerSettings, export_trigger
+from normae.export.trigger import TriggerSettings, export_trigger
+from normae.runs.session import train
 from tiny_run import tiny
 
 SMALL = TriggerSettings(hidden=(8,), bits=12, epochs=3, events=2000, test=1000)
@@ -100,7 +100,7 @@ def test_refused(tmp_path, monkeypatch):
     for changes, words in (({"bits": 3}, "--bits"), ({"hidden": ()}, "--hidden"), ({"events": 1}, "100 events")):
         with pytest.raises(InputError, match=words):
             TriggerSettings(**changes)
-    from normae.workflow import trigger as workflow
+    from normae.export import trigger as workflow
 
     with pytest.raises(InputError, match="differs from our arithmetic in 1 of 2"):
         workflow._refuse_other_bits(np.array([0.0, 1.0]), np.array([0.0, 2.0]))

@@ -11,14 +11,14 @@ import torch
 import normae
 from normae.config import read, structure, to_toml
 from normae.data.toys import GaussianMixture, two_gaussians
-from normae.energy import ReconstructionEnergy
 from normae.errors import InputError, LogZDisagreement, LogZUnknown
 from normae.inference import AISConfig, LogZ, ais_log_z, fit_base, grid_log_z
 from normae.inference.ais import bennett, effective_size, log_mean_exp
 from normae.networks import Autoencoder, NetworkConfig, build_autoencoder
+from normae.networks.reconstruction import ReconstructionEnergy
 from normae.random import stream
-from normae.runs import RunFolder, read_tensors
-from normae.workflow.train import train
+from normae.runs.folder import RunFolder, read_tensors
+from normae.runs.session import train
 from tiny_run import tiny
 
 LOG_C = 7.5

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from normae.errors import InputError, LogZUnknown
-from normae.inference import BayesianModel, LogZ, MeanField, Model, cell_centres, grid_points
+from normae.inference import BayesianModel, LogZ, Model, cell_centres, grid_points
 from normae.networks import Autoencoder, NetworkConfig, build_mlp_autoencoder
 from normae.networks.bayesian import rho_of
+from normae.posterior.draws import MeanField
 from normae.random import stream
 from normae.sampling import ChainConfig, SamplingConfig
 

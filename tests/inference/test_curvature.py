@@ -10,7 +10,7 @@ from torch import Tensor
 import normae
 from normae.inference import curvature, curvature_along
 from normae.statistics import Estimate, configurational_temperature
-from normae.workflow.temperature import estimate_temperatures
+from normae.temperature.estimates import estimate_temperatures
 
 
 def draw(seed: int = 0) -> torch.Generator:
@@ -90,7 +90,7 @@ def test_the_toy_model_at_exact_samples_has_the_temperature_that_it_learned():
     model = normae.load("toy-2gauss-nae-paper")
     x = grid_draws(model.energy_function, model.temperature, (-4.5, 4.5), 2, 6000, draw(3), 500)
     network = model.autoencoder.double()
-    from normae.energy import ReconstructionEnergy
+    from normae.networks.reconstruction import ReconstructionEnergy
 
     found = temperature(ReconstructionEnergy(network), x.double(), 0.1, directions=16)
     assert found.value == pytest.approx(model.temperature, rel=0.1)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from normae import jets
+from normae.bench import jet_files as bench
 from normae.errors import InputError
-from normae.jets import bench
 
 
 def test_classifier_sees_a_difference_and_no_more() -> None:

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from normae.energy import ReconstructionEnergy
-from normae.inference.scoring import ScoringEnergy
 from normae.networks import Autoencoder, NetworkConfig, build_autoencoder, conv_lanes
 from normae.networks.conv_lanes import WORTH, LanesForward, lanes_serve
+from normae.networks.reconstruction import ReconstructionEnergy
+from normae.networks.scoring_energy import ScoringEnergy
 from normae.random import stream
 
 pytest.importorskip("numba")

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from normae.energy import ExplicitEnergy, ReconstructionEnergy, autograd_value_and_grad
+from normae.energy import autograd_value_and_grad
 from normae.errors import InputError
 from normae.networks import ACTIVATIONS, MLP, Autoencoder, Layout, NetworkConfig, build_mlp_autoencoder, call
+from normae.networks.reconstruction import ExplicitEnergy, ReconstructionEnergy
 from normae.random import stream
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import normae
-from normae.energy import ReconstructionEnergy
 from normae.errors import InputError
 from normae.networks import Layout, NetworkConfig, build_mlp_autoencoder
+from normae.networks.reconstruction import ReconstructionEnergy
 from normae.random import stream
 from normae.sampling import (
     ChainConfig,

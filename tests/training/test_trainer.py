@@ -344,8 +344,8 @@ def test_short_data_give_one_small_batch():
 def test_it_learns_the_density():
     """A small network learns a single Gaussian: log p is right up to a few hundredths where the data are."""
     from normae.data import one_gaussian
-    from normae.energy import ReconstructionEnergy
     from normae.inference import evaluate_in_chunks, grid_log_z
+    from normae.networks.reconstruction import ReconstructionEnergy
 
     schedules = Schedules(
         PhaseConfig(epochs=3, batch=500),

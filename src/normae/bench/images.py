@@ -2,10 +2,10 @@
 
 import torch
 
+from normae.bench.jet_files import synthetic
 from normae.bench.others import Missing, plain
 from normae.bench.rows import Report
 from normae.bench.timing import interleaved, median
-from normae.jets.bench import synthetic
 from normae.jets.imaging import images as make_images
 
 GROUP = "jet images"

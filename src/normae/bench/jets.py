@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from normae.bench.iterations import backends, iterations, network, repeated
+from normae.bench.jet_files import synthetic
 from normae.bench.others import Missing, plain
 from normae.bench.rows import Report
 from normae.bench.timing import Work, interleaved, median
@@ -16,9 +17,8 @@ from normae.config import Run, preset_path, read
 from normae.data import SparseEvents
 from normae.inference import Model
 from normae.jets import sparse_images
-from normae.jets.bench import synthetic
+from normae.sources import sparse_events
 from normae.statistics import Estimate
-from normae.workflow.sources import sparse_events
 
 PRESET = "jets-paper-qcd-nae"
 TINY = [

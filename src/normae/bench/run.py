@@ -21,7 +21,7 @@ from normae.figures import figure_style, new_figure, speed_bars
 from normae.files import write_json
 from normae.report import save_figure
 from normae.statistics import Estimate
-from normae.workflow.sources import choose_device
+from normae.tensors import choose_device
 
 Measurement = Callable[[torch.device, bool, int], Report]
 GROUPS: dict[str, Measurement] = {

@@ -22,10 +22,10 @@ from normae.bench.rows import Report
 from normae.inference import Model
 from normae.inference.exact import grid_draws
 from normae.random import stream
+from normae.runs.load import load
 from normae.sampling import ChainConfig, effective_sample_size, run_chain
 from normae.statistics import Estimate
 from normae.training.backends import choose_backend
-from normae.workflow.loading import load
 
 MODEL = "toy-2gauss-nae-paper"
 TARGET = 0.57

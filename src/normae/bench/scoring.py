@@ -12,9 +12,9 @@ from normae.bench.timing import interleaved, median
 from normae.config import read
 from normae.inference import Model
 from normae.random import stream
-from normae.runs import RunFolder
+from normae.runs.folder import RunFolder
+from normae.runs.load import load
 from normae.statistics import Estimate
-from normae.workflow.loading import load
 
 GROUP = "scoring"
 VALUES = 2_000_000

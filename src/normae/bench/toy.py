@@ -15,8 +15,8 @@ from normae.bench.rows import Report
 from normae.bench.timing import Work, interleaved, median
 from normae.config import Run, preset_path, read
 from normae.data import DENSITIES
-from normae.energy import ReconstructionEnergy
 from normae.networks import MLP
+from normae.networks.reconstruction import ReconstructionEnergy
 from normae.random import stream
 from normae.sampling import run_chain
 from normae.statistics import Estimate

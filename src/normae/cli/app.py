@@ -26,10 +26,10 @@ from normae.cli.temperature import temperature
 from normae.config import Run, read
 from normae.errors import InputError, Interrupted
 from normae.files import atomic_path
-from normae.runs import RunFolder
+from normae.runs.folder import RunFolder
+from normae.runs.load import load
+from normae.runs.session import train as train_run
 from normae.training.parallel import launched_rank
-from normae.workflow.loading import load
-from normae.workflow.train import train as train_run
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 app.add_typer(jets.app, name="jets")
@@ -131,7 +131,7 @@ def evaluate(
     data: JetData = None,
 ) -> None:
     """Compare a trained run with its density, or let it tag the other class of jets: metrics.json and figures/."""
-    from normae.workflow.evaluate import evaluate as evaluate_run
+    from normae.evaluation.toy import evaluate as evaluate_run
 
     use_threads(read(RunFolder.existing(run).config))
     metrics = evaluate_run(run, figures, device, generated, data)
@@ -144,7 +144,7 @@ def evaluate(
 @app.command()
 def coverage(group: Folder, device: Device = "auto") -> None:
     """Judge the error bars of a folder of seeds (train --seeds 0-15) over its trainings: coverage.json and figures/."""
-    from normae.workflow.coverage import coverage_of_group
+    from normae.evaluation.coverage import coverage_of_group
 
     numbers = coverage_of_group(group, device)
     table = Table("over trainings", "value", title=str(group))
@@ -162,7 +162,7 @@ def laplace(
     device: Device = "auto",
 ) -> None:
     """Give a trained deterministic run error bars without another training: the linearized network's posterior."""
-    from normae.workflow.linearize import linearize
+    from normae.runs.linearize import linearize
 
     linearize(run, out, layers, prior_width, device)
     console.print(f"With error bars: {out}. Next: normae evaluate {out}", soft_wrap=True)
@@ -177,7 +177,7 @@ def ensemble(
     data: JetData = None,
 ) -> None:
     """Make one model with error bars out of finished runs that differ in their seeds: four, or two Bayesian ones."""
-    from normae.workflow.ensemble import gather
+    from normae.runs.ensemble import gather
 
     gather(runs, out, data)
     console.print(f"With error bars: {out}. Next: normae evaluate {out}", soft_wrap=True)
@@ -186,7 +186,7 @@ def ensemble(
 @app.command()
 def report(run: Folder) -> None:
     """Write report.html: one self-contained page about an evaluated run."""
-    from normae.workflow.reporting import report as report_run
+    from normae.evaluation.toy_page import report as report_run
 
     console.print(f"Report: {report_run(run)}", soft_wrap=True)
 
@@ -229,7 +229,7 @@ def reproduce(
     override: Annotated[list[str] | None, typer.Option("--set", help="Of new trainings on jets.")] = None,
 ) -> None:
     """Make the paper's figures and table again, theirs beside ours."""
-    from normae.workflow import reproduce as work
+    from normae.paper import reproduce as work
 
     out = out or Path("runs") / f"reproduce-{what}"
     if what == "jets":
@@ -254,6 +254,6 @@ def publish(
     seed: Annotated[int, typer.Option(help="The seed that ships.")] = 0,
 ) -> None:
     """Put an evaluated run of a folder of seeds into the zoo, with a card over all seeds."""
-    from normae.workflow.publish import publish as publish_run
+    from normae.paper.publish import publish as publish_run
 
     console.print(f"Published: {publish_run(group, seed, target)}", soft_wrap=True)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from normae.workflow.dual_judge import DualResult
+    from normae.dual.judge import DualResult
 
 console = Console()
 
@@ -32,9 +32,9 @@ def dual(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Test two models against the likelihood ratio log r = log p_B - log p_A: dual.json, figures/, report.html."""
-    from normae.workflow.dual import dual as dual_runs
-    from normae.workflow.dual_judge import DualSettings
-    from normae.workflow.dual_output import default_folder, notes
+    from normae.dual.judge import DualSettings
+    from normae.dual.output import default_folder, notes
+    from normae.dual.test import dual as dual_runs
 
     folder = output or default_folder(run_a, run_b, data, reference)
     settings = DualSettings(events=events, draws=draws, seed=seed, classifier=classifier)

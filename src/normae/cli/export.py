@@ -35,7 +35,7 @@ def export(
     if trigger:
         _trigger(run, output, hidden, bits, epochs, events, signal or [])
         return
-    from normae.workflow.export import export_onnx
+    from normae.export.onnx import export_onnx
 
     differences = export_onnx(run, output, draws, tolerance)
     largest = ", ".join(f"{name} {found.largest:.2g}" for name, found in differences.items())
@@ -44,7 +44,7 @@ def export(
 
 
 def _trigger(run: str, output: Path, hidden: str, bits: int, epochs: int, events: int, signal: list[Path]) -> None:
-    from normae.workflow.trigger import TriggerSettings, export_trigger
+    from normae.export.trigger import TriggerSettings, export_trigger
 
     try:
         widths = tuple(int(piece) for piece in hidden.split(","))

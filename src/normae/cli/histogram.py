@@ -32,8 +32,8 @@ def histogram(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Bin scores with their covariance over weight draws: a pyhf workspace, HEPData tables, a figure."""
-    from normae.workflow.histogram import HistogramSettings
-    from normae.workflow.histogram import histogram as histogram_of
+    from normae.search.histogram import HistogramSettings
+    from normae.search.histogram import histogram as histogram_of
 
     settings = HistogramSettings(quantity, bins, quantiles, weights, expected, expected_signal, normalization, draws)
     names = None if columns is None else columns.split(",")

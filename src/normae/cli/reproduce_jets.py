@@ -13,7 +13,7 @@ console = Console()
 
 def reproduce_jets(out: Path, settings: tuple[Any, ...]) -> None:
     """Make every figure and table, and print the tables; `settings` are those of the library call, in order."""
-    from normae.workflow import reproduce_jets as work
+    from normae.paper import jets as work
 
     with TrainingDisplay(console) as display:
         result = work.reproduce_jets(out, work.Settings(*settings), display)

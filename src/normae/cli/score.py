@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from normae.errors import InputError
 
 if TYPE_CHECKING:
-    from normae.workflow.parts import Doer
+    from normae.scoring.parts import Doer
 
 console = Console(stderr=True)
 
@@ -44,8 +44,8 @@ def score(
     ] = None,
 ) -> None:
     """Score files in constant memory; call it again after a stop, and only what is missing is done."""
-    from normae.workflow.score import open_scorer, parse_shard
-    from normae.workflow.score import score as score_files
+    from normae.scoring.score import open_scorer, parse_shard
+    from normae.scoring.score import score as score_files
 
     parse_shard(shard)
     do = _place(cluster, workers, threads, cluster_options)
@@ -72,8 +72,8 @@ def score(
 
 def _place(cluster: str | None, workers: int | None, threads: int | None, options: Path | None) -> "Doer":
     """Who does the work: this process, or the workers of a cluster."""
-    from normae.workflow.cluster import on_cluster, read_options
-    from normae.workflow.parts import here
+    from normae.scoring.cluster import on_cluster, read_options
+    from normae.scoring.parts import here
 
     if cluster is not None:
         return on_cluster(cluster, workers, threads, None if options is None else read_options(options))

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from normae.config import Run, read
-from normae.runs import RunFolder
+from normae.runs.folder import RunFolder
 
 
 def describe_run(path: Path) -> str:

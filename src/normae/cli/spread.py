@@ -19,7 +19,7 @@ def spread(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A JSON file to write.")] = None,
 ) -> None:
     """Say how far the numbers of trainings scatter that differ in their seeds."""
-    from normae.workflow.spread import spread_of_runs
+    from normae.evaluation.spread import spread_of_runs
 
     found = spread_of_runs(runs, output)
     count = len(next(iter(found.values())).values)

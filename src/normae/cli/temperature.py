@@ -13,7 +13,7 @@ from normae.cli.progress import TrainingDisplay
 from normae.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
-    from normae.workflow.temperature import Temperatures
+    from normae.temperature.estimates import Temperatures
 
 console = Console()
 
@@ -38,7 +38,7 @@ def temperature(
         return
     if len(what) != 2 or out is None:
         raise InputError("expected one run, or two configurations and --out, the folder of the search")
-    from normae.workflow.temperature_search import SearchSettings, read_pair, search_temperature
+    from normae.temperature.search import SearchSettings, read_pair, search_temperature
 
     starts = (None, None) if not start else tuple(start)
     if len(starts) != 2:
@@ -57,7 +57,7 @@ def temperature(
 
 
 def _estimate(run: str, events: int, data: Path | None, device: str) -> None:
-    from normae.workflow.temperature import estimate_temperatures, write_temperatures
+    from normae.temperature.estimates import estimate_temperatures, write_temperatures
 
     found = estimate_temperatures(run, events, device=device, data=data)
     console.print(_table(run, found))

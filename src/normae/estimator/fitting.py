@@ -8,12 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from normae.energy import ReconstructionEnergy
 from normae.errors import TrainingDiverged
 from normae.estimator.contrast import Contrast, contrast
 from normae.estimator.settings import Settings
 from normae.networks.autoencoder import Autoencoder, build_autoencoder
 from normae.networks.mlp import MLP
+from normae.networks.reconstruction import ReconstructionEnergy
 from normae.random import stream
 from normae.sampling.chain import run_chain
 from normae.sampling.config import SamplingConfig

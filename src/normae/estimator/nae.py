@@ -18,7 +18,8 @@ from normae.estimator.fitting import fit
 from normae.estimator.normalization import log_z_of, loosened
 from normae.estimator.preparation import Floats, Preparation
 from normae.estimator.settings import HELD_OUT, Wishes, settings_for
-from normae.inference import BayesianModel, LaplaceConfig, LaplacePosterior, LogZ, Model, fit_laplace
+from normae.inference import BayesianModel, LogZ, Model
+from normae.posterior.laplace import LaplaceConfig, LaplacePosterior, fit_laplace
 from normae.random import stream
 
 log = logging.getLogger(__name__)

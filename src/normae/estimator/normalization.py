@@ -14,9 +14,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from normae.energy import ReconstructionEnergy
 from normae.errors import LogZDisagreement
 from normae.inference import AISConfig, LogZ, Model, ais_log_z, fit_base, grid_log_z
+from normae.networks.reconstruction import ReconstructionEnergy
 from normae.random import stream
 from normae.sampling.chain import run_chain
 

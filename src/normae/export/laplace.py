@@ -1,4 +1,4 @@
-"""The draws of the linearized network as nodes: `normae.inference.laplace`, with its explicit pullback, in float64.
+"""The draws of the linearized network as nodes: `normae.posterior.laplace`, with its explicit pullback, in float64.
 
 s_k = s + (s + 1) tanh(J d_k/(s + 1)),   J d_k = sum_m u_km sum_layers (g(x) g_m) (a(x) a_m + 1).
 """
@@ -6,7 +6,7 @@ s_k = s + (s + 1) tanh(J d_k/(s + 1)),   J d_k = sum_m u_km sum_layers (g(x) g_m
 from torch import Tensor, nn
 
 from normae.export.graph import Graph
-from normae.inference.laplace import LinearizedDraws
+from normae.posterior.laplace import LinearizedDraws
 
 
 def linearized_scores(graph: Graph, draws: LinearizedDraws, x: str) -> str:

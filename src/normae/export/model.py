@@ -19,8 +19,8 @@ from normae.export.laplace import linearized_scores
 from normae.export.networks import energies
 from normae.inference import BayesianModel, Model
 from normae.inference.bayesian import DRAWS
-from normae.inference.laplace import LinearizedDraws
-from normae.inference.posterior import MixedDraws, WeightDraws
+from normae.posterior.draws import MixedDraws, WeightDraws
+from normae.posterior.laplace import LinearizedDraws
 
 EVENTS = "events"
 """Name of the input, with shape (N, *event)."""

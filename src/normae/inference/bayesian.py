@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normae.energy import ReconstructionEnergy
 from normae.errors import InputError, LogZUnknown
 from normae.inference.log_z import LogZ, cell_centres, grid_log_z, grid_points
 from normae.inference.model import Model
-from normae.inference.modes import Modes, together
-from normae.inference.posterior import Draws, Posterior
 from normae.networks.autoencoder import Autoencoder
+from normae.networks.reconstruction import ReconstructionEnergy
+from normae.posterior.draws import Draws, Posterior
+from normae.posterior.modes import Modes, together
 from normae.random import stream
 from normae.sampling.chain import Chain
 from normae.sampling.config import SamplingConfig

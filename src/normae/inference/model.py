@@ -7,16 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normae.energy import ReconstructionEnergy
 from normae.errors import InputError, LogZUnknown
 from normae.inference.log_z import LogZ
 from normae.inference.pieces import in_pieces
-from normae.inference.scoring import ScoringEnergy
 from normae.networks.autoencoder import Autoencoder
+from normae.networks.reconstruction import ReconstructionEnergy
+from normae.networks.scoring_energy import ScoringEnergy
 from normae.random import stream
 from normae.sampling.chain import Chain, run_chain
 from normae.sampling.config import ChainConfig, SamplingConfig
-from normae.sampling.manifold import into_bounds, latent_noise
+from normae.sampling.manifold import into_bounds
 
 GENERATION_FACTOR = 8
 """The paper generates with latent chains eight times as long as in training."""
@@ -188,7 +188,7 @@ class Model:
         latent = _lengthened(self.sampling.latent, latent_steps, GENERATION_FACTOR * self.sampling.latent.steps)
         feature = _lengthened(self.sampling.feature, feature_steps, self.sampling.generation_steps)
         like = next(self.autoencoder.parameters())
-        z = latent_noise(energy, n, generator, like)
+        z = energy.latent_noise(n, generator, like)
         end = run_chain(energy.latent(), z, latent, temperature, generator)
         with torch.no_grad():
             start = into_bounds(energy.decode(end.position), feature)

@@ -4,7 +4,7 @@ from normae.sampling.buffer import ReplayBuffer
 from normae.sampling.chain import Chain, langevin, run_chain
 from normae.sampling.config import ChainConfig, SamplingConfig
 from normae.sampling.diagnostics import effective_sample_size, split_r_hat
-from normae.sampling.manifold import Negatives, StepSizes, adapted, into_bounds, latent_noise, negatives, spread
+from normae.sampling.manifold import Negatives, StepSizes, adapted, into_bounds, negatives, spread
 
 __all__ = [
     "Chain",
@@ -17,7 +17,6 @@ __all__ = [
     "effective_sample_size",
     "into_bounds",
     "langevin",
-    "latent_noise",
     "negatives",
     "run_chain",
     "split_r_hat",

@@ -12,9 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from normae.energy import ReconstructionEnergy
-from normae.networks.autoencoder import to_sphere
-from normae.random import Generators, normal
+from normae.energy import Latent
+from normae.random import Generators
 from normae.sampling.buffer import ReplayBuffer
 from normae.sampling.chain import Chain, run_chain
 from normae.sampling.config import ChainConfig, SamplingConfig
@@ -38,12 +37,6 @@ class StepSizes(NamedTuple):
     feature: Tensor
 
 
-def latent_noise(energy: ReconstructionEnergy, n: int, generators: Generators, like: Tensor) -> Tensor:
-    """Starting noise with shape (n, d_z): standard normal, or uniform on the sphere."""
-    z = normal((n, energy.autoencoder.latent_dimension), generators, like)
-    return to_sphere(z) if energy.autoencoder.sphere else z
-
-
 def into_bounds(x: Tensor, config: ChainConfig) -> Tensor:
     """Starting points clipped into the bounds of the feature chain."""
     return x if config.bounds is None else x.clamp(*config.bounds)
@@ -55,7 +48,7 @@ def spread(value: Tensor, n: int) -> Tensor:
 
 
 def negatives(
-    energy: ReconstructionEnergy,
+    energy: Latent,
     config: SamplingConfig,
     buffer: ReplayBuffer,
     temperature: Tensor,
@@ -83,7 +76,7 @@ def negatives(
             return chain, into_bounds(energy.decode(chain.position), config.feature)
 
     if config.buffer_space == "latent":
-        noise = latent_noise(energy, energy.members * batch, generators, buffer.storage)
+        noise = energy.latent_noise(energy.members * batch, generators, buffer.storage)
         latent, start = on_manifold(buffer.draw(noise, config.replay, generators))
         buffer.push(latent.position)
         feature = walk(energy, start, config.feature, sizes.feature)
@@ -93,7 +86,7 @@ def negatives(
     fresh = round((1 - config.replay) * batch)
     acceptance = torch.ones_like(temperature, dtype=torch.float64)
     if fresh > 0:
-        noise = latent_noise(energy, energy.members * fresh, generators, buffer.storage)
+        noise = energy.latent_noise(energy.members * fresh, generators, buffer.storage)
         latent, new = on_manifold(noise)
         acceptance = latent.acceptance.mean(0)
         blocks = [new.unflatten(0, (energy.members, -1)), start.unflatten(0, (energy.members, -1))[:, fresh:]]

@@ -16,7 +16,6 @@ from normae.statistics.calibration import (
     fit_temperature,
     reliability,
 )
-from normae.statistics.classifier import ClassifierResult, ClassifierSettings, classifier_test
 from normae.statistics.coverage import (
     CoverageBand,
     PullSummary,
@@ -56,7 +55,6 @@ from normae.statistics.dual import (
 )
 from normae.statistics.estimate import Estimate, format_estimate
 from normae.statistics.labels import LabelsMissing, LengthsDiffer, OneClassOnly
-from normae.statistics.llr_classifier import RatioClassifier, RatioSettings, train_ratio_classifier
 from normae.statistics.mixture import mixture_constants
 from normae.statistics.pairs import (
     PairLines,
@@ -95,8 +93,6 @@ __all__ = [
     "REGION_EDGES",
     "BinnedResiduals",
     "CalibrationError",
-    "ClassifierResult",
-    "ClassifierSettings",
     "CoverageBand",
     "DualRule",
     "Equipartition",
@@ -111,9 +107,7 @@ __all__ = [
     "PairLines",
     "PullSummary",
     "RatioBand",
-    "RatioClassifier",
     "RatioComparison",
-    "RatioSettings",
     "Recalibration",
     "RelativeDensityCheck",
     "Reliability",
@@ -128,7 +122,6 @@ __all__ = [
     "binned_residuals",
     "calibration_error",
     "class_probability",
-    "classifier_test",
     "compare_ratios",
     "confidence_levels",
     "configurational_temperature",
@@ -174,7 +167,6 @@ __all__ = [
     "share_within",
     "slope_line",
     "thermal_mean",
-    "train_ratio_classifier",
     "unit_slope_temperature",
     "verdict",
     "wasserstein",

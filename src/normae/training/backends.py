@@ -12,14 +12,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from normae.energy import ReconstructionEnergy
 from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
+from normae.networks.conv_packing import conv_shape
 from normae.networks.mlp import MLP
 from normae.networks.parameters import Layout
+from normae.networks.reconstruction import ReconstructionEnergy
 from normae.sampling.chain import run_chain
 from normae.sampling.config import SamplingConfig
-from normae.sampling.conv_packing import conv_shape
 from normae.sampling.manifold import Runner
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ def choose_backend(name: str, architecture: Autoencoder, sampling: SamplingConfi
         return graph
     if name not in ("auto", "fused"):
         raise InputError(f"sampling.backend: expected auto, reference, explicit, graph or fused, got {name!r}")
-    from normae.sampling.fused import fused_runner, why_not
+    from normae.networks.mlp_chain import fused_runner, why_not
 
     if conv_shape(architecture) is not None:
         return _conv_backend(name, architecture, device) or graph
@@ -122,7 +122,7 @@ def choose_backend(name: str, architecture: Autoencoder, sampling: SamplingConfi
 
 def _conv_backend(name: str, architecture: Autoencoder, device: torch.device) -> Backend | None:
     """The fused chain of a convolutional autoencoder, with its energies and gradients; None where it cannot serve."""
-    from normae.sampling import conv_fused
+    from normae.networks import conv_fused
 
     reason = conv_fused.why_not(architecture)
     shape = conv_shape(architecture)

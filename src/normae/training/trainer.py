@@ -15,17 +15,18 @@ import torch
 from torch import Tensor
 
 from normae.data import SparseEvents
-from normae.energy import LocalEnergy, ReconstructionEnergy, mean_square
+from normae.energy import mean_square
 from normae.errors import InputError, TrainingDiverged
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.mlp import MLP
 from normae.networks.parameters import Layout
+from normae.networks.reconstruction import LocalEnergy, ReconstructionEnergy
 from normae.networks.spectral import SpectralNorm
 from normae.random import stream
 from normae.sampling.buffer import ReplayBuffer
 from normae.sampling.chain import run_chain
 from normae.sampling.config import SamplingConfig
-from normae.sampling.manifold import StepSizes, adapted, into_bounds, latent_noise, negatives
+from normae.sampling.manifold import StepSizes, adapted, into_bounds, negatives
 from normae.training.adam import Adam
 from normae.training.backends import Backend, choose_backend
 from normae.training.config import PhaseConfig, Schedules
@@ -340,7 +341,7 @@ class Trainer:
         energy = self._energy(self.noise.mean(self.weights))
         n = self.members * self.buffer.capacity
         with torch.no_grad():
-            start = energy.decode(latent_noise(energy, n, self.generators, self.weights))
+            start = energy.decode(energy.latent_noise(n, self.generators, self.weights))
         self.buffer.storage.copy_(into_bounds(start, self.sampling.feature).unflatten(0, (self.members, -1)))
 
     def _advance(self) -> None:

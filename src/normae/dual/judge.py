@@ -1,0 +1,429 @@
+"""The dual test of two trained models: do they give the likelihood ratio between what they were trained on?
+
+    log r(x) = log p_B(x) - log p_A(x) = E_A/T_A - E_B/T_B + C,    C = log Z_A - log Z_B,
+
+Eq. (loglr_toy) of the paper, with label 1 for events of B. It is made with C = 0, as in the paper, and with C from the
+two log Z, which shifts log r and changes nothing else; against the true ratio where both densities are known, and
+against a supervised classifier whose calibration is measured. `normae.statistics.dual` has the fit and the rule.
+
+What a classifier says far out, where one class has no events, nothing can check; its calibration error, a matter of
+probabilities, is blind to it. So against a classifier linearity is judged between the values of log r beyond which
+either class still has n events, n = 1/tolerance^2 for the tolerance on log r, since n events fix a log ratio to
+1/sqrt(n). What lies beyond counts in the slope, the correlation and the shares. The spread over several classifiers is
+added to the errors of slope and residuals.
+
+A Bayesian model gives one log r for each weight draw. The central log r is the mean over draws, of a posterior with
+several modes that of the mean densities; all pairs of a draw of A and a draw of B give the band of its distribution and
+the spread of slope and constant.
+"""
+
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from normae.data import Density
+from normae.data.labelled import Labelled
+from normae.errors import InputError
+from normae.posterior.modes import together
+from normae.random import stream
+from normae.sources import MOST_EVENTS
+from normae.statistics import (
+    BinnedResiduals,
+    DualRule,
+    Estimate,
+    PairLines,
+    RatioComparison,
+    Verdict,
+    balanced_pearson,
+    binned_residuals,
+    compare_ratios,
+    pair_histogram,
+    pair_lines,
+    ratio_histogram,
+    share_outside,
+    verdict,
+)
+from normae.statistics.arrays import Array
+from normae.statistics.labels import balanced_weights
+from normae.training.ratio_classifier import RatioSettings
+from normae.training.reference import ClassifierReference
+
+MOST_DRAWS = 1000
+FEWEST_EVENTS = 100
+"""Of each class: what a classifier, its calibration and 20 bins need at the very least."""
+REFERENCES = {"true": "the true ratio", "classifier": "the classifier"}
+MOST_BINS = 70
+
+
+@dataclass(frozen=True)
+class DualSettings:
+    """How the test is made.
+
+    Args:
+        events: of each density, drawn where no file is given.
+        draws: weight draws of a Bayesian model; if not given, 100.
+        seed: gives all randomness.
+        classifier: whether to train a classifier as a reference.
+        limit: |delta log r| from which an event is said to be off.
+        band_events: of each class, for the band over all pairs of draws, whose cost is draws^2 times events.
+    """
+
+    events: int = 100_000
+    draws: int | None = None
+    seed: int = 0
+    classifier: bool = True
+    limit: float = 1.0
+    n_bootstrap: int = 200
+    band_events: int = 20_000
+    rule: DualRule = field(default_factory=DualRule)
+    network: RatioSettings = field(default_factory=RatioSettings)
+
+    def __post_init__(self) -> None:
+        if not FEWEST_EVENTS <= self.events <= MOST_EVENTS:
+            raise InputError(f"events: expected {FEWEST_EVENTS} to {MOST_EVENTS} of each class, got {self.events}")
+        if self.draws is not None and not 2 <= self.draws <= MOST_DRAWS:
+            raise InputError(f"draws: expected 2 to {MOST_DRAWS}, since a spread needs two, got {self.draws}")
+        if self.seed < 0:
+            raise InputError(f"seed: expected a whole number of at least 0, got {self.seed}")
+
+
+class Side(NamedTuple):
+    """One model at the events of the sample.
+
+    `rows` is -E/T of each of n weight draws, with shape (n, N), n = 1 for a deterministic model; `log_z` that of each
+    draw with shape (n,), or None where it is not known, and `log_z_error` what is left open in it; `mixture` whether
+    the model's density is the mean of those of the draws.
+    """
+
+    name: str
+    rows: NDArray[np.floating]
+    log_z: Array | None = None
+    log_z_error: float = 0.0
+    mixture: bool = False
+
+    @property
+    def bayesian(self) -> bool:
+        """Whether there is more than one draw."""
+        return len(self.rows) > 1
+
+    @property
+    def mean(self) -> Array:
+        """-E/T with shape (N,), the mean over draws or that of their mean density; each draw with its own log Z."""
+        central: Array
+        if self.mixture:
+            away = 0.0 if self.log_z is None else (self.log_z - self.log_z.mean())[:, None]
+            central = -together(away - self.rows.astype(np.float64), self.mixture)
+        else:
+            central = self.rows.mean(axis=0, dtype=np.float64)
+        return central
+
+
+class Against(NamedTuple):
+    """The test against one reference with log r_ref of shape (N,).
+
+    `comparisons` by the choice of C, "c0" and, where both log Z are known, "log_z"; `pairs` over all pairs of draws
+    with C = 0, where a model is Bayesian, and `pair_constants` their constants by the choice of C; `judged` the range
+    of the best log r in which linearity is judged, where that is not all of it, and `everywhere` what the verdict would
+    be without that range.
+    """
+
+    log_ratio: Array
+    comparisons: dict[str, RatioComparison]
+    pairs: PairLines | None
+    pair_constants: dict[str, Array]
+    judged: tuple[float, float] | None
+    everywhere: Verdict
+
+    @property
+    def best(self) -> RatioComparison:
+        """With C from log Z where that is known."""
+        return self.comparisons.get("log_z", self.comparisons["c0"])
+
+    @property
+    def passes(self) -> bool:
+        """The same for both choices of C."""
+        return self.best.verdict.passes
+
+
+class Distribution(NamedTuple):
+    """Densities of log r in bins with edges (B + 1,): rows A and B, (2, B); a band where a model is Bayesian."""
+
+    edges: Array
+    reference: Array
+    learned: Array
+    band: Array | None
+
+
+@dataclass(frozen=True)
+class DualResult:
+    """Everything that numbers, figures and page need.
+
+    Args:
+        names: of the two models.
+        sample: where the test is made.
+        ratios: the central log r by the choice of C, "c0" and "log_z", with shape (N,).
+        constant: log Z_A - log Z_B, where known.
+        against: by the name of the reference, "true" and "classifier", the first being the one to believe.
+        distributions: by the choice of C, against the first reference; where log Z is not known, with "fit" too, the C
+            of a line of slope 1.
+        densities: the two true densities, where known.
+        classifier: the supervised reference, where there is one.
+        metrics: every number with its error, by name.
+    """
+
+    names: tuple[str, str]
+    sample: Labelled
+    ratios: dict[str, Array]
+    constant: Estimate | None
+    against: dict[str, Against]
+    distributions: dict[str, Distribution]
+    densities: tuple[Density, Density] | None
+    classifier: ClassifierReference | None
+    metrics: dict[str, Estimate]
+    settings: DualSettings
+
+    @property
+    def passes(self) -> bool:
+        """Whether the models pass against every reference."""
+        return all(found.passes for found in self.against.values())
+
+    @property
+    def outcome(self) -> str:
+        """In a few words: "passed", "failed", or against which reference the one and against which the other."""
+        words = {name: "passed" if found.passes else "failed" for name, found in self.against.items()}
+        if len(set(words.values())) == 1:
+            return next(iter(words.values()))
+        return ", ".join(f"{word} against {REFERENCES[name]}" for name, word in words.items())
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """One sentence for each reference."""
+        return {
+            name: f"Against {REFERENCES[name]} it {_lower(found.best.verdict.sentence)}"
+            for name, found in self.against.items()
+        }
+
+
+def _lower(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]
+
+
+# --- from log p and references to a result
+
+
+def judge(
+    sample: Labelled,
+    a: Side,
+    b: Side,
+    densities: tuple[Density, Density] | None,
+    classifier: ClassifierReference | None,
+    settings: DualSettings | None = None,
+) -> DualResult:
+    """The dual test of two models whose energies at the sample are known."""
+    settings = settings or DualSettings()
+    references = {} if densities is None else {"true": true_ratio(*densities, sample)}
+    if classifier is not None:
+        references["classifier"] = classifier.log_ratio
+    constant = _constant(a, b)
+    central = b.mean - a.mean
+    ratios = {"c0": central} if constant is None else {"c0": central, "log_z": central + constant.value}
+    against = {
+        name: _against(ref, sample, a, b, ratios, settings, None if name == "true" else classifier)
+        for name, ref in references.items()
+    }
+    first = next(iter(references.values()))
+    distributions = {choice: _distribution(choice, first, sample, a, b, ratios, settings) for choice in ratios}
+    if constant is None:
+        shift = fitted_shift(first, central, sample.labels)
+        shifted, moved = {"c0": central + shift}, b._replace(rows=b.rows + np.float32(shift))
+        distributions["fit"] = _distribution("c0", first, sample, a, moved, shifted, settings)
+    found = DualResult(
+        (a.name, b.name), sample, ratios, constant, against, distributions, densities, classifier, {}, settings
+    )
+    found.metrics.update(_metrics(found, a, b))
+    return found
+
+
+def true_ratio(a: Density, b: Density, sample: Labelled) -> Array:
+    """log p_B - log p_A of the true densities, with shape (N,)."""
+    x = torch.from_numpy(sample.x).double()
+    ratio: Array = (b.log_prob(x) - a.log_prob(x)).numpy()
+    return ratio
+
+
+def fitted_shift(reference: Array, ratio: Array, labels: NDArray[np.bool_]) -> float:
+    """The C that a line of slope 1 has: the mean of reference minus model, both classes with the same weight."""
+    return float((reference - ratio) @ balanced_weights(labels))
+
+
+def _constant(a: Side, b: Side) -> Estimate | None:
+    """log Z_A - log Z_B: the mean over draws, with their spread and the numerical errors."""
+    if a.log_z is None or b.log_z is None:
+        return None
+    error = np.linalg.norm([a.log_z.std(), b.log_z.std(), a.log_z_error, b.log_z_error])
+    return Estimate(float(a.log_z.mean() - b.log_z.mean()), float(error))
+
+
+def _against(
+    reference: Array,
+    sample: Labelled,
+    a: Side,
+    b: Side,
+    ratios: dict[str, Array],
+    settings: DualSettings,
+    classifier: ClassifierReference | None,
+) -> Against:
+    pairs = pair_lines(reference, a.rows, b.rows, sample.labels) if a.bayesian or b.bayesian else None
+    spread = 0.0 if pairs is None else float(pairs.slope.std())
+    comparisons: dict[str, RatioComparison] = {}
+    judged, whole = None, None
+    for choice, ratio in ratios.items():
+        whole = compare_ratios(
+            reference, ratio, sample.labels, settings.rule, settings.n_bootstrap,
+            generator=stream(settings.seed, "dual/bootstrap"), limit=settings.limit, slope_spread=spread,
+        )  # fmt: skip
+        comparisons[choice] = whole
+        if classifier is not None:
+            rejudge = partial(_rejudge, whole, classifier, ratio, sample.labels, settings.rule, spread)
+            judged = supported(ratio, sample.labels, settings.rule)
+            comparisons[choice], whole = rejudge(judged), rejudge(None)
+    assert whole is not None
+    constants = {} if pairs is None else {"c0": pairs.constant}
+    if pairs is not None and a.log_z is not None and b.log_z is not None:
+        # log r of a pair is shifted by its own C, so the line's constant moves by -m C.
+        constants["log_z"] = pairs.constant - pairs.slope * (a.log_z[:, None] - b.log_z[None])
+    return Against(reference, comparisons, pairs, constants, judged, whole.verdict)
+
+
+def supported(ratio: Array, labels: NDArray[np.bool_], rule: DualRule) -> tuple[float, float] | None:
+    """The range of log r beyond which either class still has 1/tolerance^2 events; None where there is none."""
+    least = math.ceil(1 / rule.residual_tolerance**2) if rule.residual_tolerance else labels.size
+    a, b = np.sort(ratio[~labels]), np.sort(ratio[labels])
+    if min(a.size, b.size) < least or not b[least - 1] < a[-least]:
+        return None
+    return float(b[least - 1]), float(a[-least])
+
+
+def _rejudge(
+    whole: RatioComparison,
+    classifier: ClassifierReference,
+    ratio: Array,
+    labels: NDArray[np.bool_],
+    rule: DualRule,
+    spread: float,
+    judged: tuple[float, float] | None,
+) -> RatioComparison:
+    """The comparison with the classifiers' own errors, and linearity judged in a range of log r."""
+    inside = np.ones(ratio.size, dtype=bool) if judged is None else (ratio >= judged[0]) & (ratio <= judged[1])
+
+    def residuals_of(reference: Array) -> BinnedResiduals:
+        return binned_residuals(reference[inside], ratio[inside], labels[inside], whole.line, rule.bins)
+
+    residuals = residuals_of(classifier.log_ratio)
+    if len(classifier.members) > 1:  # one classifier says nothing about its own error
+        scatter = np.std([residuals_of(member).residual for member in classifier.members], axis=0, ddof=1)
+        residuals = residuals._replace(error=np.hypot(residuals.error, scatter))
+        spread = math.hypot(spread, member_slopes(classifier, ratio, labels).std(ddof=1))
+    return whole._replace(residuals=residuals, verdict=verdict(whole.line, residuals, rule, spread))
+
+
+def member_slopes(classifier: ClassifierReference, ratio: Array, labels: NDArray[np.bool_]) -> Array:
+    """The slope m against each of the classifiers, with shape (K,)."""
+    nothing = np.zeros((1, ratio.size))
+    return np.array([pair_lines(row, nothing, ratio[None], labels).slope[0, 0] for row in classifier.members])
+
+
+def _distribution(
+    choice: str,
+    reference: Array,
+    sample: Labelled,
+    a: Side,
+    b: Side,
+    ratios: dict[str, Array],
+    settings: DualSettings,
+) -> Distribution:
+    """Reference and model at the same events, so that the fluctuations of the sample are common to both."""
+    bayesian = a.bayesian or b.bayesian
+    edges = _edges(reference, ratios)
+    members = [np.flatnonzero(sample.labels == label) for label in (False, True)]
+    if bayesian:
+        members = [index[:: -(-index.size // settings.band_events)] for index in members]
+    expected = np.stack([ratio_histogram(reference[index], edges) for index in members])
+    if not bayesian:
+        learned = np.stack([ratio_histogram(ratios[choice][index], edges) for index in members])
+        return Distribution(edges, expected, learned, None)
+    bands = [pair_histogram(_log_p(a, choice, i), _log_p(b, choice, i), edges) for i in members]
+    return Distribution(edges, expected, np.stack([f.mean for f in bands]), np.stack([f.band for f in bands]))
+
+
+def _log_p(side: Side, choice: str, index: NDArray[np.int64]) -> Array:
+    """log p of each draw at some events, up to log Z for C = 0, with shape (n, N)."""
+    rows = side.rows[:, index].astype(np.float64)
+    return rows if choice == "c0" or side.log_z is None else rows - side.log_z[:, None]
+
+
+def _edges(reference: Array, ratios: dict[str, Array]) -> Array:
+    """Even bins over nearly all events, the same for both choices of C."""
+    ends = np.array([np.quantile(values, (0.0005, 0.9995)) for values in (reference, *ratios.values())])
+    low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
+    bins = int(np.clip(math.sqrt(reference.size) / 3, 20, MOST_BINS))
+    return np.linspace(low, max(high, low + 1e-6), bins + 1)
+
+
+def _metrics(result: DualResult, a: Side, b: Side) -> dict[str, Estimate]:
+    """Flat names: quantity, reference, choice of C, as in slope_true_log_z."""
+    metrics: dict[str, Estimate] = {}
+    for name, found in result.against.items():
+        for choice, comparison in found.comparisons.items():
+            values = {
+                "pearson": comparison.pearson,
+                "slope": comparison.line.slope,
+                "constant": comparison.line.constant,
+                "outside": comparison.outside,
+                "outside_a": comparison.outside_a,
+                "outside_b": comparison.outside_b,
+            }
+            metrics |= {f"{quantity}_{name}_{choice}": value for quantity, value in values.items()}
+        if found.pairs is not None:
+            metrics[f"slope_pairs_{name}"] = _over(found.pairs.slope)
+            metrics[f"pearson_pairs_{name}"] = _over(found.pairs.pearson)
+            for choice, constants in found.pair_constants.items():
+                metrics[f"constant_pairs_{name}_{choice}"] = _over(constants)
+    if result.constant is not None:
+        metrics["constant_log_z"] = result.constant
+    for side, model in (("a", a), ("b", b)):
+        if model.log_z is not None:
+            error = float(np.hypot(model.log_z.std(), model.log_z_error))
+            metrics[f"log_z_{side}"] = Estimate(float(model.log_z.mean()), error)
+    return metrics | _classifier_metrics(result)
+
+
+def _over(values: Array) -> Estimate:
+    """Mean over pairs of draws or over classifiers; the error is their spread."""
+    return Estimate(float(values.mean()), float(values.std()))
+
+
+def _classifier_metrics(result: DualResult) -> dict[str, Estimate]:
+    found = result.classifier
+    if found is None:
+        return {}
+    metrics = {
+        "classifier_ece": found.before.error.measured,
+        "classifier_ece_perfect": found.before.error.perfect,
+        "classifier_cross_entropy": found.before.cross_entropy,
+        "classifier_ece_corrected": found.after.error.measured,
+        "classifier_cross_entropy_corrected": found.after.cross_entropy,
+    }
+    if len(found.members) > 1:
+        slopes = member_slopes(found, result.ratios["c0"], result.sample.labels)
+        metrics["slope_members_classifier"] = _over(slopes)
+    if "true" in result.against:
+        true, limit = result.against["true"].log_ratio, result.settings.limit
+        metrics["classifier_pearson_true"] = balanced_pearson(true, found.log_ratio, result.sample.labels)
+        metrics["classifier_outside_true"] = share_outside(true, found.log_ratio, limit)
+    return metrics

@@ -1,0 +1,1 @@
+"""Judge a trained run: one study for each kind of data."""

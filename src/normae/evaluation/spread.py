@@ -1,0 +1,145 @@
+"""How far the numbers of trainings scatter that differ in their seeds only."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from normae.config import read
+from normae.errors import InputError
+from normae.files import write_json
+from normae.runs.folder import RunFolder, is_number, is_pair, read_json
+from normae.runs.load import run_of
+from normae.runs.seeds import seed_folders, shared_settings
+from normae.statistics import Estimate
+
+Numbers = dict[str, Estimate]
+ROUNDING = 1e-12
+"""Share of a number by which the same one differs from sum to sum."""
+
+
+class Scatter(NamedTuple):
+    """One number over trainings.
+
+    Args:
+        mean: over trainings; its error comes from their scatter.
+        deviation: standard deviation over trainings, of one training.
+        stated: the error that a training states, as root mean square over them; NaN where one states none, or infinity.
+        within: share of the other trainings that lie within the error of one, over all of them; NaN likewise.
+        values: of each training.
+    """
+
+    mean: Estimate
+    deviation: float
+    stated: float
+    within: float
+    values: tuple[float, ...]
+
+
+def spread_of_runs(folders: Sequence[str | Path], output: str | Path | None = None) -> dict[str, Scatter]:
+    """Finite numbers that all of the trainings have, in the order of the first.
+
+    Args:
+        folders: evaluated runs that differ in their seeds, or one folder of them; or folders of dual tests.
+        output: a JSON file to write.
+    """
+    found = _numbers(folders)
+    shared = [name for name in found[0] if all(name in numbers for numbers in found)]
+    if not shared:
+        raise InputError(f"{folders[0]}: expected numbers that all of the trainings have, got none")
+    result = {name: scatter([numbers[name] for numbers in found]) for name in shared}
+    if output is not None:
+        write_json(Path(output), {name: _described(one) for name, one in result.items()})
+    return result
+
+
+def scatter(estimates: Sequence[Estimate]) -> Scatter:
+    """Mean and scatter of independent estimates of one number."""
+    if len(estimates) < 2:
+        raise InputError(f"expected at least two trainings, got {len(estimates)}")
+    values, errors = np.array(estimates, dtype=np.float64).T
+    deviation = float(values.std(ddof=1))
+    if deviation < ROUNDING * abs(values).max():
+        deviation = 0.0
+    known = bool(((errors > 0) & np.isfinite(errors)).all())
+    away = np.abs(values[:, None] - values) <= errors[:, None]
+    others = ~np.eye(len(values), dtype=bool)
+    return Scatter(
+        Estimate(float(values.mean()), deviation / len(values) ** 0.5),
+        deviation,
+        float(np.sqrt((errors**2).mean())) if known else np.nan,
+        float(away[others].mean()) if known else np.nan,
+        tuple(values.tolist()),
+    )
+
+
+def _numbers(folders: Sequence[str | Path]) -> list[Numbers]:
+    tests = [Path(folder) / "dual.json" for folder in folders]
+    if any(test.is_file() for test in tests):
+        contents = [_read_test(test) for test in tests]
+        _check_tests(tests, contents)
+        return [_finite(content, test) for test, content in zip(tests, contents, strict=True)]
+    runs = seed_folders(folders)
+    shared_settings(runs)
+    seeds = [read(run.config).seed for run in runs]
+    if len(set(seeds)) < len(seeds):
+        raise InputError(f"expected runs of different seeds, got {', '.join(map(str, seeds))}")
+    return [_finite(run.read_metrics(), run.metrics) for run in runs]
+
+
+def _read_test(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise InputError(f"{path.parent}: expected the folder of a dual test, as the others; it has no dual.json")
+    content = read_json(path)
+    if not isinstance(content, dict) or not isinstance(content.get("tested"), dict):
+        raise InputError(f"{path}: expected what `normae dual` writes; run it again")
+    return content
+
+
+def _check_tests(paths: Sequence[Path], contents: Sequence[dict[str, Any]]) -> None:
+    """The same events and reference, and pairs of models that differ in their seeds where they can still be read."""
+    tested = [content["tested"] for content in contents]
+    for path, one in zip(paths, tested, strict=True):
+        for name in ("data", "reference"):
+            if one.get(name) != tested[0].get(name):
+                raise InputError(f"{path.parent}: expected the {name} of {paths[0].parent}, got {one.get(name)}")
+    seeds: list[list[int]] = []
+    for side in ("run_a", "run_b"):
+        runs = [run for one in tested if (run := _tested_run(str(one.get(side)))) is not None]
+        if len(runs) == len(tested):
+            shared_settings(runs)
+            seeds.append([read(run.config).seed for run in runs])
+    pairs = [str(pair) for pair in zip(*seeds, strict=True)] if len(seeds) == 2 else [str(p.resolve()) for p in paths]
+    for k, pair in enumerate(pairs):
+        if pair in pairs[:k]:
+            raise InputError(f"{paths[k].parent}: the models of {paths[pairs.index(pair)].parent}; expected others")
+
+
+def _tested_run(name: str) -> RunFolder | None:
+    """Where a model of a dual test lies, if it can still be read from here."""
+    try:
+        return run_of(name)
+    except InputError:
+        return None
+
+
+def _finite(content: dict[str, Any], path: Path) -> Numbers:
+    """The numbers among other things, with NaN for an error that is not known."""
+    found = {}
+    for name, one in content.items():
+        if is_pair(one):
+            value, error = (np.nan if one[key] is None else one[key] for key in ("value", "error"))
+            if not (is_number(value) and is_number(error)):
+                raise InputError(
+                    f"{path}: expected a number and its error as {name}, got {one['value']}, {one['error']}"
+                )
+            if np.isfinite(value):
+                found[name] = Estimate(value, error)
+    return found
+
+
+def _described(one: Scatter) -> dict[str, Any]:
+    """With null for what is not known."""
+    plain = one._asdict() | {"mean": one.mean._asdict(), "values": list(one.values)}
+    return {name: None if value != value else value for name, value in plain.items()}

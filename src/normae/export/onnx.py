@@ -1,0 +1,136 @@
+"""`normae export --onnx`: a run as an ONNX file that was compared with the run before it got its name."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normae.config import read
+from normae.errors import InputError, LogZUnknown, require
+from normae.files import atomic_path
+from normae.inference import BayesianModel, Model
+from normae.inference.bayesian import DRAWS
+from normae.runs.folder import RunFolder, read_tensors
+from normae.runs.load import load, run_of
+from normae.sources import load_events
+
+if TYPE_CHECKING:
+    from normae.estimator import NormalizedAutoencoder
+    from normae.export.check import Difference
+
+EVENTS = 1000
+"""Of the check."""
+TOLERANCE = 1e-3
+"""On the score, absolute up to 1 and relative beyond."""
+
+
+def export_onnx(
+    run: str | Path, out: str | Path, draws: int = DRAWS, tolerance: float = TOLERANCE
+) -> dict[str, "Difference"]:
+    """Write the model of a run folder or of the zoo to `out`, an .onnx file.
+
+    Args:
+        draws: weight draws of a Bayesian model, the mean over which is exported.
+        tolerance: on the score of 1,000 events, against the model; beyond it nothing is written.
+
+    Returns:
+        The largest difference of each output.
+    """
+    out = Path(out)
+    if out.suffix != ".onnx":
+        raise InputError(f"--output: expected a name that ends in .onnx, got {out}")
+    if out.exists():
+        raise InputError(f"{out}: exists already; choose another name, or remove it first")
+    require("export", "onnx", "onnxruntime")
+    from normae.export.model import onnx_model
+
+    folder = run_of(run)
+    if read(folder.config).modes:
+        raise InputError(f"{run}: a mixture of several trainings has no ONNX form; export the runs that it was made of")
+    model = load(run)
+    content = onnx_model(model, None, draws, about(folder))
+    events = some_events(folder, model, EVENTS)
+    return _write(content, out, events, _expected(model, events, draws), tolerance, model.temperature)
+
+
+def export_estimator(
+    estimator: "NormalizedAutoencoder", out: str | Path, rows: NDArray[Any], tolerance: float = TOLERANCE
+) -> dict[str, "Difference"]:
+    """Write a fitted `NormalizedAutoencoder` to an .onnx file, which takes rows of the table as they are.
+
+    Args:
+        rows: of the table, with shape (N, d), for the check.
+    """
+    require("export", "onnx", "onnxruntime")
+    from normae.export.model import onnx_model
+
+    names = [str(name) for name in getattr(estimator, "feature_names_in_", [])]
+    content = onnx_model(estimator.model_, estimator.preparation_, about={"columns": names or None, **_versions()})
+    kind = "log_prob" if estimator.score_kind_ == "log_prob" else "log_prob_unnormalized"
+    expected = {kind: estimator.score_samples(rows)}
+    return _write(content, Path(out), np.asarray(rows), expected, tolerance, estimator.temperature_)
+
+
+def _write(
+    content: Any, out: Path, events: NDArray[Any], expected: dict[str, NDArray[Any]], tolerance: float, unit: float
+) -> dict[str, "Difference"]:
+    from normae.export.check import compare, refuse_beyond, run_onnx
+
+    if not tolerance > 0:
+        raise InputError(f"--tolerance: expected a positive number, got {tolerance}")
+    with atomic_path(out) as temporary:
+        temporary.write_bytes(content.SerializeToString())
+        differences = compare(run_onnx(temporary, events), expected, tolerance, unit)
+        refuse_beyond(differences, tolerance, out)
+    return differences
+
+
+def _expected(model: Model, events: NDArray[np.float32], draws: int) -> dict[str, NDArray[Any]]:
+    """The model's own outputs."""
+    if not isinstance(model, BayesianModel):
+        found = {"energy": model.energy(events), "score": model.score(events)}
+        try:
+            return found | {"log_prob": model.log_prob(events)}
+        except LogZUnknown:
+            return found
+    scores = model.score_draws(events, draws)
+    found = {"energy": model.energy_draws(events, draws).mean(0), "score": scores.mean(0)}
+    found["score_std"] = scores.std(0, ddof=1)
+    try:
+        return found | {"log_prob": model.log_prob_draws(events, draws).mean(0)}
+    except LogZUnknown:
+        return found
+
+
+def some_events(folder: RunFolder, model: Model, count: int) -> NDArray[np.float32]:
+    """Events of the run's test sample, with shape (count, *event).
+
+    Where there are too few, mixtures of pairs of them are added; where there are none, events of the model are taken.
+    """
+    config = read(folder.config)
+    found = np.zeros((0, *model.event), dtype=np.float32)
+    if config.data.test > 0 or config.data.jets is not None:
+        with suppress(InputError):  # the data are not on this machine
+            found = load_events(config.data, config.seed).test[:count].numpy()
+    if len(found) == 0:
+        return model.sample(count).astype(np.float32)
+    random = np.random.default_rng(0)
+    missing = count - len(found)
+    first, second = random.integers(len(found), size=(2, missing))
+    share = random.random((missing, *[1] * len(model.event)), dtype=np.float32)
+    return np.concatenate([found, share * found[first] + (1 - share) * found[second]])
+
+
+def about(folder: RunFolder) -> dict[str, Any]:
+    """What a file says of the run: columns and commit of the training."""
+    _, header = read_tensors(folder.model)
+    commit = folder.read_provenance()["commit"] if folder.provenance.is_file() else None
+    return {"columns": header.get("columns"), "commit": commit, **_versions()}
+
+
+def _versions() -> dict[str, str]:
+    from normae import __version__
+
+    return {"normae": __version__}

@@ -1,0 +1,206 @@
+"""`normae export --trigger`: a small fixed-point network with the score of a run, and what it loses.
+
+Everything is measured on events that the student was not trained on: the run's test sample as background; as
+anomalies noise around it, and a signal where one is given. The fixed-point numbers are those of hls4ml's C++ emulation
+where there is a compiler, and of our own arithmetic otherwise; with a compiler the two must agree in every bit.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from normae.config import read
+from normae.errors import InputError, require
+from normae.export.onnx import about
+from normae.figures import figure_style, new_figure
+from normae.figures.trigger import score_agreement, trigger_rates
+from normae.files import new_folder, write_json
+from normae.inference import Model
+from normae.report import save_figure
+from normae.runs.folder import RunFolder, write_tensors
+from normae.runs.load import run_of
+from normae.scoring.parts import open_file, read_events
+from normae.scoring.scorer import open_scorer
+from normae.sources import load_events
+from normae.statistics.auc import auc, auc_difference
+from normae.statistics.density import pearson
+from normae.statistics.estimate import Estimate
+
+if TYPE_CHECKING:
+    from normae.export.distill import Student
+
+Floats = NDArray[np.float64]
+RATES = (0.01, 0.001)
+"""Shares of background that a trigger keeps."""
+MOST_SIGNAL = 20_000
+
+
+@dataclass(frozen=True)
+class TriggerSettings:
+    """Sizes of the student, of its training and of the comparison.
+
+    Args:
+        hidden: widths of the student's hidden layers.
+        bits: of its weights, inputs and results.
+        epochs: of the training in real numbers; a third as many follow with rounding.
+        events: background events to train on, and as many of noise.
+        test: background events to compare on, and as many of noise.
+        seed: gives all randomness.
+    """
+
+    hidden: tuple[int, ...] = (32, 16)
+    bits: int = 16
+    epochs: int = 30
+    events: int = 50_000
+    test: int = 20_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.hidden or not all(1 <= width <= 1024 for width in self.hidden):
+            raise InputError(f"--hidden: expected widths from 1 to 1024, got {list(self.hidden)}")
+        if not 4 <= self.bits <= 24:
+            raise InputError(f"--bits: expected 4 to 24, got {self.bits}")
+        if self.epochs < 1 or self.events < 100 or self.test < 100:
+            raise InputError("expected at least 1 epoch and 100 events")
+
+
+def export_trigger(
+    run: str | Path, out: str | Path, settings: TriggerSettings, signal: Sequence[str | Path] = ()
+) -> dict[str, Any]:
+    """Distill the score of a run into a new folder `out`: hls4ml/, student.safetensors, trigger.json, figures/.
+
+    Args:
+        signal: files of anomalies to compare on, beside noise.
+
+    Returns:
+        The content of trigger.json.
+    """
+    require("trigger", "hls4ml")
+    from normae.export.distill import DistillConfig, distill, noise_around, target
+    from normae.export.hls import write_project
+
+    out = Path(out)
+    if out.exists():
+        raise InputError(f"{out}: exists already; choose another folder, or remove it first")
+    scorer = open_scorer(run, device="cpu")
+    model = scorer.model
+    if len(model.event) != 1:
+        raise InputError(f"{run}: a trigger network takes events that are vectors, got events of shape {model.event}")
+    folder = run_of(run)
+    train, test = _samples(folder, model, settings)
+    config = DistillConfig(settings.hidden, settings.bits, settings.epochs, -(-settings.epochs // 3))
+    student = distill(model.score, train, config, settings.seed)
+    samples = {"background": test, "noise": noise_around(test, np.random.default_rng(settings.seed + 1))}
+    if signal:
+        files = [open_file(scorer, path) for path in signal]
+        pieces = [x.copy() for file in files for x in read_events(scorer, file, 0, min(file.rows, MOST_SIGNAL), 8192)]
+        samples["signal"] = np.concatenate(pieces)[:MOST_SIGNAL]
+    with new_folder(out) as temporary:
+        everything = np.concatenate(list(samples.values()))
+        emulated = write_project(student.fixed, temporary / "hls4ml", student.inputs(everything))
+        own = student.rounded(everything)
+        _refuse_other_bits(emulated, own)
+        cuts = np.cumsum([len(x) for x in samples.values()])[:-1]
+        fixed = dict(zip(samples, np.split(own, cuts), strict=True))
+        original = {name: target(model.score(x)) for name, x in samples.items()}
+        real = {name: student.real(x) for name, x in samples.items()}
+        report = _report(original, real, fixed, student, settings)
+        report["emulation"] = {
+            "by": "own arithmetic, no compiler" if emulated is None else "hls4ml's C++ and own arithmetic",
+            "events": len(own),
+            "outputs_that_differ": None if emulated is None else int((emulated != own).sum()),
+        }
+        _write(temporary, report, student, about(folder), original, fixed)
+    return report
+
+
+def _refuse_other_bits(emulated: Floats | None, own: Floats) -> None:
+    if emulated is not None and not np.array_equal(emulated, own):
+        count = int((emulated != own).sum())
+        raise InputError(
+            f"hls4ml's emulation differs from our arithmetic in {count} of {len(own)} outputs; not written"
+        )
+
+
+def _samples(folder: RunFolder, model: Model, settings: TriggerSettings) -> tuple[Any, Any]:
+    """Background to train on and to compare on; events of the model where the run's data are not here."""
+    config = read(folder.config)
+    with suppress(InputError):
+        events = load_events(config.data, config.seed)
+        assert isinstance(events.train, Tensor)
+        train, test = events.train[: settings.events].numpy(), events.test[: settings.test].numpy()
+        if config.data.test >= 100:
+            return train, test
+    both = model.sample(settings.events + settings.test, settings.seed)
+    return both[: settings.events], both[settings.events :]
+
+
+def _report(
+    original: dict[str, Floats], real: dict[str, Floats], fixed: dict[str, Floats], student: "Student", settings: Any
+) -> dict[str, Any]:
+    off = np.concatenate([fixed[name] - real[name] for name in fixed])
+    report: dict[str, Any] = {
+        "settings": asdict(settings),
+        "events": {name: len(values) for name, values in fixed.items()},
+        "pearson": {name: _estimate(pearson(original[name], fixed[name])) for name in fixed},
+        "fixed_against_real": {
+            "largest": float(np.abs(off).max()),
+            "rms": float(np.sqrt(np.square(off).mean())),
+            "last_bit": student.fixed.layers[-1].result.step,
+        },
+    }
+    for name in list(fixed)[1:]:
+        own = {"original": original, "real": real, "fixed": fixed}
+        areas = {kind: _estimate(auc(t[name], t["background"])) for kind, t in own.items()}
+        loss = auc_difference(original[name], original["background"], fixed[name], fixed["background"])
+        report[f"auc_{name}"] = areas | {"loss": _estimate(loss)}
+        report[f"efficiency_{name}"] = {
+            f"{rate:g}": {kind: _efficiency(t[name], t["background"], rate) for kind, t in own.items()}
+            for rate in RATES
+            if rate * len(fixed["background"]) >= 10
+        }
+    return report
+
+
+def _estimate(found: Estimate) -> dict[str, float]:
+    return {"value": found.value, "error": found.error}
+
+
+def _efficiency(anomalies: Floats, background: Floats, rate: float) -> dict[str, float]:
+    """Share of anomalies above the cut that keeps `rate` of the background; the error is binomial."""
+    share = float((anomalies > np.quantile(background, 1 - rate)).mean())
+    return {"value": share, "error": float(np.sqrt(share * (1 - share) / len(anomalies)))}
+
+
+def _write(
+    folder: Path,
+    report: dict[str, Any],
+    student: "Student",
+    facts: dict[str, Any],
+    original: dict[str, Floats],
+    fixed: dict[str, Floats],
+) -> None:
+    layers = student.fixed.layers
+    header = {
+        "centre": student.centre.tolist(),
+        "scale": student.scale.tolist(),
+        "input": student.fixed.input.text,
+        "weights": [layer.weight_type.text for layer in layers],
+        "biases": [layer.bias_type.text for layer in layers],
+        "results": [layer.result.text for layer in layers],
+        "output": "log(1 + E/T)",
+        **facts,
+    }
+    write_tensors(folder / "student.safetensors", dict(student.network.named_parameters()), header)
+    write_json(folder / "trigger.json", report | {"network": header})
+    with figure_style():
+        figure, axes = new_figure(1, 2)
+        columns = score_agreement(axes[0, 0], original, fixed)
+        trigger_rates(axes[0, 1], original, fixed)
+        save_figure(figure, folder / "figures", "trigger", columns)

@@ -1,0 +1,297 @@
+"""A whole Langevin chain of MLP autoencoders in one Triton kernel.
+
+A step of `langevin.step` is some 45 small kernels, whose launches take longer than their arithmetic. Here one program
+keeps a block of samples of one model for all steps: proposal, encoder and decoder, pullback, Metropolis test and random
+numbers happen where the samples are, and only the end points leave the chip. The mathematics is that of `langevin`,
+`energy` and `networks.mlp`, and the tests hold it against them.
+
+Inside a program everything stands as (feature, sample), so that a layer is h = W x + b with the weight as left factor
+and, for the pullback, v -> W^T v with the same weight transposed: a tall weight times a narrow block of samples is the
+shape in which few samples fill a Hopper tensor core. Events and latent points are padded to a power of two; padded rows
+have zero weights and stay zero. `pack_kernel` writes the weights of a call in that form; it is the one other launch.
+
+A `LocalEnergy` adds sum_j c_j h_j^2 with h the input of the decoder's last layer, whose derivative joins the pullback
+there.
+
+Numbers. Energies, gradients and the log acceptance ratio are in float32, where `run_chain` takes the ratio in float64.
+`precision` is the arithmetic of the H x H products: "ieee" is float32; "tf32" and "fp16" round both factors to 10 bits
+of mantissa. "fp16" halves the memory, so that the paper's weights stay in shared memory; activations must then stay
+below 65504, and the vectors pulled back are scaled to be of order one. The first and last layers, which see the events
+themselves, are summed in float32 always. The Metropolis test takes the rounded energy with any deterministic gradient,
+so the chain is exact for exp(-E/T) of the rounded E, up to the float32 ratio.
+
+Random numbers are Philox streams, counted by sample, step and feature, with a key that each call draws on the device
+from the model's generator. So a replayed CUDA graph gets new numbers, and nothing waits for the host.
+"""
+
+from __future__ import annotations  # triton's types in signatures, where triton may be absent
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from normae.errors import InputError
+from normae.networks.autoencoder import Autoencoder
+from normae.networks.mlp import MLP
+from normae.networks.mlp_kernels import chain_kernel, pack_kernel, triton
+from normae.networks.reconstruction import LatentEnergy, LocalEnergy, ReconstructionEnergy
+from normae.random import Generators
+from normae.sampling.chain import Chain, run_chain
+from normae.sampling.config import ChainConfig, SamplingConfig
+from normae.sampling.langevin import Scalar
+
+Precision = Literal["tf32", "tf32x3", "ieee", "fp16"]
+
+MOST_DIMENSIONS = 16
+"""Of events and latent points, whose layers are sums over them rather than matrix products."""
+RESIDENT_BYTES = 128 * 1024
+"""Most memory of H x H matrices that a program keeps in shared memory; a Hopper multiprocessor has 227 KiB."""
+
+
+class Shape(NamedTuple):
+    """What the kernels must know of an autoencoder: d, d_z, numbers of hidden layers, their width, activations."""
+
+    features: int
+    latent: int
+    encoder: int
+    decoder: int
+    width: int
+    encoder_activation: str
+    decoder_activation: str
+
+    @property
+    def io(self) -> int:
+        """Rows to which events and latent points are padded."""
+        return max(2, 1 << (max(self.features, self.latent) - 1).bit_length())
+
+
+class Tuning(NamedTuple):
+    """How the chain is computed; see `fused_runner`."""
+
+    precision: Precision
+    block: int
+    num_warps: int
+    resident: bool | None
+
+
+class Packed(NamedTuple):
+    """Weights as the chain reads them.
+
+    Args:
+        hidden: H x H matrices of encoder and decoder, rounded, with shape (S, copies, matrices, H, H); the second
+            copy, where there is one, is transposed.
+        thin: transposed first weight and last weight of encoder and decoder, with shape (S, 4, IO, H).
+        bias: of all layers, padded with zeros, with shape (S, layers, H).
+    """
+
+    hidden: Tensor
+    thin: Tensor
+    bias: Tensor
+
+
+def why_not(architecture: Autoencoder, sampling: SamplingConfig) -> str | None:
+    """Why the fused chain cannot serve, or None where it can."""
+    reason = _why_not_network(architecture)
+    if reason is None and (sampling.latent.sphere is not None or sampling.feature.sphere is not None):
+        reason = "the chain moves on a sphere"
+    return reason
+
+
+def _why_not_network(architecture: Autoencoder) -> str | None:
+    encoder, decoder = architecture.encoder, architecture.decoder
+    if triton is None:
+        return "triton is not installed"
+    if not isinstance(encoder, MLP) or not isinstance(decoder, MLP):
+        return "encoder and decoder are not both MLPs"
+    if architecture.sphere:
+        return "the latent space is a sphere"
+    for network in (encoder, decoder):
+        if network.activation not in ("relu", "silu", "gelu"):
+            return f"the activation is {network.activation}, not relu, silu or gelu"
+        if len(network.sizes) < 3:
+            return "a network has no hidden layer"
+    widths = sorted({*encoder.sizes[1:-1], *decoder.sizes[1:-1]})
+    if len(widths) > 1:
+        return f"the hidden widths {widths} differ"
+    if widths[0] not in (16, 32, 64, 128, 256):
+        return f"the hidden width {widths[0]} is not a power of two between 16 and 256"
+    if encoder.sizes[0] != decoder.sizes[-1] or encoder.sizes[-1] != decoder.sizes[0]:
+        return "encoder and decoder do not mirror each other's dimensions"
+    if max(encoder.sizes[0], encoder.sizes[-1]) > MOST_DIMENSIONS:
+        return f"events or latent points have more than {MOST_DIMENSIONS} dimensions"
+    return None
+
+
+def _shape(architecture: Autoencoder) -> Shape:
+    reason = _why_not_network(architecture)
+    if reason is not None:
+        raise InputError(f"the fused chain cannot serve: {reason}")
+    e, d = architecture.encoder, architecture.decoder
+    assert isinstance(e, MLP)
+    assert isinstance(d, MLP)
+    hidden = (len(e.sizes) - 2, len(d.sizes) - 2)
+    return Shape(e.sizes[0], e.sizes[-1], *hidden, e.sizes[1], e.activation, d.activation)
+
+
+def _flat(energy: ReconstructionEnergy, shape: Shape) -> Tensor:
+    """The weights with shape (S, P) in the order of the layers: the storage itself, or a copy where they are apart."""
+    sides = ((energy.encoder_parameters, shape.encoder), (energy.decoder_parameters, shape.decoder))
+    pieces = [
+        parameters[f"layers.{k}.{kind}"].detach()
+        for parameters, hidden in sides
+        for k in range(hidden + 1)
+        for kind in ("weight", "bias")
+    ]
+    base, members, total, together = pieces[0], energy.members, 0, True
+    for piece in pieces:
+        together &= piece.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
+        together &= piece.storage_offset() == base.storage_offset() + total and piece[0].is_contiguous()
+        together &= members == 1 or piece.stride(0) == base.stride(0)
+        total += piece[0].numel()
+    if together and base.dtype == torch.float32:
+        return base.as_strided((members, total), (total if members == 1 else base.stride(0), 1))
+    return torch.cat([piece.reshape(members, -1) for piece in pieces], 1).float()
+
+
+def _pack(energy: ReconstructionEnergy, shape: Shape, precision: Precision, copies: int) -> Packed:
+    """The weights in the form that the chain reads, by one launch."""
+    flat = _flat(energy, shape)
+    members, h, layers = energy.members, shape.width, shape.encoder + shape.decoder + 2
+    dtype = torch.float16 if precision == "fp16" else torch.float32
+    packed = Packed(
+        flat.new_empty((members, copies, layers - 4, h, h), dtype=dtype),
+        flat.new_empty((members, 4, shape.io, h)),
+        flat.new_empty((members, layers, h)),
+    )
+    pack_kernel[(members, layers, h // 16)](
+        flat, *packed, flat.stride(0), D=shape.features, Z=shape.latent, NE=shape.encoder, ND=shape.decoder, H=h,
+        IO=shape.io, PRECISION=precision, COPIES=copies, ROWS=16,
+    )  # fmt: skip
+    return packed
+
+
+def fused_runner(
+    energy: ReconstructionEnergy | LatentEnergy,
+    start: Tensor,
+    config: ChainConfig,
+    temperature: Scalar,
+    generators: Generators,
+    step_size: Scalar | None = None,
+    trace: int | None = None,
+    members: int = 1,
+    *,
+    precision: Precision = "tf32",
+    block: int = 16,
+    num_warps: int = 8,
+    resident: bool | None = None,
+) -> Chain:
+    """`run_chain` in one kernel, for the energy of MLP autoencoders over feature or latent space.
+
+    Args:
+        energy, start, config, temperature, generators, step_size, members: as in `run_chain`.
+        trace: where positions are to be recorded, `run_chain` itself runs.
+        precision: arithmetic of the H x H products, see the module's docstring.
+        block: samples per program, a power of two of at least 16.
+        num_warps: warps per program.
+        resident: keep the weights in shared memory; by default where they fit.
+    """
+    if trace is not None:
+        return run_chain(energy, start, config, temperature, generators, step_size, trace, members)
+    if config.sphere is not None:
+        raise InputError("the fused chain cannot serve: the chain moves on a sphere")
+    seeds, tuning = _seeds(generators, start.device), Tuning(precision, block, num_warps, resident)
+    size = config.step_size if step_size is None else step_size
+    position, value, _, accepted = _launch(energy, start, config, temperature, size, seeds, members, tuning)
+    share = accepted.sum(2, dtype=torch.float64).mul_(members / len(start))
+    return Chain(position, value, share, None)
+
+
+def fused_value_and_grad(
+    energy: ReconstructionEnergy | LatentEnergy,
+    x: Tensor,
+    *,
+    precision: Precision = "tf32",
+    block: int = 16,
+    num_warps: int = 8,
+    resident: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Energies (N,) and gradients (N, d) at x, with shape (N, d), as the chain sees them."""
+    members = _reconstruction(energy).members
+    seeds, tuning = torch.zeros(1, dtype=torch.int64, device=x.device), Tuning(precision, block, num_warps, resident)
+    _, value, grad, _ = _launch(energy, x, ChainConfig(steps=0), 1.0, 1.0, seeds, members, tuning)
+    return value, grad
+
+
+def _fits(shape: Shape, precision: Precision) -> bool:
+    """Whether the hidden matrices stay in shared memory; those in float32 stand there both ways round."""
+    matrices = shape.encoder + shape.decoder - 2
+    return matrices * shape.width**2 * (2 if precision == "fp16" else 8) <= RESIDENT_BYTES
+
+
+def _reconstruction(energy: ReconstructionEnergy | LatentEnergy) -> ReconstructionEnergy:
+    return energy.energy if isinstance(energy, LatentEnergy) else energy
+
+
+def _seeds(generators: Generators, device: torch.device) -> Tensor:
+    """A key for each generator, int64 with shape (generators,), drawn and kept on the device."""
+    each: Sequence[torch.Generator] = [generators] if isinstance(generators, torch.Generator) else generators
+    keys = [torch.randint(2**62, (1,), generator=g, device=g.device) for g in each]
+    return (keys[0] if len(keys) == 1 else torch.cat(keys)).to(device)
+
+
+def _spread(value: Scalar, like: Tensor) -> tuple[Tensor, int]:
+    """A number, or numbers with shape (N,), with the stride from sample to sample."""
+    if not isinstance(value, Tensor):
+        return like.new_full((1,), value, dtype=torch.float32), 0
+    if value.numel() not in (1, len(like)):
+        raise InputError(f"expected one number or {len(like)}, one for each sample, got shape {tuple(value.shape)}")
+    return value.contiguous(), int(value.numel() > 1)
+
+
+def _launch(
+    energy: ReconstructionEnergy | LatentEnergy,
+    start: Tensor,
+    config: ChainConfig,
+    temperature: Scalar,
+    size: Scalar,
+    seeds: Tensor,
+    members: int,
+    tuning: Tuning,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """End points, their energies and gradients, and accepted counts with shape (steps, members, programs)."""
+    of = _reconstruction(energy)
+    shape = _shape(of.autoencoder)
+    latent = isinstance(energy, LatentEnergy)
+    dimension = shape.latent if latent else shape.features
+    if start.ndim != 2 or start.shape[1] != dimension or len(start) % members:
+        raise InputError(f"expected {members} equal blocks of points of shape ({dimension},), got {tuple(start.shape)}")
+    if of.members not in (1, members) or len(seeds) not in (1, members):
+        raise InputError(
+            f"expected one model and one generator, or {members} of each for {members} blocks of samples, "
+            f"got {of.members} and {len(seeds)}"
+        )
+    resident = _fits(shape, tuning.precision) if tuning.resident is None else tuning.resident
+    packed = _pack(of, shape, tuning.precision, copies=1 if resident else 2)
+    variance = of.coefficients().detach().float().contiguous() if isinstance(of, LocalEnergy) else packed.bias
+    start = start.detach().contiguous()
+    n = len(start) // members
+    programs = -(-n // tuning.block)
+    position, grad, value = torch.empty_like(start), torch.empty_like(start), start.new_empty(len(start))
+    accepted = torch.empty((config.steps, members, programs), dtype=torch.int32, device=start.device)
+    t, t_stride = _spread(temperature, start)
+    s, s_stride = _spread(size, start)
+    noise_ratio = 2.0 if config.noise is None else config.noise**2 / config.step_size
+    low, high = config.bounds or (0.0, 0.0)
+    clip_rule = "none" if config.clip is None else "value" if config.clip_rule == "value" else "norm"
+    chain_kernel[(members, programs)](
+        start, position, value, grad, accepted, seeds, t, s, *packed, variance, n, int(len(seeds) > 1), t_stride,
+        s_stride, int(of.members > 1), noise_ratio, float(low), float(high), float(config.clip or 0.0),
+        STEPS=config.steps, LATENT=latent, LOCAL=isinstance(of, LocalEnergy), METROPOLIS=config.metropolis == "exact",
+        BOUNDS="none" if config.bounds is None else config.bounds_rule, CLIP=clip_rule, ANNEAL=config.anneal,
+        D=shape.features, DIMENSION=dimension, NE=shape.encoder, ND=shape.decoder, E_ACT=shape.encoder_activation,
+        D_ACT=shape.decoder_activation, H=shape.width, IO=shape.io, PRECISION=tuning.precision, RESIDENT=resident,
+        BLOCK=tuning.block, num_warps=tuning.num_warps, num_stages=1,
+    )  # fmt: skip
+    return position, value, grad, accepted

@@ -1,0 +1,186 @@
+"""The energy of a normalized autoencoder: the reconstruction error, mean over features.
+
+    E(x) = 1/d sum_i (x_i - x'_i)^2,   E~(z) = E(f_d(z)),   p(x) = exp(-E(x)/T) / Z.
+
+For MLPs `value_and_grad` and `held` are written with explicit pullbacks: with the residual r = x - f(x),
+
+    grad E = 2/d (r - J_f^T r),   grad E~(z) = J_d^T grad E(f_d(z)).
+
+One object stands for S models side by side: events then come as S equal blocks, model after model.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from normae.energy import autograd_value_and_grad, mean_square
+from normae.networks.autoencoder import Autoencoder, to_sphere
+from normae.networks.bayesian import split_decoder
+from normae.networks.mlp import ACTIVATIONS, MLP, Pass
+from normae.networks.parameters import call, prefixed
+from normae.random import Generators, normal
+from normae.tensors import sum_features
+
+
+class ReconstructionEnergy:
+    """E(x) of S autoencoders of one architecture.
+
+    Args:
+        autoencoder: the architecture.
+        parameters: its weights by name, with shape (S, *parameter); the autoencoder's own (S = 1) by default.
+        explicit: use explicit pullbacks where both networks are MLPs; off means plain autograd.
+    """
+
+    def __init__(
+        self, autoencoder: Autoencoder, parameters: Mapping[str, Tensor] | None = None, explicit: bool = True
+    ) -> None:
+        if parameters is None:
+            parameters = {name: p[None] for name, p in autoencoder.named_parameters()}
+        self.autoencoder = autoencoder
+        self.encoder_parameters = prefixed(parameters, "encoder.")
+        self.decoder_parameters = prefixed(parameters, "decoder.")
+        self.members = next(iter(parameters.values())).shape[0]
+        networks = (autoencoder.encoder, autoencoder.decoder)
+        self.explicit = explicit and not autoencoder.sphere and all(isinstance(n, MLP) for n in networks)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Latent points with shape (N, d_z), on the sphere if the latent space is one."""
+        z = call(self.autoencoder.encoder, self.encoder_parameters, x)
+        return to_sphere(z) if self.autoencoder.sphere else z
+
+    def decode(self, z: Tensor) -> Tensor:
+        """Events with shape (N, *event)."""
+        return call(self.autoencoder.decoder, self.decoder_parameters, z)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return mean_square(x - self.decode(self.encode(x)))
+
+    def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Energies (N,) and the latent points (N, d_z) that they went through."""
+        z = self.encode(x)
+        return mean_square(x - self.decode(z)), z
+
+    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Energies (N,) and gradients (N, *event)."""
+        if not self.explicit:
+            return autograd_value_and_grad(self, x)
+        return self.held().value_and_grad(x)
+
+    def held(self) -> "ReconstructionEnergy | ExplicitEnergy":
+        """For a chain, during which the weights stay: with buffers that are kept from gradient to gradient."""
+        return ExplicitEnergy(self, latent=False) if self.explicit else self
+
+    def latent_noise(self, n: int, generators: Generators, like: Tensor) -> Tensor:
+        """Where latent chains begin, with shape (n, d_z): standard normal, or uniform on the sphere."""
+        z = normal((n, self.autoencoder.latent_dimension), generators, like)
+        return to_sphere(z) if self.autoencoder.sphere else z
+
+    def latent(self) -> "LatentEnergy":
+        """The energy over latent space, E~(z) = E(f_d(z))."""
+        return LatentEnergy(self)
+
+    def passes(self, name: str) -> Pass:
+        """An explicit pass of the "encoder" or the "decoder", which must be MLPs."""
+        network = getattr(self.autoencoder, name)
+        parameters = self.encoder_parameters if name == "encoder" else self.decoder_parameters
+        pairs = [(parameters[weight].detach(), parameters[bias].detach()) for weight, bias in network.layer_names()]
+        layers = [(weight[0], bias[0]) for weight, bias in pairs] if self.members == 1 else pairs
+        return Pass(layers, ACTIVATIONS[network.activation])
+
+
+class LocalEnergy(ReconstructionEnergy):
+    """The mean of E over local reparameterization of the decoder's last layer: E at the mean weights, plus a variance.
+
+        <E>(x) = E(x) + 1/d sum_i v_i(x),    v = W_s^2 h^2 + b_s^2,
+
+    with h the last layer's input and s the widths of its weights. A chain whose energy has fresh noise at every step
+    walks on this mean.
+
+    Args:
+        widths: s of the last layer's parameters, by the autoencoder's names, with shape (S, *parameter).
+    """
+
+    def __init__(
+        self, autoencoder: Autoencoder, parameters: Mapping[str, Tensor], widths: Mapping[str, Tensor]
+    ) -> None:
+        super().__init__(autoencoder, parameters, explicit=False)
+        self.body, self.last, self.prefix = split_decoder(autoencoder.decoder)
+        self.variances = {name: s.square() for name, s in prefixed(widths, f"decoder.{self.prefix}").items()}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.with_latent(x)[0]
+
+    def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean energies (N,) and the latent points (N, d_z) that they went through."""
+        z = self.encode(x)
+        before = {name: p for name, p in self.decoder_parameters.items() if not name.startswith(self.prefix)}
+        hidden = call(self.body, before, z)
+        out = call(self.last, prefixed(self.decoder_parameters, self.prefix), hidden)
+        variance = call(self.last, self.variances, hidden.square())
+        return mean_square(x - out) + variance.flatten(1).mean(1), z
+
+    def coefficients(self) -> Tensor:
+        """For a linear last layer, the mean over features of s^2 of each weight and of the biases, (S, in + 1)."""
+        return torch.cat([self.variances["weight"].mean(1), self.variances["bias"].mean(1, keepdim=True)], dim=1)
+
+
+class LatentEnergy:
+    """E~(z) = E(f_d(z)), with its gradient where the energy has an explicit one."""
+
+    def __init__(self, energy: ReconstructionEnergy) -> None:
+        self.energy = energy
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return self.energy(self.energy.decode(z))
+
+    def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Energies (N,) and gradients (N, d_z)."""
+        if not self.energy.explicit:
+            return autograd_value_and_grad(self, z)
+        return self.held().value_and_grad(z)
+
+    def held(self) -> "LatentEnergy | ExplicitEnergy":
+        """For a chain: see `ReconstructionEnergy.held`."""
+        return ExplicitEnergy(self.energy, latent=True) if self.energy.explicit else self
+
+
+class ExplicitEnergy:
+    """E(x), or E~(z), of MLP autoencoders by explicit pullbacks, for as long as the weights stay as they are.
+
+    Args:
+        energy: whose weights.
+        latent: E~ over latent space instead of E.
+    """
+
+    ROWS = 4096
+    """On a CPU, events that are worked on at a time, so that their activations stay in the cache."""
+
+    def __init__(self, energy: ReconstructionEnergy, latent: bool) -> None:
+        self.energy, self.members = energy, energy.members
+        self.encoder, self.decoder = energy.passes("encoder"), energy.passes("decoder")
+        self.entry = energy.passes("decoder") if latent else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.energy(x) if self.entry is None else self.energy(self.energy.decode(x))
+
+    @torch.no_grad()
+    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Energies (N,) and gradients (N, d)."""
+        blocks = x if self.members == 1 else x.unflatten(0, (self.members, -1))
+        rows = x.shape[0] if x.is_cuda else self.ROWS // self.members + 1
+        if blocks.shape[-2] <= rows:
+            energy, grad = self._at(blocks)
+        else:
+            parts = [self._at(part) for part in blocks.split(rows, dim=-2)]
+            energy, grad = torch.cat([e for e, _ in parts], dim=-1), torch.cat([g for _, g in parts], dim=-2)
+        return energy.reshape(-1), grad.reshape(x.shape)
+
+    def _at(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        events = x if self.entry is None else self.entry.forward(x)
+        residual = events - self.decoder.forward(self.encoder.forward(events))
+        back = self.encoder.pullback(self.decoder.pullback(residual))
+        grad = torch.sub(residual, back).mul_(2 / events.shape[-1])
+        if self.entry is not None:
+            grad = self.entry.pullback(grad).clone(memory_format=torch.contiguous_format)
+        return sum_features(residual.square()) / events.shape[-1], grad

@@ -1,0 +1,1 @@
+"""The posterior of the weights: where weight draws come from."""

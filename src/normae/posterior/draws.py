@@ -1,0 +1,295 @@
+"""What a posterior gives: a set of weight draws, each an ordinary energy with its own temperature.
+
+A `Draws` knows its n energies at any x at once, and each as a callable. There are two kinds. `WeightDraws` are other
+weights of the same network: mean-field draws, draws of SWA-Gaussian. Where they differ in the decoder's last layer
+only, its input h(x) is the same for all draws and is computed once; a draw then costs one small product, E_k = mean_i
+(x_i - (W_k h + b_k)_i)^2. The other kind are changes of the score: mixtures of the members of an ensemble, and the
+linearized network (`laplace`).
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from normae.energy import mean_square
+from normae.networks.autoencoder import Autoencoder
+from normae.networks.bayesian import ends_in_a_layer, split_decoder, width
+from normae.networks.parameters import call, prefixed
+from normae.networks.reconstruction import ReconstructionEnergy
+
+CONVOLVED = 32
+"""Events whose pictures of all draws are in memory at once: 10 MB for 50 draws of 40 x 40 pixels."""
+
+
+class Draws(Protocol):
+    """n weight draws; `temperature` has shape (n,)."""
+
+    temperature: Tensor
+
+    def energies(self, x: Tensor) -> Tensor:
+        """E of every draw, with shape (n, N), for x with shape (N, *event)."""
+
+    def stacked(self) -> ReconstructionEnergy:
+        """The energies side by side: n blocks of events, draw after draw."""
+
+    def one(self, k: int) -> ReconstructionEnergy:
+        """The energy of draw k alone."""
+
+
+class Posterior(Protocol):
+    """A distribution over weights, around those of an autoencoder."""
+
+    def draws(self, n: int, generator: torch.Generator) -> Draws:
+        """`n` draws, all from the generator."""
+
+    def to(self, device: torch.device | str) -> "Posterior":
+        """The same posterior on `device`."""
+
+
+class WeightDraws:
+    """Draws that are weights of the network.
+
+    Args:
+        weights: by name, with shape (n, *parameter); those that are the same for all draws may have shape
+            (1, *parameter).
+        temperature: with shape (n,).
+    """
+
+    def __init__(self, autoencoder: Autoencoder, weights: Mapping[str, Tensor], temperature: Tensor) -> None:
+        self.autoencoder, self.weights, self.temperature = autoencoder, dict(weights), temperature
+        self.n = len(temperature)
+
+    def stacked(self) -> ReconstructionEnergy:
+        """The energies side by side."""
+        weights = {name: value.expand(self.n, *value.shape[1:]) for name, value in self.weights.items()}
+        return ReconstructionEnergy(self.autoencoder, weights)
+
+    def one(self, k: int) -> ReconstructionEnergy:
+        """The energy of draw k alone."""
+        weights = {name: value[k % len(value)][None] for name, value in self.weights.items()}
+        return ReconstructionEnergy(self.autoencoder, weights)
+
+    def energies(self, x: Tensor) -> Tensor:
+        """E of every draw, with shape (n, N)."""
+        if self._only_last_layer():
+            return self._last_layer_energies(x)
+        return torch.stack([self.one(k)(x) for k in range(self.n)])
+
+    def _only_last_layer(self) -> bool:
+        decoder = self.autoencoder.decoder
+        if not ends_in_a_layer(decoder):
+            return False
+        prefix = "decoder." + split_decoder(decoder)[2]
+        return all(name.startswith(prefix) or len(value) == 1 for name, value in self.weights.items())
+
+    def _last_layer_energies(self, x: Tensor) -> Tensor:
+        body, layer, prefix = split_decoder(self.autoencoder.decoder)
+        first = self.one(0)
+        before = {name: p for name, p in first.decoder_parameters.items() if not name.startswith(prefix)}
+        hidden = call(body, before, first.encode(x))
+        last = prefixed(self.weights, f"decoder.{prefix}")
+        if isinstance(layer, torch.nn.Linear):
+            out = torch.einsum("nh,koh->kno", hidden, last["weight"]) + last["bias"][:, None]
+            return (x[None] - out).square().mean(-1)
+        if type(layer) is torch.nn.Conv2d and layer.groups == 1:
+            return _convolved_energies(layer, last, hidden, x)
+        each = ({name: value[k : k + 1] for name, value in last.items()} for k in range(self.n))
+        return torch.stack([mean_square(x - call(layer, own, hidden)) for own in each])
+
+
+def _convolved_energies(layer: torch.nn.Conv2d, last: Mapping[str, Tensor], hidden: Tensor, x: Tensor) -> Tensor:
+    """E of n draws of a convolution, with shape (n, N): all draws as the channels of one, some events at a time."""
+    weight, bias = last["weight"], last["bias"]
+    draws, channels = max(len(weight), len(bias)), weight.shape[1]
+    kernels = weight.expand(draws, *weight.shape[1:]).flatten(0, 1)
+    offsets = bias.expand(draws, channels).flatten()
+    found = []
+    for h, event in zip(torch.split(hidden, CONVOLVED), torch.split(x, CONVOLVED), strict=True):
+        out = torch.nn.functional.conv2d(h, kernels, offsets, layer.stride, layer.padding, layer.dilation)
+        out = out.unflatten(1, (draws, channels)) - event[:, None]
+        found.append(out.square().flatten(2).mean(-1).T)
+    return torch.cat(found, dim=1)
+
+
+class MeanField:
+    """Independent Gaussians around the autoencoder's weights.
+
+    Args:
+        rho: of the Bayesian weights by parameter name; their width is softplus(rho).
+    """
+
+    def __init__(self, autoencoder: Autoencoder, rho: Mapping[str, Tensor], temperature: float) -> None:
+        self.autoencoder, self.temperature = autoencoder, temperature
+        self.widths = {name: width(value) for name, value in rho.items()}
+
+    def to(self, device: torch.device | str) -> "MeanField":
+        """The same posterior on `device`."""
+        self.widths = {name: value.to(device) for name, value in self.widths.items()}
+        return self
+
+    def draws(self, n: int, generator: torch.Generator) -> WeightDraws:
+        """Means plus widths times standard normal noise."""
+        drawn: dict[str, Tensor] = {}
+        for name, mean in self.autoencoder.named_parameters():
+            drawn[name] = mean[None]
+            if name in self.widths:
+                noise = torch.randn(n, *mean.shape, generator=generator, device=generator.device).to(mean.device)
+                drawn[name] = mean + self.widths[name] * noise
+        some = next(iter(drawn.values()))
+        return WeightDraws(self.autoencoder, drawn, some.new_full((n,), self.temperature))
+
+
+class Swag:
+    """SWA-Gaussian (Maddox et al. 2019): half the variance of snapshots of a training on the diagonal, half in them.
+
+        w = mean + diagonal/sqrt(2) xi + sum_k xi_k (w_k - mean) / sqrt(2 (K - 1)).
+
+    Args:
+        snapshots: weights by name, with shape (K, *parameter).
+    """
+
+    def __init__(self, autoencoder: Autoencoder, snapshots: Mapping[str, Tensor], temperature: float) -> None:
+        self.autoencoder, self.temperature, self.snapshots = autoencoder, temperature, dict(snapshots)
+
+    def to(self, device: torch.device | str) -> "Swag":
+        """The same posterior on `device`."""
+        self.snapshots = {name: value.to(device) for name, value in self.snapshots.items()}
+        return self
+
+    def draws(self, n: int, generator: torch.Generator) -> WeightDraws:
+        """Weights from the Gaussian."""
+
+        def noise(*shape: int) -> Tensor:
+            return torch.randn(n, *shape, generator=generator, device=generator.device)
+
+        kept = len(next(iter(self.snapshots.values())))
+        mixture = noise(kept) / (2 * (kept - 1)) ** 0.5
+        drawn = {}
+        for name, values in self.snapshots.items():
+            mean = values.mean(0)
+            low_rank = torch.tensordot(mixture.to(values), values - mean, dims=1)
+            drawn[name] = mean + values.std(0) / 2**0.5 * noise(*mean.shape).to(values) + low_rank
+        some = next(iter(drawn.values()))
+        return WeightDraws(self.autoencoder, drawn, some.new_full((n,), self.temperature))
+
+
+class MixedEnergy(ReconstructionEnergy):
+    """T sum_j w_kj E_j(x)/T_j of n draws side by side: members' scores mixed with weights that add up to one.
+
+    Latent points and starting points are those of one member, another one for each draw.
+
+    Args:
+        members: weights by name, with shape (K, *parameter).
+        temperatures: with shape (K,).
+        mixture: w, with shape (n, K).
+        temperature: T.
+    """
+
+    def __init__(
+        self,
+        autoencoder: Autoencoder,
+        members: Mapping[str, Tensor],
+        temperatures: Tensor,
+        mixture: Tensor,
+        temperature: float,
+    ) -> None:
+        chosen = torch.arange(len(mixture), device=temperatures.device) % len(temperatures)
+        super().__init__(autoencoder, {name: value[chosen] for name, value in members.items()}, explicit=False)
+        self.each = [
+            ReconstructionEnergy(autoencoder, {name: value[j][None] for name, value in members.items()})
+            for j in range(len(temperatures))
+        ]
+        self.scale = temperature * mixture / temperatures
+
+    def __call__(self, x: Tensor) -> Tensor:
+        energies = torch.stack([energy(x) for energy in self.each]).unflatten(1, (self.members, -1))
+        return torch.einsum("knb,nk->nb", energies, self.scale).flatten()
+
+    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Energies (N,) and gradients (N, *event)."""
+        value, grad = torch.zeros_like(x[:, 0].flatten()), torch.zeros_like(x)
+        for energy, scale in zip(self.each, self.scale.T, strict=True):
+            weight = scale.repeat_interleave(len(x) // self.members)
+            own, slope = energy.value_and_grad(x)
+            value += weight * own
+            grad += weight.reshape(-1, *[1] * (x.ndim - 1)) * slope
+        return value, grad
+
+    def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Energies (N,) and the latent points (N, d_z) of each draw's member."""
+        return self(x), self.encode(x)
+
+
+class MixedDraws:
+    """Draws that mix the scores of an ensemble; arguments as in `MixedEnergy`."""
+
+    def __init__(
+        self,
+        autoencoder: Autoencoder,
+        members: Mapping[str, Tensor],
+        temperatures: Tensor,
+        mixture: Tensor,
+        temperature: float,
+    ) -> None:
+        self.own = WeightDraws(autoencoder, members, temperatures)
+        self.mixture, self.centre = mixture, temperature
+        self.temperature = mixture.new_full((len(mixture),), temperature)
+
+    def energies(self, x: Tensor) -> Tensor:
+        """E of every draw, with shape (n, N): the members once, whatever the number of draws."""
+        scores = self.own.energies(x) / self.own.temperature[:, None]
+        return self.centre * (self.mixture @ scores)
+
+    def stacked(self) -> MixedEnergy:
+        """The energies side by side."""
+        return self._energy(self.mixture)
+
+    def one(self, k: int) -> MixedEnergy:
+        """The energy of draw k alone."""
+        return self._energy(self.mixture[k : k + 1])
+
+    def _energy(self, mixture: Tensor) -> MixedEnergy:
+        own = self.own
+        return MixedEnergy(own.autoencoder, own.weights, own.temperature, mixture, self.centre)
+
+
+class Ensemble:
+    """Around the mean score of K models trained apart, with their spread:
+
+        s_k = s + f r_k sum_j xi_kj (s_j - s) / sqrt(K - 1),    s = sum_j s_j / K,    xi ~ N(0, 1),
+        r_k = sqrt((K - 1) / chi^2_k),    chi^2 with K - 1 degrees of freedom.
+
+    Without f and r the draws have the mean and the covariance of the members. The covariance is an estimate from K of
+    them, and r makes the draws Student's t, which allows for that. Members with events of their own are independent;
+    the error of their mean is then f = 1/sqrt(K) times their spread, and else f = 1. A draw is an energy: scores mixed
+    with weights that add up to one. It costs what K members cost, however many the draws.
+
+    Args:
+        members: weights by name, with shape (K, *parameter).
+        temperatures: with shape (K,).
+        independent: trained on events of their own.
+    """
+
+    def __init__(
+        self, autoencoder: Autoencoder, members: Mapping[str, Tensor], temperatures: Tensor, independent: bool
+    ) -> None:
+        self.autoencoder, self.members, self.temperatures = autoencoder, dict(members), temperatures
+        self.independent = independent
+
+    def to(self, device: torch.device | str) -> "Ensemble":
+        """The same ensemble on `device`."""
+        self.members = {name: value.to(device) for name, value in self.members.items()}
+        self.temperatures = self.temperatures.to(device)
+        return self
+
+    def draws(self, n: int, generator: torch.Generator) -> MixedDraws:
+        """Random mixtures of the members."""
+        count = len(self.temperatures)
+        normal = torch.randn(n, 2 * count - 1, generator=generator, device=generator.device).to(self.temperatures)
+        noise, chi_square = normal[:, :count], normal[:, count:].square().sum(1, keepdim=True)
+        factor = count**-0.5 if self.independent else 1.0
+        mixture = 1 / count + factor * chi_square.rsqrt() * (noise - noise.mean(1, keepdim=True))
+        centre = float(self.temperatures.mean())
+        return MixedDraws(self.autoencoder, self.members, self.temperatures, mixture, centre)

@@ -1,0 +1,281 @@
+"""The posterior of the linearized network: Laplace's approximation over any set of weights.
+
+With the score s(x) = E(x)/T the loss per training event is L = <s>_data + log Z. Around trained weights w, to first
+order in d, s(x; w + d) = s(x) + J(x) d with J = ds/dw; then the second derivative of L is that of log Z alone, the
+covariance of J under the model, which at the optimum is that over the data. With a prior of width s_0 the posterior is
+
+    d ~ N(0, (N F + 1/s_0^2)^-1),    F = Cov_data[J],    N the number of training events.
+
+A draw is s_k(x) = s(x) + J(x) d_k, the score to first order. With the weights w + d_k themselves, directions that the
+data leave free, and that have the prior's full width, would destroy the network, while to first order they change
+nothing. Far from the data, where s is large, J(x) d_k may exceed it, and a first order that goes to minus infinity
+would draw all of Z there: the change saturates at what is left, s_k = s + (s + 1) tanh(J d_k / (s + 1)).
+log T is one more weight, with ds/dlog T = -s; it is not linearized, T_k = T exp(d).
+
+F has as many rows as there are weights. What matters are the hundred directions or so in which N F reaches 1/s_0^2, and
+they lie in the span of J at a thousand training events x_m: the leading right singular vectors of the centred J(x_m). A
+direction is therefore kept as weights u_m of these events, b = sum_m u_m J(x_m), and the score moves along it by
+
+    J(x) b = sum_m u_m k(x, x_m),    k(x, y) = J(x) J(y) = sum_layers (g(x) g(y)) (a(x) a(y) + 1),
+
+since the derivative of s by a layer's weights is the product of its input a and of g, the derivative of s by its
+output. So neither F nor a direction is ever written down in weights, the model stays small whatever the network, and
+100 draws cost as much as one. F is taken in these directions over many more events. What lies outside them is left out,
+which makes the posterior narrower: `rank` should be large enough that nothing changes. All of this is in float64, since
+the free directions are small differences of k.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from normae.errors import InputError
+from normae.networks.autoencoder import Autoencoder
+from normae.networks.bayesian import Which, parameter_prefix
+from normae.networks.mlp import ACTIVATIONS, MLP
+from normae.networks.parameters import Layout
+from normae.networks.reconstruction import ReconstructionEnergy
+
+CHUNK = 1 << 11
+ROUNDING = 1e-11
+"""Directions whose share of the largest one's variance is smaller are rounding errors, in float64."""
+
+
+@dataclass(frozen=True)
+class LaplaceConfig:
+    """The posterior of the linearized network, fitted when the training is over.
+
+    Args:
+        layers: the "last" layer of the decoder, the whole "decoder", or "all" weights.
+        prior_width: s_0 of the prior.
+        rank: largest number of directions.
+        inducing: number of training events whose gradients span them.
+        events: training events over which F is taken.
+    """
+
+    layers: Which = "all"
+    prior_width: float = 1.0
+    rank: int = 100
+    inducing: int = 1000
+    events: int = 20_000
+
+    def __post_init__(self) -> None:
+        if not self.prior_width > 0:
+            raise InputError(f"laplace.prior_width: expected a positive number, got {self.prior_width}")
+        if not 1 <= self.rank < self.inducing <= self.events:
+            raise InputError(
+                f"laplace: expected 1 <= rank < inducing <= events, got {self.rank}, {self.inducing}, {self.events}"
+            )
+
+
+class Laplace(NamedTuple):
+    """A fitted posterior.
+
+    Args:
+        points: inducing events, with shape (M, d).
+        directions: u of each direction, with shape (r, M).
+        factor: lower triangular, with shape (r + 1, r + 1): d = factor xi in the directions and log T, xi ~ N(0, 1).
+    """
+
+    points: Tensor
+    directions: Tensor
+    factor: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As they are stored."""
+        return {f"laplace.{name}": value for name, value in self._asdict().items()}
+
+
+Pair = tuple[Tensor, Tensor]
+"""Input a with shape (N, in) of a layer, and g with shape (N, out)."""
+
+
+class Linearization:
+    """s = E/T of an MLP autoencoder to first order in the weights of some of its layers.
+
+    Args:
+        layers: whose weights are free.
+    """
+
+    def __init__(self, autoencoder: Autoencoder, temperature: float, layers: Which) -> None:
+        encoder, decoder = autoencoder.encoder, autoencoder.decoder
+        if not isinstance(encoder, MLP) or not isinstance(decoder, MLP) or autoencoder.sphere:
+            raise InputError("laplace: expected MLPs with a Euclidean latent space; use [bayesian] for other networks")
+        self.autoencoder, self.temperature = autoencoder, temperature
+        prefix = parameter_prefix(Layout.of(autoencoder), layers)
+        self.encoder, self.decoder = (
+            deepcopy(network).double().requires_grad_(False) for network in (encoder, decoder)
+        )
+        self.free = [
+            f"{side}.{name}".startswith(prefix)
+            for side, network in (("encoder", encoder), ("decoder", decoder))
+            for name, _ in network.layer_names()
+        ]
+
+    def to(self, device: torch.device | str) -> "Linearization":
+        """The same network on `device`."""
+        self.encoder.to(device)
+        self.decoder.to(device)
+        return self
+
+    def pairs(self, x: Tensor) -> tuple[Tensor, list[Pair]]:
+        """s with shape (N,), and a and g of each free layer, in float64."""
+        x = x.double()
+        outputs, inputs = x, []
+        for network in (self.encoder, self.decoder):
+            activation = ACTIVATIONS[network.activation].forward
+            for k, layer in enumerate(network.layers):
+                source = outputs if k == 0 else activation(outputs)
+                inputs.append((network.activation if k else None, outputs, source))
+                outputs = layer(source)
+        residual = x - outputs
+        back = residual * (-2 / (x.shape[1] * self.temperature))
+        found: list[Pair] = []
+        layers = [*self.encoder.layers, *self.decoder.layers]
+        for k in reversed(range(self.free.index(True), len(layers))):
+            kind, before, source = inputs[k]
+            if self.free[k]:
+                found.append((source, back))
+            back = back @ layers[k].get_parameter("weight")
+            back = back if kind is None else ACTIVATIONS[kind].pullback(back, before)
+        return residual.square().mean(1) / self.temperature, found
+
+
+def moved(score: Tensor, slope: Tensor) -> Tensor:
+    """s_k from s with shape (N,) and J d_k with shape (..., N)."""
+    reach = score + 1
+    return score + reach * torch.tanh(slope / reach)
+
+
+def kernel(first: Sequence[Pair], second: Sequence[Pair]) -> Tensor:
+    """k(x, y) = J(x) J(y) with shape (N, M)."""
+    total = None
+    for (a, g), (b, h) in zip(first, second, strict=True):
+        part = (g @ h.T) * (a @ b.T + 1)
+        total = part if total is None else total.add_(part) if not part.requires_grad else total + part
+    assert total is not None
+    return total
+
+
+def fit_laplace(
+    autoencoder: Autoencoder, temperature: float, events: Tensor, config: LaplaceConfig, generator: torch.Generator
+) -> Laplace:
+    """The posterior of an autoencoder trained on `events`, with shape (N, d).
+
+    Args:
+        generator: chooses the inducing events and those behind F.
+    """
+    if len(events) < config.events:
+        raise InputError(f"laplace.events: expected at most the {len(events)} training events, got {config.events}")
+    device = next(autoencoder.parameters()).device
+    rows = torch.randperm(len(events), generator=generator, device=generator.device)[: config.events]
+    sample = events[rows.to(events.device)].to(device).double()
+    linear = Linearization(autoencoder, temperature, config.layers)
+    points = sample[: config.inducing]
+    with torch.no_grad():
+        own = linear.pairs(points)[1]
+        directions = _directions(kernel(own, own), config.rank)
+        slopes = []
+        for piece in torch.split(sample, CHUNK):
+            score, pairs = linear.pairs(piece)
+            slopes.append(torch.cat([directions @ kernel(own, pairs), -score[None]]))
+    precision = len(events) * torch.cov(torch.cat(slopes, dim=1), correction=0)
+    precision += torch.eye(len(precision), dtype=precision.dtype, device=device) / config.prior_width**2
+    factor = torch.linalg.cholesky(torch.linalg.inv(precision))
+    return Laplace(points.float(), directions.float(), factor.float())
+
+
+def _directions(products: Tensor, rank: int) -> Tensor:
+    """u of the leading directions, of length one, with shape (r, M), from k of the inducing events, (M, M)."""
+    centre = torch.eye(len(products), dtype=products.dtype, device=products.device) - 1 / len(products)
+    values, vectors = torch.linalg.eigh(centre @ products @ centre)
+    clear = min(rank, int((values > ROUNDING * values[-1]).sum()))
+    leading = vectors[:, -clear:] / values[-clear:].sqrt()
+    directions: Tensor = (centre @ leading).T.flip(0).contiguous()
+    return directions
+
+
+class LinearizedEnergy(ReconstructionEnergy):
+    """E_k of n draws side by side.
+
+    Args:
+        linear: the network to first order.
+        own: a and g of the inducing events.
+        mixture: of the inducing events in each draw, with shape (n, M).
+    """
+
+    def __init__(self, linear: Linearization, own: Sequence[Pair], mixture: Tensor) -> None:
+        parameters = {name: p[None] for name, p in linear.autoencoder.named_parameters()}
+        super().__init__(linear.autoencoder, parameters, explicit=False)
+        self.linear, self.own, self.mixture = linear, own, mixture
+        self.members = len(mixture)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        score, pairs = self.linear.pairs(x)
+        products: Tensor = kernel(pairs, self.own).unflatten(0, (self.members, -1))
+        slope = torch.einsum("nbm,nm->nb", products, self.mixture).flatten()
+        return (moved(score, slope) * self.linear.temperature).to(x.dtype)
+
+    def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Energies (N,) and the latent points (N, d_z) of the network itself."""
+        return self(x), self.encode(x)
+
+
+class LinearizedDraws:
+    """Draws of the linearized network.
+
+    Args:
+        mixture: of the inducing events in each draw, with shape (n, M).
+        temperature: with shape (n,).
+    """
+
+    def __init__(self, linear: Linearization, points: Tensor, mixture: Tensor, temperature: Tensor) -> None:
+        self.linear, self.mixture, self.temperature = linear, mixture, temperature
+        with torch.no_grad():
+            self.own = linear.pairs(points)[1]
+
+    def energies(self, x: Tensor) -> Tensor:
+        """E of every draw, with shape (n, N): k(x, x_m) once, whatever the number of draws."""
+        pieces = []
+        for piece in torch.split(x, CHUNK):
+            score, pairs = self.linear.pairs(piece)
+            pieces.append(moved(score, self.mixture @ kernel(self.own, pairs)))
+        return (torch.cat(pieces, dim=1) * self.linear.temperature).to(x.dtype)
+
+    def stacked(self) -> LinearizedEnergy:
+        """The energies side by side."""
+        return LinearizedEnergy(self.linear, self.own, self.mixture)
+
+    def one(self, k: int) -> LinearizedEnergy:
+        """The energy of draw k alone."""
+        return LinearizedEnergy(self.linear, self.own, self.mixture[k : k + 1])
+
+
+class LaplacePosterior:
+    """A fitted Laplace posterior around an autoencoder.
+
+    Args:
+        layers: the weights that it was fitted for.
+    """
+
+    def __init__(self, autoencoder: Autoencoder, temperature: float, fitted: Laplace, layers: Which) -> None:
+        self.temperature, self.fitted = temperature, fitted
+        self.linear = Linearization(autoencoder, temperature, layers)
+
+    def to(self, device: torch.device | str) -> "LaplacePosterior":
+        """The same posterior on `device`."""
+        self.fitted = Laplace(*(value.to(device) for value in self.fitted))
+        self.linear.to(device)
+        return self
+
+    def draws(self, n: int, generator: torch.Generator) -> LinearizedDraws:
+        """The factor times standard normal noise."""
+        points, directions, factor = self.fitted
+        noise = torch.randn(n, len(factor), generator=generator, device=generator.device).to(factor)
+        changes = (noise @ factor.T).double()
+        temperature = (self.temperature * changes[:, -1].exp()).float()
+        return LinearizedDraws(self.linear, points, changes[:, :-1] @ directions.double(), temperature)

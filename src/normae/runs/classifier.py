@@ -1,0 +1,178 @@
+"""A supervised classifier of jets as a run: trained, stopped and resumed like any other, and loaded as a reference.
+
+The score of the finished network is measured, and where it is not calibrated corrected, on the validation sample, which
+also chose the epoch: one of some hundred by a mean over all of it, which moves a correction of one or two numbers by
+far less than its error. The test sample is not touched.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from normae.config import Run, read, to_toml
+from normae.errors import InputError
+from normae.files import write_json, write_text
+from normae.inference.classifier import Classifier, Correction
+from normae.networks.conv import conv_encoder
+from normae.random import stream
+from normae.runs.folder import History, RunFolder, locked, read_tensors, write_tensors
+from normae.statistics import Estimate, IsotonicRecalibration, LinearRecalibration, Recalibration, auc
+from normae.training import Checkpoint, ClassifierTrainer, Happening, Record
+from normae.training.reference import calibration, choose_correction
+from normae.data.labelled import Labelled
+from normae.runs.load import run_of
+from normae.runs.provenance import machine_facts
+from normae.tensors import choose_device
+from normae.sources import load_both
+from normae.runs.stopping import check_minutes, interruptible, limited
+
+KNOTS = ("calibration.x", "calibration.y")
+"""The tensors of an isotonic correction."""
+
+
+def train_classifier(
+    config: Run,
+    folder: RunFolder,
+    watch: Callable[[Any, Happening], None] | None = None,
+    minutes: float | None = None,
+) -> bool:
+    """Train into a folder that is new, or holds this very run; whether it is finished. As `normae.runs.session`."""
+    begun = time.monotonic()
+    check_minutes(minutes)
+    device = choose_device(config.device)
+    train, held = load_both(config.data, config.seed)
+    network = build_network(config, tuple(train["qcd"].shape[1:]))
+    classes = ([train["qcd"], train["top"]], [held["qcd"], held["top"]])
+    hashes = [images.sha256() for images in (*classes[0], *classes[1])]
+    with locked(folder.path):
+        if folder.model.exists():
+            return True
+        assert config.classifier is not None
+        trainer = ClassifierTrainer(network, *classes, config.classifier, config.seed, device)
+        history = History(folder.history)
+        earlier = _take_up(folder, config, trainer, history, hashes)
+        with interruptible(trainer), limited(trainer, minutes, begun):
+            for happening in trainer.run():
+                seconds = earlier + time.monotonic() - begun
+                _write(folder, trainer, history, hashes, happening, seconds)
+                if watch is not None:
+                    watch(trainer, happening)
+        if trainer.finished:
+            _finish(folder, config, trainer, hashes, earlier + time.monotonic() - begun)
+        return trainer.finished
+
+
+def build_network(config: Run, event: tuple[int, ...]) -> nn.Sequential:
+    """The encoder of the paper's table with one output."""
+    network = config.network
+    return conv_encoder(event[1], network.channels, network.hidden[0], 1, stream(config.seed, "init"))
+
+
+def _take_up(folder: RunFolder, config: Run, trainer: ClassifierTrainer, history: History, hashes: list[str]) -> float:
+    """Begin anew, or go on from the checkpoint; the seconds that were spent before."""
+    for debris in folder.path.rglob(".*.part*"):
+        debris.unlink(missing_ok=True)
+    if not folder.checkpoint.exists():
+        history.truncate(0)
+        write_text(folder.config, to_toml(config))
+        return 0.0
+    state, header = read_tensors(folder.checkpoint)
+    if header.get("data") != hashes:
+        raise InputError(f"{folder.path}: the training data have changed since the run began")
+    trainer.load(state)
+    history.truncate(int(header["history"]))
+    return float(header["seconds"])
+
+
+def _write(
+    folder: RunFolder,
+    trainer: ClassifierTrainer,
+    history: History,
+    hashes: list[str],
+    happening: Happening,
+    seconds: float,
+) -> None:
+    if isinstance(happening, Record):
+        place = {"phase": happening.phase, "iteration": happening.iteration, "epoch": happening.epoch}
+        values = {name: column[0] for name, column in happening.values.items()}
+        history.append(place | values | {"seconds": round(seconds, 3)})
+    elif isinstance(happening, Checkpoint):
+        header = {"seconds": seconds, "history": history.size, "data": hashes}
+        write_tensors(folder.checkpoint, trainer.state(), header)
+
+
+def _finish(folder: RunFolder, config: Run, trainer: ClassifierTrainer, hashes: list[str], seconds: float) -> None:
+    logit = trainer.held_logits(trainer.best).cpu().numpy() - trainer.prior
+    labels = trainer.held_labels.cpu().numpy() == 1
+    method, correct = choose_correction(logit, Labelled(np.zeros((labels.size, 0), np.float32), labels), config.seed)
+    tensors, numbers = _correction_tensors(method, correct)
+    weights = {name: view[0] for name, view in trainer.layout.views(trainer.best).items()}
+    header = {
+        "event": list(trainer.data.shape[1:]),
+        "scale": trainer.scale,
+        "prior": trainer.prior,
+        "calibration": {"method": method, **numbers},
+    }
+    measured = {
+        "auc": auc(logit[labels], logit[~labels]),
+        "ece": calibration(logit, labels, config.seed).error.measured,
+        "ece_perfect": calibration(logit, labels, config.seed).error.perfect,
+        "ece_corrected": calibration(correct(logit), labels, config.seed).error.measured,
+        "loss": Estimate(float(trainer.best_loss), 0.0),
+    }
+    facts = machine_facts(trainer.device) | {
+        "seed": config.seed,
+        "data_sha256": hashes,
+        "backend": "graph" if trainer.device.type == "cuda" else "reference",
+        "rollbacks": 0,
+        "wall_seconds": round(seconds, 2),
+        "calibration": method,
+        "validation": {name: {"value": m.value, "error": m.error} for name, m in measured.items()},
+    }
+    write_json(folder.provenance, facts)
+    write_tensors(folder.model, weights | tensors, header)
+
+
+def _correction_tensors(method: str, correct: Recalibration) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """A correction as tensors and numbers of the model's file."""
+    if isinstance(correct, LinearRecalibration):
+        return {}, {"slope": correct.slope, "offset": correct.offset}
+    if isinstance(correct, IsotonicRecalibration):
+        return {name: torch.from_numpy(knots) for name, knots in zip(KNOTS, (correct.x, correct.y), strict=True)}, {}
+    assert method == "none"
+    return {}, {}
+
+
+def load_classifier(name: str | Path, device: str = "cpu") -> Classifier:
+    """The classifier called `name`, a run folder or a name of the zoo: `log_ratio(x)` is calibrated log p_top/p_QCD.
+
+    Args:
+        device: "cpu", "cuda" or "auto".
+    """
+    run = run_of(name)
+    config = read(run.config)
+    if config.classifier is None:
+        raise InputError(f"{name}: an autoencoder, not a classifier; train one with jets-paper-classifier.toml")
+    tensors, header = read_tensors(run.model)
+    try:
+        event, given = tuple(int(n) for n in header["event"]), header["calibration"]
+        network = build_network(config, event)
+        network.load_state_dict({key: tensor for key, tensor in tensors.items() if key not in KNOTS})
+        correction = _correction(given, tensors)
+        scale, prior = float(header["scale"]), float(header["prior"])
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name}: model.safetensors does not belong to config.toml ({error})") from None
+    return Classifier(network.to(choose_device(device)), scale, prior, event, correction, str(name))
+
+
+def _correction(given: dict[str, Any], tensors: dict[str, Tensor]) -> Correction | None:
+    if given["method"] == "none":
+        return None
+    if given["method"] == "isotonic":
+        return IsotonicRecalibration(*(tensors[name].numpy() for name in KNOTS))
+    return LinearRecalibration(float(given["slope"]), float(given["offset"]))

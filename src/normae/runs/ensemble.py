@@ -1,0 +1,174 @@
+"""An ensemble out of finished runs: models that were trained apart, one after the other or on several machines.
+
+Of deterministic runs it is what `[ensemble]` trains side by side. Of Bayesian runs it is a posterior with several
+modes, whose density is the mean of theirs; the constants that this needs come from validation events.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normae.config import Run, read, to_toml
+from normae.data import SparseEvents
+from normae.errors import InputError
+from normae.files import write_json, write_text
+from normae.inference import Model
+from normae.runs.folder import History, RunFolder, read_tensors, write_tensors
+from normae.statistics import mixture_constants
+from normae.training import EnsembleConfig
+from normae.runs.jet_sample import pieces
+from normae.runs.load import PREFIX, load
+from normae.runs.seeds import seed_folders, shared_settings
+from normae.sources import load_events
+
+
+def gather(runs: Sequence[str | Path], out: str | Path, data: str | Path | None = None) -> RunFolder:
+    """Write to the new folder `out` the ensemble of finished runs that differ in their seeds.
+
+    Args:
+        runs: run folders or models of the zoo, deterministic or with mean-field layers, or one folder of seeds.
+        data: jets, a folder or a file, for Bayesian runs on jets that are no longer where the runs found them.
+    """
+    target, folders = RunFolder(out), seed_folders(runs)
+    if data is not None and any(read(f.config).data.jets is None or not read(f.config).posteriors for f in folders):
+        raise InputError("--data: expected Bayesian runs on jets with it")
+    if target.path.exists():
+        raise InputError(f"{out}: exists; choose a new folder")
+    first = _members_settings(folders)
+    digests = _digests(folders)
+    facts = [folder.read_provenance() for folder in folders]
+    config = replace(first, ensemble=EnsembleConfig(len(folders), _events(first, facts)))
+    tensors, header = _joined(folders)
+    if config.modes:
+        header["constants"] = _constants(config, folders, data)
+        header["log_z"] = None  # each draw has its own
+    target.path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=target.path.parent, prefix=f".{target.path.name}.part") as temporary:
+        part = RunFolder(Path(temporary) / target.path.name)
+        part.path.mkdir()
+        write_text(part.config, to_toml(config))
+        write_json(part.provenance, _provenance(folders, facts, digests))
+        _write_history(part, folders)
+        write_tensors(part.model, tensors, header)
+        part.path.rename(target.path)
+    return target
+
+
+def made_of(run: RunFolder, members: Sequence[RunFolder]) -> bool:
+    """Whether a run is the ensemble of these members, as they are now."""
+    if not run.model.is_file():
+        return False
+    known = [member.get("sha256") for member in run.read_provenance().get("members", [])]
+    return known == _digests(list(members))
+
+
+def _members_settings(folders: list[RunFolder]) -> Run:
+    """What all runs share, finished and without error bars, or all with those of mean-field layers."""
+    for folder in folders:
+        config = read(folder.config)
+        if config.posteriors not in ([], ["bayesian"]) or config.classifier is not None:
+            kind = "a classifier" if config.classifier is not None else f"[{config.posteriors[-1]}]"
+            raise InputError(f"{folder.path}: expected a run without error bars or with [bayesian] alone, got {kind}")
+        if not folder.model.is_file():
+            raise InputError(f"{folder.path}: not finished; go on with `normae train ... --resume`")
+    return shared_settings(folders)
+
+
+def _digests(folders: list[RunFolder]) -> list[str]:
+    """SHA-256 of the models, of which no two are the same."""
+    digests = [hashlib.sha256(folder.model.read_bytes()).hexdigest() for folder in folders]
+    for k, (folder, digest) in enumerate(zip(folders, digests, strict=True)):
+        if digest in digests[:k]:
+            other = folders[digests.index(digest)].path
+            raise InputError(f"{folder.path}: the same model as {other}; expected another training")
+    return digests
+
+
+def _events(config: Run, facts: list[dict[str, Any]]) -> Literal["all", "split"]:
+    """What the members were trained on, in the words of `EnsembleConfig.events`.
+
+    Only of a known density does another seed give independent events: it cuts a file another way, and then each member
+    has seen what the others keep for their tests.
+    """
+    hashes = {str(fact.get("data_sha256")) for fact in facts}
+    if len(hashes) == 1:
+        return "all"
+    if config.data.density is None:
+        raise InputError(
+            "expected runs on the same events, got seeds that cut one sample in different ways, so that none of it is "
+            "unseen by all; train them together with [ensemble]"
+        )
+    if len(hashes) < len(facts):
+        raise InputError("expected runs on the same events or each on events of its own, got some of both")
+    return "split"
+
+
+def _joined(folders: list[RunFolder]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Weights and header as an ensemble that was trained side by side has them; its centre is the first run."""
+    parts = [read_tensors(folder.model) for folder in folders]
+    (first, header), headers = parts[0], [header for _, header in parts]
+    for folder, other in zip(folders, headers, strict=True):
+        if any(other.get(name) != header.get(name) for name in ("event", "columns")):
+            raise InputError(f"{folder.path}: expected the events of {folders[0].path}, got others")
+    prefix, widths = PREFIX["ensemble"], PREFIX["bayesian"]
+    stacked = {
+        name if name.startswith(widths) else f"{prefix}{name}": torch.stack([tensors[name] for tensors, _ in parts])
+        for name in first
+    }
+    sizes = np.mean([other["step_sizes"] for other in headers], axis=0).tolist()
+    temperatures = [other["temperature"] for other in headers]
+    return first | stacked, header | {"step_sizes": sizes, "temperatures": temperatures}
+
+
+def _constants(config: Run, folders: list[RunFolder], path: str | Path | None) -> list[float]:
+    """-log Z where all members know theirs; else those with which they have the same share of the validation events.
+
+    Both are of their mean weights.
+    """
+    known = [read_tensors(folder.model)[1].get("log_z") for folder in folders]
+    if all(known):
+        log_z = np.array([one[0] for one in known if one])
+        return list((log_z.min() - log_z).tolist())
+    where = config.data if path is None else replace(config.data, path=str(path))
+    held = load_events(where, config.seed, test=False).validation
+    if held is None:
+        raise InputError("data.validation: expected events there, from which the constants of the members follow")
+    scores = []
+    for folder in folders:
+        model = load(folder.path, "auto")
+        centre = Model(model.autoencoder, model.temperature, model.event, model.sampling)
+        parts = pieces(held) if isinstance(held, SparseEvents) else [held.numpy()]
+        scores.append(np.concatenate([centre.score(x) for x in parts]))
+    found: list[float] = mixture_constants(np.stack(scores).astype(np.float64)).tolist()
+    return found
+
+
+def _provenance(folders: list[RunFolder], facts: list[dict[str, Any]], digests: list[str]) -> dict[str, Any]:
+    """That of the first run, with the sums over all of them, and who they are."""
+    members = [
+        {"run": folder.path.name, "seed": fact["seed"], "sha256": digest}
+        for folder, fact, digest in zip(folders, facts, digests, strict=True)
+    ]
+    sums = {name: sum(fact[name] for fact in facts) for name in ("rollbacks", "wall_seconds")}
+    return facts[0] | sums | {"members": members}
+
+
+def _write_history(target: RunFolder, folders: list[RunFolder]) -> None:
+    """Means over the runs, as of an ensemble that was trained side by side; at the places that all of them have."""
+    kept = [
+        {(line["phase"], line["iteration"]): line for line in folder.read_history() if "rollback" not in line}
+        for folder in folders
+    ]
+    history = History(target.history)
+    for place, first in kept[0].items():
+        lines = [lines[place] for lines in kept if place in lines]
+        if len(lines) == len(kept):
+            numbers = [name for name, value in first.items() if isinstance(value, float)]
+            history.append(first | {name: float(np.mean([line[name] for line in lines])) for name in numbers})

@@ -1,0 +1,140 @@
+"""A trained model from a run folder or from the zoo."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normae import zoo
+from normae.config import Run, read
+from normae.errors import InputError
+from normae.inference import BayesianModel, LogZ, Model
+from normae.posterior.draws import Ensemble, MeanField, Posterior, Swag
+from normae.posterior.laplace import Laplace, LaplacePosterior
+from normae.posterior.modes import Modes
+from normae.networks import Autoencoder, build_autoencoder
+from normae.random import stream
+from normae.runs.folder import RunFolder, is_number, read_tensors
+from normae.sampling import ChainConfig, SamplingConfig
+from normae.tensors import choose_device
+
+PREFIX = {"bayesian": "rho.", "laplace": "laplace.", "ensemble": "member.", "swag": "snapshot."}
+"""Of the tensors of each posterior in model.safetensors."""
+
+
+def run_of(name: str | Path) -> RunFolder:
+    """The run folder called `name`, a name of the zoo or a path; one sentence where there is none."""
+    folder = zoo.path(str(name)) if str(name) in zoo.names() else Path(name)
+    if not folder.is_dir():
+        raise InputError(f"{name}: neither a run folder nor a model of the zoo ({', '.join(zoo.names())})")
+    return RunFolder.existing(folder)
+
+
+def load(name: str | Path, device: str = "cpu") -> Model:
+    """The model called `name`: a name of the zoo or a run folder.
+
+    Args:
+        device: "cpu", "cuda" or "auto".
+    """
+    run = run_of(name)
+    config = read(run.config)
+    if config.classifier is not None:
+        raise InputError(f"{name}: a classifier, which has no energy; load it with normae.load_classifier")
+    tensors, header = read_tensors(run.model)
+    return build_model(config, tensors, header, str(name)).to(choose_device(device))
+
+
+def build_model(config: Run, tensors: dict[str, Tensor], header: dict[str, object], name: str) -> Model:
+    """The model with the weights `tensors` and what the header of its file says."""
+    try:
+        event = tuple(int(n) for n in header["event"])  # type: ignore[attr-defined]
+        temperature = float(header["temperature"])  # type: ignore[arg-type]
+        latent_size, feature_size = (float(s) for s in header["step_sizes"])  # type: ignore[attr-defined]
+        given: Any = header.get("log_z")
+        log_z = None if given is None else LogZ(float(given[0]), float(given[1]), (given[2][0], given[2][1]))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise InputError(f"{name}: the header of model.safetensors lacks or garbles {error}") from None
+    autoencoder = build_autoencoder(config.network, event, stream(config.seed, "init"))
+    parts: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in ("", *PREFIX.values())}
+    for key, tensor in tensors.items():
+        prefix = next((p for p in PREFIX.values() if key.startswith(p)), "")
+        parts[prefix][key.removeprefix(prefix)] = tensor
+    _check_shapes(config, parts, autoencoder, name)
+    autoencoder.load_state_dict(parts[""])
+    sampling = adapted_sampling(config.sampling, latent_size, feature_size)
+    if not config.posteriors:
+        return Model(autoencoder, temperature, event, sampling, log_z, name)
+    _check_members(config, header, name)
+    posterior = _posterior(config, autoencoder, parts, temperature, header)
+    return BayesianModel(autoencoder, posterior, temperature, event, sampling, log_z, name)
+
+
+def _check_shapes(config: Run, parts: dict[str, dict[str, Tensor]], autoencoder: Autoencoder, name: str) -> None:
+    """The weights, and those of the posterior that the configuration names, and no others."""
+    expected = {key: tuple(p.shape) for key, p in autoencoder.named_parameters()}
+    right = expected == {key: tuple(t.shape) for key, t in parts[""].items()}
+    for table, prefix in PREFIX.items():
+        right &= (table in config.posteriors) == bool(parts[prefix])
+        lead = 0 if table == "bayesian" and config.ensemble is None else 1
+        if table != "laplace":
+            right &= all(expected.get(key) == tuple(t.shape[lead:]) for key, t in parts[prefix].items())
+        if config.ensemble is not None and table in ("bayesian", "ensemble"):
+            right &= all(len(t) == config.ensemble.members for t in parts[prefix].values())
+    if config.ensemble is not None:
+        right &= set(parts["member."]) == set(expected)
+    if config.laplace is not None:
+        right &= set(parts["laplace."]) == set(Laplace._fields)
+    if not right:
+        raise InputError(f"{name}: the weights do not belong to config.toml (other names or shapes)")
+
+
+def _check_members(config: Run, header: dict[str, object], name: str) -> None:
+    """The numbers that a header has for each member of an ensemble."""
+    if config.ensemble is None:
+        return
+    for key in ("temperatures", "constants") if config.modes else ("temperatures",):
+        given: Any = header.get(key)
+        least = 0.0 if key == "temperatures" else -math.inf
+        numbers = isinstance(given, list) and all(is_number(n) and least < n < math.inf for n in given)
+        if not numbers or len(given) != config.ensemble.members:
+            raise InputError(
+                f"{name}: the header of model.safetensors lacks or garbles {key}, expected {config.ensemble.members} "
+                "numbers, one of each member"
+            )
+
+
+def _posterior(
+    config: Run,
+    autoencoder: Autoencoder,
+    parts: dict[str, dict[str, Tensor]],
+    temperature: float,
+    header: dict[str, object],
+) -> Posterior:
+    if config.laplace is not None:
+        return LaplacePosterior(autoencoder, temperature, Laplace(**parts["laplace."]), config.laplace.layers)
+    if config.ensemble is not None:
+        temperatures = torch.tensor(header["temperatures"])
+        if config.modes:
+            constants = torch.tensor(header["constants"])
+            return Modes.of(autoencoder, parts["member."], parts["rho."], temperatures, constants)
+        return Ensemble(autoencoder, parts["member."], temperatures, config.ensemble.events == "split")
+    if config.swag is not None:
+        return Swag(autoencoder, parts["snapshot."], temperature)
+    return MeanField(autoencoder, parts["rho."], temperature)
+
+
+def adapted_sampling(sampling: SamplingConfig, latent_size: float, feature_size: float) -> SamplingConfig:
+    """The chains with the step sizes that the training ended with."""
+    return replace(
+        sampling, latent=_resized(sampling.latent, latent_size), feature=_resized(sampling.feature, feature_size)
+    )
+
+
+def _resized(chain: ChainConfig, size: float) -> ChainConfig:
+    if chain.adapt is None:
+        return chain
+    noise = None if chain.noise is None else chain.noise * (size / chain.step_size) ** 0.5
+    return replace(chain, step_size=size, noise=noise)

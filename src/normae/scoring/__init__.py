@@ -1,0 +1,1 @@
+"""Scores of files of any size: scorer, parts, join, cluster."""

@@ -1,0 +1,388 @@
+"""Parts of scores made by the workers of a dask cluster: of this machine, of Slurm or HTCondor, or of a scheduler
+that runs already.
+
+One future is a range of rows of one file. A worker loads the model once and does what a process without a cluster
+does, `normae.scoring.parts.here`. What goes over the wire are names, numbers and the background's scores; events and
+results stay in files, which all workers must see. A part is done when its file is there: a worker that dies costs the
+range that it was at, and a command that dies nothing that was written.
+"""
+
+import logging
+import os
+import queue
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from normae.config import read_toml, structure_as
+from normae.errors import ClusterFailed, InputError
+from normae.runs.load import load
+from normae.scoring.parts import Doer, Part, Watch, consecutive, here
+from normae.scoring.scorer import Scorer, weights_of
+
+SUBMIT = {"slurm": "sbatch", "htcondor": "condor_submit"}
+"""The command with which each batch system takes a job."""
+MEMORY, DISK = "2GiB", "1GiB"
+"""Of a worker, where neither the options nor dask's own configuration say it."""
+PATIENCE = 10.0
+"""Seconds within which a scheduler must answer, and a file that another machine wrote must be seen here."""
+LOOK = 5.0
+"""Seconds between looks at whether workers were lost."""
+IN_ORDER = (".csv", ".npz")
+"""Kinds of files that can only be read from the start."""
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """What a worker's batch job asks for; what is None is left to dask's own configuration (jobqueue.yaml).
+
+    Args:
+        memory: of a worker, for example "4GiB".
+        queue: Slurm's partition.
+        account: that Slurm charges.
+        walltime: of a Slurm job, for example "02:00:00".
+        disk: of an HTCondor job.
+        directives: further lines: "--constraint=haswell" for Slurm, "+MaxRuntime = 3600" for HTCondor.
+        prologue: shell commands before the worker starts, for example "source /software/setup.sh".
+        interface: network interface, for example "ib0".
+        python: Python of the workers; that of the command where it is None.
+        logs: folder for the logs of the jobs.
+        scratch: folder for temporary files of a worker.
+    """
+
+    memory: str | None = None
+    queue: str | None = None
+    account: str | None = None
+    walltime: str | None = None
+    disk: str | None = None
+    directives: tuple[str, ...] = ()
+    prologue: tuple[str, ...] = ()
+    interface: str | None = None
+    python: str | None = None
+    logs: str | None = None
+    scratch: str | None = None
+
+
+def read_options(path: str | Path) -> ClusterOptions:
+    """The options of a TOML file."""
+    return structure_as(ClusterOptions, read_toml(path), str(path))
+
+
+# --- in a worker
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A scorer without its model, which every worker loads for itself."""
+
+    scorer: dict[str, Any]
+    device: str
+    threads: int | None
+
+
+def recipe_of(scorer: Scorer, threads: int | None) -> Recipe:
+    """What a worker needs to make the same scorer."""
+    values = {f.name: getattr(scorer, f.name) for f in fields(Scorer) if f.name not in ("model", "notes")}
+    return Recipe(values, scorer.model.device.type, threads)
+
+
+_busy = threading.Lock()
+_kept: dict[str, Scorer] = {}
+"""The scorer of this process, by its digest."""
+
+
+def work(recipe: Recipe, parts: Sequence[Part], folder: Path, chunk: int) -> None:
+    """Score parts in this worker; one call at a time, and what is there already is not done again."""
+    with _busy:
+        if not folder.is_dir():
+            raise InputError(f"{folder}: a worker does not see this folder; write the scores to where all workers see")
+        missing = [part for part in parts if not (folder / part.name).is_file()]
+        if missing:
+            here(_scorer(recipe), missing, folder, chunk, lambda _: None)
+
+
+def _scorer(recipe: Recipe) -> Scorer:
+    digest, run = recipe.scorer["digest"], recipe.scorer["run"]
+    if digest not in _kept:
+        if recipe.threads is not None:
+            torch.set_num_threads(recipe.threads)
+        model = load(run, recipe.device)
+        if weights_of(run, model) != recipe.scorer["weights"]:
+            raise InputError(f"{run}: a worker finds other weights there than the command did")
+        _kept.clear()
+        _kept[digest] = Scorer(model=model, **recipe.scorer)
+    return replace(_kept[digest], block=recipe.scorer["block"], part=recipe.scorer["part"])
+
+
+# --- in the command
+
+
+def ranges(parts: Sequence[Part], workers: int) -> list[list[Part]]:
+    """What one future does: a part; of a file that can only be read from its start, an equal share of its parts."""
+    found = []
+    for run in consecutive(parts):
+        if run[0].file.path.suffix.lower() in IN_ORDER:
+            edges = np.linspace(0, len(run), min(workers, len(run)) + 1).astype(int)
+            found += [run[a:b] for a, b in pairwise(edges)]
+        else:
+            found += [[part] for part in run]
+    return found
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Workers of a cluster, as what `normae.scoring.score.score` takes for `do`.
+
+    Args:
+        client: of dask.
+        count: of workers that are wanted.
+        threads: of torch in a worker; None leaves that to the worker.
+        keep: starts workers in place of those that were lost.
+    """
+
+    client: Any
+    count: int
+    threads: int | None
+    keep: Callable[[], None]
+
+    def __call__(self, scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch: Watch) -> None:
+        """Score parts on the workers and write them into `folder`."""
+        token = secrets.token_hex(8)
+        recipe = self.client.submit(_itself, recipe_of(scorer, self.threads), key=f"recipe-{token}")
+        done: queue.Queue[Any] = queue.Queue()
+        open_ranges = {}
+        for number, run in enumerate(ranges(parts, self.count)):
+            key = f"range-{token}-{number}"
+            placed = [replace(part, file=replace(part.file, place=part.file.path.absolute())) for part in run]
+            future = self.client.submit(work, recipe, placed, folder.absolute(), chunk, key=key)
+            open_ranges[key] = (run, future)  # the future is kept: dask forgets what nobody holds
+            future.add_done_callback(done.put)
+        while open_ranges:
+            future = self._next(done)
+            _check(future)
+            run, _ = open_ranges.pop(future.key)
+            for part in run:
+                _await_file(folder / part.name)
+                watch(part.stop - part.start)
+
+    def _next(self, done: "queue.Queue[Any]") -> Any:
+        while True:
+            try:
+                return done.get(timeout=LOOK)
+            except queue.Empty:
+                if self.client.status != "running":
+                    raise ClusterFailed("the scheduler is gone") from None
+                self.keep()
+
+
+def _itself(recipe: Recipe) -> Recipe:
+    return recipe
+
+
+def _check(future: Any) -> None:
+    """Raise what went wrong in a worker."""
+    if future.status == "finished":
+        return
+    if future.status != "error":
+        raise ClusterFailed("the scheduler is gone or has dropped the work")
+    error = future.exception()
+    if isinstance(error, (InputError, OSError, MemoryError)):
+        raise error
+    lines = str(error).strip().splitlines()
+    raise ClusterFailed(f"a worker failed with {type(error).__name__}: {lines[0][:200] if lines else 'no message'}")
+
+
+def _await_file(path: Path) -> None:
+    """A file that another machine wrote may be seen here a little later, and must be."""
+    end = time.monotonic() + PATIENCE
+    while not path.is_file():
+        if time.monotonic() > end:
+            raise InputError(f"{path}: written by a worker, but not seen here; write the scores to where all see them")
+        time.sleep(0.1)
+
+
+@contextmanager
+def open_workers(
+    cluster: str, count: int | None = None, threads: int | None = None, options: ClusterOptions | None = None
+) -> Iterator[Workers]:
+    """Workers on a cluster, which are gone when this ends.
+
+    Args:
+        cluster: local, slurm, htcondor, or the tcp:// or tls:// address of a scheduler.
+        count: of workers; all cores of this machine for local, and needed for slurm and htcondor.
+        threads: of a worker; 1 where it is None, but for a scheduler that runs already.
+        options: of the batch jobs.
+    """
+    _check_arguments(cluster, count, threads, options)
+    distributed = _dask()
+    with _quiet():
+        if "://" in cluster:
+            with _connected(distributed, cluster, cluster) as client:
+                yield Workers(client, max(len(client.scheduler_info()["workers"]), 1), threads, lambda: None)
+            return
+        count = count or len(os.sched_getaffinity(0))
+        with (
+            _started(distributed, cluster, count, threads or 1, options or ClusterOptions()) as running,
+            _connected(distributed, running, cluster) as client,
+        ):
+            yield Workers(client, count, threads or 1, _keeper(running, cluster, count))
+
+
+def on_cluster(
+    cluster: str, count: int | None = None, threads: int | None = None, options: ClusterOptions | None = None
+) -> Doer:
+    """`open_workers` as what `normae.scoring.score.score` takes for `do`: no cluster where nothing is to be done."""
+    _check_arguments(cluster, count, threads, options)
+    _dask()
+
+    def do(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch: Watch) -> None:
+        if parts:
+            with open_workers(cluster, count, threads, options) as workers:
+                workers(scorer, parts, folder, chunk, watch)
+
+    return do
+
+
+def _check_arguments(cluster: str, count: int | None, threads: int | None, options: ClusterOptions | None) -> None:
+    address = cluster.startswith(("tcp://", "tls://")) and len(cluster) > 6
+    if cluster not in ("local", *SUBMIT) and not address:
+        raise InputError(f"--cluster: expected local, slurm, htcondor or tcp://HOST:PORT, got {cluster!r}")
+    for name, value in (("workers", count), ("threads", threads)):
+        if value is not None and value < 1:
+            raise InputError(f"--{name}: expected at least 1, got {value}")
+    if address and (count is not None or options is not None):
+        raise InputError(f"--cluster {cluster}: expected neither --workers nor options, the scheduler has its workers")
+    if cluster in SUBMIT and count is None:
+        raise InputError(f"--cluster {cluster}: expected --workers N, how many jobs to ask for")
+    if cluster in SUBMIT and shutil.which(SUBMIT[cluster]) is None:
+        raise InputError(f"--cluster {cluster}: no command {SUBMIT[cluster]} here; call from where jobs are submitted")
+
+
+def _dask() -> Any:
+    try:
+        import dask_jobqueue  # noqa: F401
+        import distributed
+    except ImportError:
+        raise InputError("--cluster: dask is not installed; install it with `pip install 'normae[cluster]'`") from None
+    return distributed
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without dask's log on the terminal: what matters comes as one sentence."""
+    loggers = [logging.getLogger(name) for name in ("distributed", "dask_jobqueue", "tornado.application", "asyncio")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
+def _connected(distributed: Any, place: Any, name: str) -> Iterator[Any]:
+    try:
+        client = distributed.Client(place, timeout=PATIENCE, set_as_default=False)
+    except (OSError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise InputError(f"--cluster {name}: no dask scheduler of this version answers there ({reason})") from None
+    try:
+        yield client
+    finally:
+        client.close(timeout=PATIENCE)
+
+
+@contextmanager
+def _started(distributed: Any, cluster: str, count: int, threads: int, options: ClusterOptions) -> Iterator[Any]:
+    if cluster == "local":
+        running = distributed.LocalCluster(
+            n_workers=count, threads_per_worker=1, processes=True, memory_limit=options.memory or 0,
+            dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL + 1, local_directory=options.scratch,
+        )  # fmt: skip
+    else:
+        running = batch_cluster(cluster, threads, options)
+    try:
+        yield running
+    finally:
+        running.close(timeout=60)
+
+
+def batch_cluster(cluster: str, threads: int, options: ClusterOptions) -> Any:
+    """A cluster of dask_jobqueue without workers yet; a job is one worker that does one thing at a time.
+
+    Args:
+        cluster: slurm or htcondor.
+        threads: cores of a job.
+    """
+    import dask
+    import dask_jobqueue
+
+    def configured(key: str, default: str) -> str:
+        return str(dask.config.get(f"jobqueue.{cluster}.{key}", None) or default)
+
+    common = {
+        "cores": 1, "processes": 1, "memory": options.memory or configured("memory", MEMORY),
+        "interface": options.interface, "python": options.python, "log_directory": options.logs,
+        "local_directory": options.scratch, "job_script_prologue": list(options.prologue) or None,
+        "scheduler_options": {"dashboard": False, "dashboard_address": ":0"}
+        | dask.config.get(f"jobqueue.{cluster}.scheduler-options", {}),
+        "silence_logs": logging.CRITICAL + 1,
+    }  # fmt: skip
+    if cluster == "slurm":
+        if options.disk is not None:
+            raise InputError("cluster options: disk is for htcondor; for slurm use directives, such as '--tmp=1G'")
+        return dask_jobqueue.SLURMCluster(
+            queue=options.queue, account=options.account, walltime=options.walltime, job_cpu=threads,
+            job_extra_directives=list(options.directives) or None, **common,
+        )  # fmt: skip
+    for name in ("queue", "account", "walltime"):
+        if getattr(options, name) is not None:
+            raise InputError(f"cluster options: {name} is for slurm; htcondor has directives, such as '+Key = 1'")
+    disk = options.disk or configured("disk", DISK)
+    lines = {"RequestCpus": str(threads)} | _condor_lines(options.directives)
+    return dask_jobqueue.HTCondorCluster(disk=disk, job_extra_directives=lines, **common)
+
+
+def _condor_lines(directives: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for line in directives:
+        key, equals, value = line.partition("=")
+        if not equals:
+            raise InputError(f"cluster options: directives for htcondor have the form 'key = value', got {line!r}")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _keeper(running: Any, cluster: str, count: int) -> Callable[[], None]:
+    """What starts workers, at first all and later those that were lost; a job that is refused is one sentence."""
+
+    from distributed import Status
+
+    async def settle() -> None:
+        running.scale(count)  # within the loop, so that what follows waits for the jobs that this submits, and raises
+        await running
+
+    def keep() -> None:
+        try:
+            running.sync(settle)
+        except RuntimeError as error:
+            for job in running.workers.values():
+                job.status = job.status if job.job_id else Status.failed  # without it dask refuses to close
+            text = " ".join(str(error).split())
+            raise InputError(f"--cluster {cluster}: the jobs cannot be submitted ({text[:400]})") from None
+
+    if cluster in SUBMIT:
+        keep()
+    return keep

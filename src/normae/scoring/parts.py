@@ -1,0 +1,189 @@
+"""Files to score, cut into parts that are written whole or not at all.
+
+The rows of every file are cut into parts at fixed places, and parts into blocks; a block is what the network sees at
+once. Neither depends on how much is read at a time, on which process does a part, or on what was done before a restart,
+so that the result does not either, to the last bit. A part is named by a hash of all that its content depends on: a
+part that is there is a part that is done.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from normae.data import open_table
+from normae.data.tables import reading
+from normae.errors import InputError
+from normae.files import atomic_path
+from normae.jets import Jets, chunks, concatenate, info, read_images, sparse_images
+from normae.jets.container import BadJet
+from normae.jets.sparse import is_images
+from normae.scoring.scorer import Columns, Scorer
+
+Watch = Callable[[int], None]
+"""Told the rows that are done."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file to score: its name as given, its rows, what tells it from an earlier state of itself, and where it is."""
+
+    path: Path
+    rows: int
+    state: tuple[int, int]
+    dataset: str | None
+    place: Path
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows start to stop of a file, and the name under which their scores are kept."""
+
+    file: File
+    start: int
+    stop: int
+    name: str
+
+
+def open_file(scorer: Scorer, path: str | Path, dataset: str | None = None) -> File:
+    """A file that fits the run; one sentence, with the column, for one that does not."""
+    path = Path(path)
+    if scorer.jets:
+        rows = _count_images(path) if is_images(path) else info(path, dataset or "table").jets
+        if rows == 0:
+            raise InputError(f"{path}: expected at least one jet")
+    else:
+        with open_table(path, dataset) as table:
+            table.select(scorer.columns, scorer.model.event)
+            rows = table.rows
+    return File(path, rows, _state(path), dataset, path)
+
+
+def _state(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+def _count_images(path: Path) -> int:
+    with reading(path), h5py.File(path, "r") as file:
+        return int(file["labels"].shape[0])
+
+
+def parts_of(scorer: Scorer, files: Sequence[File]) -> list[Part]:
+    """All parts of all files, in order."""
+    found = []
+    for file in files:
+        for start in range(0, file.rows, scorer.part):
+            stop = min(start + scorer.part, file.rows)
+            key = [scorer.digest, scorer.block, scorer.columns, str(file.path), file.state, file.dataset, start, stop]
+            name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+            found.append(Part(file, start, stop, f"{name}.parquet"))
+    return found
+
+
+def consecutive(parts: Sequence[Part]) -> list[list[Part]]:
+    """Parts that follow each other in one file, together: its rows can be read in one go."""
+    runs: list[list[Part]] = []
+    for part in parts:
+        if runs and runs[-1][-1].file == part.file and runs[-1][-1].stop == part.start:
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    return runs
+
+
+Doer = Callable[[Scorer, Sequence[Part], Path, int, Watch], None]
+"""Writes parts into a folder, reading so many rows at a time."""
+
+
+def here(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch: Watch) -> None:
+    """Score parts in this process and write them into `folder`."""
+    for run in consecutive(parts):
+        for part, columns in score_parts(scorer, run, chunk, watch):
+            write_part(folder / part.name, part, columns)
+
+
+def score_parts(scorer: Scorer, parts: Sequence[Part], chunk: int, watch: Watch) -> Iterator[tuple[Part, Columns]]:
+    """The scores of parts that follow each other in one file; `watch` is told the rows that are done."""
+    file = parts[0].file
+    if _state(file.place) != file.state:
+        raise InputError(f"{file.place}: changed since the scoring began; call again when it is complete")
+    blocks = scorer.part // scorer.block
+    fitting = [n for n in range(1, blocks + 1) if blocks % n == 0 and n * scorer.block <= max(chunk, scorer.block)]
+    found: list[Columns] = []
+    waiting = iter(parts)
+    part = next(waiting)
+    row = part.start
+    for events in read_events(scorer, part.file, row, parts[-1].stop, fitting[-1] * scorer.block):
+        found.append(scorer.score(events))
+        _check_scores(scorer, file, row, events, found[-1]["score"])
+        watch(len(events))
+        row += len(events)
+        if row == part.stop:
+            rows = np.arange(part.start, part.stop, dtype=np.int64)
+            yield part, {"row": rows} | {name: np.concatenate([f[name] for f in found]) for name in found[0]}
+            found, part = [], next(waiting, part)
+
+
+def _check_scores(
+    scorer: Scorer, file: File, first: int, events: NDArray[np.float32], score: NDArray[np.float32]
+) -> None:
+    """Refuse a score that is not a finite number: an event so far out that its square is beyond float32."""
+    if np.isfinite(score).all():
+        return
+    row = int(np.argmin(np.isfinite(score)))
+    place = int(np.argmax(np.abs(events[row]).ravel()))
+    name = f"column {scorer.columns[place]!r}" if scorer.columns is not None else f"feature {place}"
+    value = events[row].ravel()[place]
+    raise InputError(
+        f"{file.place}: the score of row {first + row} is not a finite number, its {name} holds {value:.3g}; "
+        "remove such rows"
+    )
+
+
+def read_events(scorer: Scorer, file: File, start: int, stop: int, size: int) -> Iterator[NDArray[np.float32]]:
+    """Rows start to stop of a file in arrays of `size` events."""
+    if not scorer.jets:
+        with open_table(file.place, file.dataset) as table:
+            columns = table.select(scorer.columns, scorer.model.event)
+            for _, events in table.chunks(columns, start, stop, size):
+                yield events
+    elif is_images(file.place):
+        for first in range(start, stop, size):
+            yield read_images(file.place, (first, min(first + size, stop))).dense()
+    else:
+        yield from _jet_images(file, start, stop, size)
+
+
+def _jet_images(file: File, start: int, stop: int, size: int) -> Iterator[NDArray[np.float32]]:
+    """Images with shape (n, 1, 40, 40); the reader's chunks are those of the file, and are cut anew."""
+    waiting: list[Jets] = []
+    for jets in chunks(file.place, (start, stop), key=file.dataset or "table", size=size):
+        waiting.append(jets)
+        start += len(jets)
+        while (count := sum(map(len, waiting))) >= size or (start == stop and count):
+            joined = concatenate(waiting)
+            waiting = [joined[size:]] if count > size else []
+            yield _images(file, joined[:size], start - count)
+
+
+def _images(file: File, jets: Jets, first: int) -> NDArray[np.float32]:
+    try:
+        return sparse_images(jets, first=first).dense()
+    except BadJet as error:
+        raise InputError(f"{file.place}: row {error.jet} {error.problem}") from None
+
+
+def write_part(path: Path, part: Part, columns: Columns) -> None:
+    """Scores of a part as a Parquet file, whole or not at all."""
+    names = pa.DictionaryArray.from_arrays(np.zeros(part.stop - part.start, np.int32), [str(part.file.path)])
+    table = pa.table({"file": names, **columns})
+    with atomic_path(path) as temporary:
+        pyarrow.parquet.write_table(table, temporary, use_dictionary=["file"])

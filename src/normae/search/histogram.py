@@ -1,0 +1,357 @@
+"""`normae histogram`: binned scores of samples, with their covariance over weight draws, for a search.
+
+A sample is read in chunks and filled bin by bin, with the mean over weight draws and with every draw. The value of a
+bin is that of the mean score, the one that `normae score` writes and that data are binned in; the draws give the
+covariance.
+Edges at quantiles come from the run's own held-out background, not from the samples, so that counts stay Poisson.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normae.config import read
+from normae.data import open_table
+from normae.errors import InputError, require
+from normae.figures import figure_style, new_figure
+from normae.figures.templates import template_histogram
+from normae.files import new_folder, write_json, write_text
+from normae.inference import BayesianModel
+from normae.report import save_figure
+from normae.runs.folder import RunFolder
+from normae.runs.load import run_of
+from normae.scoring.parts import File, open_file, read_events
+from normae.scoring.scorer import Scorer, open_scorer
+from normae.search import Sample, Templates, hepdata_tables, workspace
+from normae.sources import load_events
+from normae.statistics.histogram import Floats, check_edges, fill, tail_levels
+from normae.statistics.tail import tail_probability
+
+QUANTITIES = ("score", "log_prob", "p_value")
+MOST_REFERENCES = 50_000
+"""Held-out events that are scored with every draw, for p-values of draws."""
+
+
+@dataclass(frozen=True)
+class HistogramSettings:
+    """What is binned, and how.
+
+    Args:
+        quantity: "score", "log_prob" or "p_value".
+        bins: "tail", a number of bins of equal width, or edges "0,1,2.5".
+        quantiles: "0.5,0.9,0.99": edges at these shares of the held-out background instead, counted from the least
+            anomalous.
+        weights: column with the weight of an event.
+        expected: events to which the background is scaled; None leaves it.
+        expected_signal: the same for the signal.
+        normalization: relative uncertainty of the background's yield.
+        draws: weight draws of a Bayesian model.
+    """
+
+    quantity: str = "score"
+    bins: str = "tail"
+    quantiles: str | None = None
+    weights: str | None = None
+    expected: float | None = None
+    expected_signal: float | None = None
+    normalization: float = 0.0
+    draws: int = 100
+
+    def __post_init__(self) -> None:
+        if self.quantity not in QUANTITIES:
+            raise InputError(f"--quantity: expected one of {', '.join(QUANTITIES)}, got {self.quantity!r}")
+        for name, value in (("expected", self.expected), ("expected-signal", self.expected_signal)):
+            if value is not None and not (value > 0 and np.isfinite(value)):
+                raise InputError(f"--{name}: expected a positive number of events, got {value}")
+        if not 0 <= self.normalization < 1:
+            raise InputError(f"--normalization: expected a share from 0 to 1, got {self.normalization}")
+        if self.draws < 2:
+            raise InputError(f"--draws: expected at least 2, got {self.draws}")
+
+
+class Binner:
+    """The quantity of events, of the model and of each weight draw.
+
+    Args:
+        scorer: of the run.
+        run: its folder.
+    """
+
+    def __init__(self, scorer: Scorer, run: RunFolder, settings: HistogramSettings) -> None:
+        self.scorer, self.settings = scorer, settings
+        self.bayesian = isinstance(scorer.model, BayesianModel)
+        self.log_z = self._log_z()
+        if settings.quantity == "p_value" and not len(scorer.background):
+            raise InputError(f"--quantity p_value: {scorer.notes[0]}")
+        self.references = self._references(run) if settings.quantity == "p_value" and self.bayesian else None
+
+    def _log_z(self) -> Floats:
+        if self.settings.quantity != "log_prob":
+            return np.zeros(1)
+        model = self.scorer.model
+        if isinstance(model, BayesianModel):
+            return np.asarray(model.log_z_draws(self.settings.draws))
+        return np.array([model.log_z.value])
+
+    def _references(self, run: RunFolder) -> NDArray[np.float32]:
+        """Scores of held-out background in rising order for each draw, with shape (K, n)."""
+        config = read(run.config)
+        held = load_events(config.data, config.seed).test[:MOST_REFERENCES].numpy()
+        model = self.scorer.model
+        assert isinstance(model, BayesianModel)
+        return np.sort(model.score_draws(held, self.settings.draws), axis=1)
+
+    def values(self, x: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+        """The quantity of the model with shape (N,), and of each draw with shape (K, N)."""
+        model = self.scorer.model
+        if not isinstance(model, BayesianModel):
+            return self._quantity(model.score(x), self.log_z[:1]), None
+        scores = model.score_draws(x, self.settings.draws)
+        central = model.central(scores, self.settings.draws)
+        nominal = self._quantity(central, self.log_z.mean(keepdims=True))
+        if self.references is not None:
+            pairs = zip(scores, self.references, strict=True)
+            return nominal, np.stack([tail_probability(score, reference)[0] for score, reference in pairs])
+        return nominal, self._quantity(scores, self.log_z[:, None])
+
+    def sample(self, x: NDArray[np.float32], edges: Floats, weights: NDArray[Any] | None = None) -> Sample:
+        """The histogram of events with shape (N, *event), of which the network sees a block at a time."""
+        bins = len(edges) - 1
+        draws = np.zeros((self.settings.draws, bins)) if self.bayesian else None
+        total = Sample(np.zeros(bins), np.zeros(bins), draws, 0)
+        for start in range(0, len(x), self.scorer.block):
+            rows = slice(start, start + self.scorer.block)
+            own = None if weights is None else weights[rows].astype(np.float64)
+            nominal, each = self.values(x[rows])
+            value = fill(nominal, edges, own)[0]
+            variance = value if own is None else fill(nominal, edges, own**2)[0]
+            total += Sample(value, variance, None if each is None else fill(each, edges, own), len(nominal))
+        return total
+
+    def _quantity(self, score: NDArray[Any], log_z: Floats) -> NDArray[Any]:
+        if self.settings.quantity == "score":
+            return score
+        if self.settings.quantity == "log_prob":
+            density: NDArray[Any] = -score - log_z
+            return density
+        return tail_probability(score, self.scorer.background)[0]
+
+    # --- bins
+
+    def edges(self) -> Floats:
+        """As the settings ask, rising."""
+        bins, background = self.settings.bins, self.scorer.background
+        if self.settings.quantiles is None and "," in bins:
+            return check_edges(_numbers("--bins", bins))
+        if not len(background):
+            raise InputError(f"--bins: expected edges such as 0,1,2.5, since {self.scorer.notes[0]}")
+        levels = np.array([])
+        if self.settings.quantiles is not None:
+            levels = np.array(_numbers("--quantiles", self.settings.quantiles))
+            if not ((levels > 0) & (levels < 1)).all():
+                raise InputError(f"--quantiles: expected shares between 0 and 1, got {self.settings.quantiles}")
+        elif bins == "tail":
+            levels = tail_levels(len(background))
+        elif not bins.isdecimal() or not 1 <= int(bins) <= 1000:
+            raise InputError(f"--bins: expected tail, a number from 1 to 1000, or edges such as 0,1,2.5, got {bins!r}")
+        ends = np.sort(self._quantity(background[[0, -1]], self.log_z.mean(keepdims=True))).astype(np.float64)
+        if self.settings.quantity != "log_prob":
+            ends = np.array([0.0, 1.0 if self.settings.quantity == "p_value" else ends[1]])
+        if len(levels):
+            inner = self._quantity(np.quantile(background, levels), self.log_z.mean(keepdims=True))
+            return check_edges(np.array([ends[0], *np.sort(inner), ends[1]]))
+        return check_edges(np.linspace(ends[0], ends[1], int(bins) + 1 if bins.isdecimal() else 2))
+
+
+def _numbers(option: str, text: str) -> list[float]:
+    try:
+        return [float(piece) for piece in text.split(",")]
+    except ValueError:
+        raise InputError(f"{option}: expected numbers separated by commas, got {text!r}") from None
+
+
+# --- samples
+
+
+def fill_sample(
+    binner: Binner, edges: Floats, files: Sequence[str | Path], dataset: str | None = None, weighted: bool = True
+) -> Sample:
+    """The histogram of all events of `files`."""
+    scorer, column = binner.scorer, binner.settings.weights if weighted else None
+    found = None
+    for file in [open_file(scorer, path, dataset) for path in files]:
+        for x, weight in _weighted_events(scorer, file, column):
+            sample = binner.sample(x, edges, weight)
+            found = sample if found is None else found + sample
+    if found is None:
+        raise InputError("expected at least one file to fill")
+    return found
+
+
+def _weighted_events(
+    scorer: Scorer, file: File, column: str | None
+) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32] | None]]:
+    size = 8 * scorer.block
+    if column is None:
+        for events in read_events(scorer, file, 0, file.rows, size):
+            yield events, None
+        return
+    if scorer.jets or scorer.columns is None:
+        raise InputError(
+            f"--weights {column}: expected a run that was trained on named columns, or --columns with them"
+        )
+    with open_table(file.path, file.dataset) as table:
+        for _, values in table.chunks([*scorer.columns, column], size=size):
+            yield values[:, :-1], values[:, -1]
+
+
+def templates_of(
+    binner: Binner,
+    files: Sequence[str | Path],
+    signal: Sequence[str | Path] = (),
+    data: Sequence[str | Path] = (),
+    dataset: str | None = None,
+) -> Templates:
+    """The samples of a search as the settings ask."""
+    settings, edges = binner.settings, binner.edges()
+    background = fill_sample(binner, edges, files, dataset)
+    if settings.weights is not None and background.value.sum() <= 0:
+        raise InputError(
+            f"--weights {settings.weights}: expected weights with a positive sum, got {background.value.sum():.4g}"
+        )
+    if not (background.value > 0).all():
+        empty = int(np.argmin(background.value))
+        raise InputError(
+            f"bin {empty + 1}, from {edges[empty]:.4g} to {edges[empty + 1]:.4g}, has no background; "
+            "take fewer bins or a larger sample"
+        )
+    factor = 1.0 if settings.expected is None else settings.expected / background.value.sum()
+    found = Templates(settings.quantity, edges, background.scaled(factor), normalization=settings.normalization)
+    if signal:
+        sample = fill_sample(binner, edges, signal, dataset)
+        wanted = settings.expected_signal
+        sample = sample.scaled(1.0 if wanted is None else wanted / sample.value.sum())
+        found = replace(found, signal=sample)
+    if data:
+        found = replace(found, data=fill_sample(binner, edges, data, dataset, weighted=False).value)
+    return found
+
+
+# --- output
+
+
+def histogram(
+    run: str | Path,
+    files: Sequence[str | Path],
+    out: str | Path,
+    settings: HistogramSettings,
+    signal: Sequence[str | Path] = (),
+    data: Sequence[str | Path] = (),
+    columns: Sequence[str] | None = None,
+    dataset: str | None = None,
+    device: str = "auto",
+    experiments: int = 0,
+) -> tuple[Templates, list[str]]:
+    """Bin the scores of background `files` into a new folder `out`.
+
+    Args:
+        signal: files of a second sample, whose strength is the parameter of interest.
+        data: files of what was seen; without them the workspace has the background expectation.
+        experiments: pseudo-experiments to draw from the background-only model.
+
+    Returns:
+        The templates, which `out` holds as histogram.json, a pyhf workspace.json, HEPData tables and a figure, and
+        what the search found, in sentences.
+    """
+    if experiments < 0:
+        raise InputError(f"--pseudo-experiments: expected 0 or more, got {experiments}")
+    if settings.expected_signal is not None and not signal:
+        raise InputError("--expected-signal: expected --signal, which it scales")
+    if experiments and not signal:
+        raise InputError("--pseudo-experiments: expected --signal, whose strength is fitted")
+    require("search", "pyhf", "yaml")
+    out = Path(out)
+    if out.exists():
+        raise InputError(f"{out}: exists already; choose another folder, or remove it first")
+    scorer = open_scorer(run, columns, device)
+    folder = run_of(run)
+    templates = templates_of(Binner(scorer, folder, settings), files, signal, data, dataset)
+    with new_folder(out) as temporary:
+        write_templates(templates, temporary, scorer.model.name)
+        sentences = search_result(templates, temporary, experiments)
+    return templates, sentences
+
+
+def write_templates(templates: Templates, folder: Path, name: str) -> None:
+    """histogram.json, workspace.json, hepdata/ and figures/ of templates."""
+    import yaml
+
+    from normae.search.inference import build
+
+    spec = workspace(templates)
+    build(spec)  # pyhf's own check
+    write_json(folder / "workspace.json", spec)
+    write_json(folder / "histogram.json", _numbers_of(templates))
+    comment = f"Binned anomaly scores of the normalized autoencoder {name}."
+    for file, documents in hepdata_tables(templates, comment).items():
+        write_text(folder / "hepdata" / file, yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True))
+    with figure_style():
+        figure, axes = new_figure(2, 1, (4.6, 4.4), height_ratios=[2.4, 1], sharex=False)
+        drawn = template_histogram(axes[0, 0], axes[1, 0], *_drawn(templates))
+        save_figure(figure, folder / "figures", "histogram", drawn)
+
+
+def _drawn(templates: Templates) -> tuple[Any, ...]:
+    background, signal = templates.background, templates.signal
+    spread = None if background.draws is None else background.draws.std(0, ddof=1)
+    extra = None if signal is None else signal.value
+    return templates.quantity, templates.edges, background.value, background.variance, spread, extra, templates.data
+
+
+def _numbers_of(templates: Templates) -> dict[str, Any]:
+    matrix = templates.covariance
+    found: dict[str, Any] = {"quantity": templates.quantity, "edges": templates.edges.tolist()}
+    for name, sample in templates.samples.items():
+        found[name] = {
+            "events": sample.events,
+            "value": sample.value.tolist(),
+            "statistical_error": np.sqrt(sample.variance).tolist(),
+            "mean_over_draws": None if sample.draws is None else sample.draws.mean(0).tolist(),
+        }
+    found["data"] = None if templates.data is None else templates.data.tolist()
+    found["samples_of_covariance"] = list(templates.samples)
+    found["covariance"] = None if matrix is None else matrix.tolist()
+    found["nuisance_parameters"] = len(templates.shifts["background"])
+    return found
+
+
+def search_result(templates: Templates, folder: Path, experiments: int = 0) -> list[str]:
+    """The p-value of the data, and that of pseudo-experiments, in sentences and as search.json in `folder`."""
+    if templates.signal is None:
+        return []
+    from normae.search.inference import discovery, pseudo_experiments, uniformity
+
+    sentences, numbers = [], {}
+    if templates.data is not None:
+        found = discovery(templates)
+        numbers["discovery"] = found._asdict()
+        sentences.append(
+            f"p-value of background only: {found.p_value:.3g} ({found.root:.2f} sigma), "
+            f"signal strength {found.strength:.3g}"
+        )
+    if experiments:
+        values = pseudo_experiments(templates, experiments)
+        test = uniformity(values)
+        numbers["pseudo_experiments"] = {"p_values": values.tolist(), **test._asdict()}
+        shares = ", ".join(f"{share:.3f} ± {error:.3f} at {at}" for at, (share, error) in test.share_below.items())
+        sentences.append(
+            f"{experiments} pseudo-experiments of background only: p-values uniform with a Kolmogorov-Smirnov "
+            f"probability of {test.ks_p_value:.3f}; shares below {shares}"
+        )
+    if numbers:
+        write_json(folder / "search.json", numbers)
+    return sentences

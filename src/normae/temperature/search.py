@@ -1,0 +1,271 @@
+"""The paper's way to a temperature, automated: short trainings of both classes, and the root of m(T) - 1.
+
+Section 4.2: T near the mean squared error of the pretrained autoencoders keeps E/T of order one; from there trainings
+at other temperatures give other slopes m of the dual test, and T is where m = 1. Each step here trains two models, A
+and B, at one fixed T from the same two autoencoders, and fits m at validation events: against the true ratio for toy
+densities, against a trained classifier for jets. The test sample is not touched.
+
+Everything is a run folder below one folder, so that a search which is stopped goes on where it was.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from normae.config import Run, read
+from normae.data import DENSITIES, SparseEvents
+from normae.data.labelled import Labelled
+from normae.dual.judge import true_ratio
+from normae.dual.test import evaluate_side
+from normae.errors import InputError
+from normae.files import write_json
+from normae.random import stream
+from normae.runs.classifier import load_classifier
+from normae.runs.folder import RunFolder, locked, read_json
+from normae.runs.load import load
+from normae.runs.session import Watch, train
+from normae.runs.start import read_start
+from normae.runs.stopping import check_minutes
+from normae.sources import load_events
+from normae.statistics import Estimate, SlopePoint, fit_line, next_temperature, slope_line, unit_slope_temperature
+from normae.statistics.arrays import Array
+
+SIDES = ("a", "b")
+Pair = tuple[Run, Run]
+Starts = tuple[str | None, str | None]
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How the temperature is looked for.
+
+    Args:
+        trainings: most temperatures to train at, two models each.
+        epochs: of the NAE phase of each; None for those of the configurations.
+        tolerance: on m - 1; the search ends when the last training is within it, or when T* is known to this share.
+        events: validation events of each class that m is fitted to; 0 for all.
+        draws: weight draws of a Bayesian model.
+        start: the first temperature; None for the mean energy of the autoencoders.
+    """
+
+    trainings: int = 6
+    epochs: int | None = None
+    tolerance: float = 0.05
+    events: int = 0
+    draws: int = 20
+    start: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.trainings < 2:
+            raise InputError(f"trainings: expected at least 2, since a root needs two slopes, got {self.trainings}")
+        if self.epochs is not None and self.epochs < 1:
+            raise InputError(f"epochs: expected at least 1, got {self.epochs}")
+        if not self.tolerance > 0 or self.events < 0 or self.draws < 2:
+            raise InputError("expected a positive tolerance, events of at least 0 and draws of at least 2")
+        if self.start is not None and not self.start > 0:
+            raise InputError(f"start: expected a positive temperature, got {self.start:g}")
+
+
+class SearchResult(NamedTuple):
+    """What was trained, the temperature where m = 1 by a power law through it, and whether the search is over."""
+
+    points: list[SlopePoint]
+    temperature: Estimate
+    finished: bool
+
+
+def search_temperature(
+    configs: Pair,
+    out: str | Path,
+    starts: Starts = (None, None),
+    reference: str | Path | None = None,
+    settings: SearchSettings | None = None,
+    watch: Watch | None = None,
+    minutes: float | None = None,
+    figures: bool = True,
+) -> SearchResult:
+    """Look for the temperature at which the dual test of two configurations has the slope 1.
+
+    Args:
+        configs: A and B; log r = log p_B - log p_A.
+        out: the folder; one that holds the same search is taken up.
+        starts: finished autoencoders of A and B; without them they are pretrained first.
+        reference: a classifier of jets, a run folder or a name of the zoo; toys have the true ratio.
+        minutes: stop after so much time; calling again goes on.
+    """
+    begun, settings, folder = time.monotonic(), settings or SearchSettings(), Path(out)
+    check_minutes(minutes)
+    sample, known = _reference(configs, reference, settings)
+    for config, start in zip(configs, starts, strict=True):
+        if start is not None:
+            read_start(replace(config, start=start), tuple(sample.x.shape[1:]))
+    described = _described(configs, starts, reference, settings)
+    with locked(folder):
+        points = _earlier(folder, described)
+
+        def left() -> float | None:
+            return None if minutes is None else max(minutes - (time.monotonic() - begun) / 60, 1e-6)
+
+        paths = _autoencoders(configs, starts, folder, watch, left)
+        if paths is None:
+            return SearchResult(points, _root(points), False)
+        first = settings.start or _mean_energy(paths, sample)
+        while not _enough(points, settings):
+            temperature = float(f"{next_temperature(points, first):.3g}")
+            pair = _train_pair(configs, paths, temperature, folder, settings, watch, left)
+            if pair is None:
+                return SearchResult(points, _root(points), False)
+            points.append(SlopePoint(temperature, _slope(pair, sample, known, settings)))
+            _write(folder, points, described, figures)
+    return SearchResult(points, _root(points), True)
+
+
+def _reference(configs: Pair, reference: str | Path | None, settings: SearchSettings) -> tuple[Labelled, Array]:
+    """Validation events of both classes and the reference's log r at them."""
+    kinds = tuple(config.data.jets for config in configs)
+    if kinds != (None, None) and set(kinds) != {"qcd", "top"}:
+        raise InputError(f'expected one configuration of "qcd" and one of "top" jets, got {kinds[0]} and {kinds[1]}')
+    if any(config.data.validation == 0 for config in configs):
+        raise InputError("data.validation: expected at least 1 in both configurations; m is fitted to these events")
+    parts = []
+    for config in configs:
+        held = load_events(config.data, config.seed, test=False).validation
+        assert held is not None
+        dense = held.dense() if isinstance(held, SparseEvents) else held
+        parts.append(dense[: settings.events or None])
+    labels = np.repeat([False, True], [len(part) for part in parts])
+    sample = Labelled(torch.cat(parts).numpy(), labels)
+    if kinds == (None, None):
+        names = [config.data.density for config in configs]
+        if None in names or names[0] == names[1]:
+            raise InputError("expected two different known densities, or QCD and top jets with a classifier")
+        a, b = (DENSITIES[str(name)]() for name in names)
+        return sample, true_ratio(a, b, sample)
+    if reference is None:
+        raise InputError("--reference: expected a classifier, made with `normae train jets-paper-classifier.toml`")
+    ratio = load_classifier(reference, configs[0].device).log_ratio(sample.x)
+    return sample, ratio if kinds == ("qcd", "top") else -ratio
+
+
+def _described(
+    configs: Pair,
+    starts: Starts,
+    reference: str | Path | None,
+    settings: SearchSettings,
+) -> dict[str, Any]:
+    """What must be the same for a search to be taken up; more trainings or another tolerance may follow."""
+    return {
+        "configs": [config.name for config in configs],
+        "seeds": [config.seed for config in configs],
+        "starts": list(starts),
+        "reference": None if reference is None else str(reference),
+        "epochs": settings.epochs,
+        "events": settings.events,
+        "start": settings.start,
+    }
+
+
+def _earlier(folder: Path, described: dict[str, Any]) -> list[SlopePoint]:
+    """The slopes that an earlier sitting has found."""
+    path = folder / "temperature.json"
+    if not path.is_file():
+        return []
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("search") != described:
+        raise InputError(f"{folder}: holds another search; choose another folder")
+    return [SlopePoint(p["temperature"], Estimate(p["slope"], p["error"])) for p in content["points"]]
+
+
+def _autoencoders(configs: Pair, starts: Starts, folder: Path, watch: Watch | None, left: Any) -> list[str] | None:
+    """Where the autoencoders of A and B are, pretrained where none was given; None where time ran out."""
+    paths = []
+    for side, config, start in zip(SIDES, configs, starts, strict=True):
+        if start is None:
+            alone = replace(config, training=replace(config.training, epochs=0), start=None)
+            path = folder / f"autoencoder-{side}"
+            if not train(alone, path, resume=RunFolder(path).config.exists(), watch=watch, minutes=left()):
+                return None
+            start = str(path)
+        paths.append(start)
+    return paths
+
+
+def _mean_energy(paths: Sequence[str], sample: Labelled) -> float:
+    """Mean squared error of the autoencoders, each at validation events of its own class: the paper's first guess."""
+    masks = (~sample.labels, sample.labels)
+    pairs = zip(paths, masks, strict=True)
+    means = [float(np.mean(load(path, "auto").energy(sample.x[mask]))) for path, mask in pairs]
+    return math.sqrt(means[0] * means[1])
+
+
+def _enough(points: Sequence[SlopePoint], settings: SearchSettings) -> bool:
+    if len(points) < 2:
+        return False
+    if len(points) >= settings.trainings:
+        return True
+    last, root = points[-1].slope, _root(points)
+    close = abs(last.value - 1) <= settings.tolerance
+    return close or (len(points) > 2 and root.error <= settings.tolerance * root.value)
+
+
+def _train_pair(
+    configs: Pair,
+    paths: Sequence[str],
+    temperature: float,
+    folder: Path,
+    settings: SearchSettings,
+    watch: Watch | None,
+    left: Any,
+) -> list[Path] | None:
+    """Both models at one temperature; None where time ran out."""
+    found = []
+    for side, config, start in zip(SIDES, configs, paths, strict=True):
+        training = config.training if settings.epochs is None else replace(config.training, epochs=settings.epochs)
+        fixed = replace(config.temperature, initial=temperature, trained=False)
+        run = replace(config, start=start, training=training, temperature=fixed)
+        path = folder / f"T-{temperature:.3g}" / side
+        if not train(run, path, resume=RunFolder(path).config.exists(), watch=watch, minutes=left()):
+            return None
+        found.append(path)
+    return found
+
+
+def _slope(pair: Sequence[Path], sample: Labelled, known: Array, settings: SearchSettings) -> Estimate:
+    """m of the dual test at the sample, with its error over events."""
+    a, b = (evaluate_side(load(path, "auto"), sample, settings.draws, 0) for path in pair)
+    return fit_line(known, b.mean - a.mean, sample.labels, generator=stream(0, "temperature/slope")).slope
+
+
+def _root(points: Sequence[SlopePoint]) -> Estimate:
+    try:
+        return unit_slope_temperature(points)
+    except InputError:
+        return Estimate(math.nan, math.inf)
+
+
+def _write(folder: Path, points: list[SlopePoint], described: dict[str, Any], figures: bool) -> None:
+    root = _root(points)
+    known = math.isfinite(root.value) and math.isfinite(root.error)
+    rows = [{"temperature": p.temperature, "slope": p.slope.value, "error": p.slope.error} for p in points]
+    content = {
+        "temperature": {"value": root.value, "error": root.error} if known else None,
+        "points": rows,
+        "search": described,
+    }
+    write_json(folder / "temperature.json", content)
+    if figures:
+        from normae.temperature.drawing import draw_slopes  # drawing needs matplotlib
+
+        draw_slopes(points, slope_line(points) if known else None, root, folder / "figures")
+
+
+def read_pair(paths: Sequence[str | Path], overrides: Sequence[str] = ()) -> Pair:
+    """The two configurations of a search, with the same overrides."""
+    a, b = (read(path, overrides) for path in paths)
+    return a, b

@@ -1,1 +1,0 @@
-"""What the commands do, as library calls, one module each: train, load, evaluate, report, reproduce."""

@@ -1,0 +1,90 @@
+"""Coordinates go there and back, know their Jacobian, and say what lies outside the training sample."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from normae.coordinates import (
+    CoordinatesConfig,
+    Identity,
+    Range,
+    TableCoordinates,
+    fit_coordinates,
+    read_coordinates,
+)
+from normae.errors import InputError
+from normae.random import stream
+
+
+def table(rows: int = 400, columns: int = 3, seed: int = 0) -> torch.Tensor:
+    """Correlated columns in units of their own, with some far rows."""
+    random = np.random.RandomState(seed)
+    x = random.standard_t(3, size=(rows, columns)) @ random.normal(size=(columns, columns))
+    return torch.from_numpy(x * 10.0 ** random.randint(-3, 4, size=columns) + random.normal(size=columns))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1000), st.integers(1, 6))
+def test_there_and_back(seed, columns):
+    x = table(200, columns, seed)
+    map_ = TableCoordinates.of(x)
+    torch.testing.assert_close(map_.inverse(map_.forward(x)), x, rtol=1e-8, atol=1e-8 * float(x.abs().max()))
+
+
+def test_the_slope_is_the_determinant_of_the_jacobian():
+    x = table()
+    x[0] *= 30  # beyond the limit, where the tails are softened
+    map_ = TableCoordinates.of(x)
+    for row in x[:5]:
+        jacobian = torch.autograd.functional.jacobian(lambda r: map_.forward(r[None])[0], row)
+        expected = torch.linalg.slogdet(jacobian).logabsdet
+        torch.testing.assert_close(map_.log_slope(row[None])[0], expected, rtol=1e-9, atol=1e-9)
+
+
+def test_rows_with_their_noise_have_unit_covariance():
+    x = table(20_000)
+    map_ = TableCoordinates.of(x, noise=0.1)
+    y = map_.noisy(map_.forward(x), 3, stream(0, "noise"))
+    assert y.shape == (60_000, 3)
+    torch.testing.assert_close(torch.cov(y.T), torch.eye(3, dtype=torch.float64), rtol=0, atol=0.03)
+
+
+def test_density_integrates_to_one_in_the_units_of_the_table():
+    """A standard Gaussian in y, carried back with the slope, is a density in x."""
+    x = torch.from_numpy(np.random.RandomState(0).gamma(3.0, 50.0, size=(1000, 1)))
+    map_ = TableCoordinates.of(x)
+    grid = torch.linspace(-2000, 3000, 400_001, dtype=torch.float64)[:, None]
+    y = map_.forward(grid)
+    log_p = -0.5 * y[:, 0] ** 2 - 0.5 * np.log(2 * np.pi) + map_.log_slope(grid)
+    assert float(log_p.exp().sum()) * 5000 / 400_000 == pytest.approx(1, abs=2e-3)
+
+
+def test_constant_columns_and_huge_ones():
+    x = torch.stack([torch.full((50,), 7.0), torch.linspace(1e12, 1e12 + 1, 50)], dim=1).double()
+    map_ = TableCoordinates.of(x)
+    assert bool(torch.isfinite(map_.forward(x)).all())
+
+
+@pytest.mark.parametrize("map_", [Identity(Range.of(table())), TableCoordinates.of(table())])
+def test_stored_and_read_again(map_):
+    found = read_coordinates(map_.kind, map_.tensors(), (3,), "model")
+    x = table()
+    assert torch.equal(found.forward(x), map_.forward(x))
+    assert torch.equal(found.range.low, x.amin(0))
+    with pytest.raises(InputError, match="coordinates do not belong"):
+        read_coordinates(map_.kind, map_.tensors(), (4,), "model")
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(InputError, match="'sideways'"):
+        read_coordinates("sideways", {}, (2,), "model")
+    with pytest.raises(InputError, match="expected a table"):
+        fit_coordinates(CoordinatesConfig("table"), None)
+
+
+def test_values_far_outside_the_training_sample():
+    seen = Range.of(torch.tensor([[0.0, -1.0], [10.0, 1.0]]))
+    rows = torch.tensor([[10.9, 0.0], [11.1, 0.0], [5.0, -1.3]])
+    assert seen.outside(rows).tolist() == [[False, False], [True, False], [False, True]]

@@ -1,0 +1,73 @@
+"""evaluate and report of a run on a table whose density nobody knows."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import normae
+from normae.cli.app import app
+from normae.config import structure
+from normae.data import DENSITIES
+from normae.errors import InputError
+from normae.evaluation.table import table_metrics, table_test
+from normae.evaluation.toy import evaluate
+from normae.random import stream
+from normae.runs.session import train
+from normae.sources import Events
+from tiny_run import tiny
+
+
+def judged(shift: float) -> dict:
+    """The zoo's model against 1,000 rows of its own density, moved by `shift`."""
+    density = DENSITIES["two-gaussians"]()
+    rows = density.sample(2000, stream(1, "rows")) + shift
+    config = structure(tiny(data={"file": "nowhere.npy", "train": 1000, "test": 1000}))
+    events = Events(rows[:1000], rows[1000:], None, ("mass", "pt"))
+    model = normae.load("toy-2gauss-nae")
+    return table_metrics(model, config, table_test(model, config, events))
+
+
+def test_the_right_density_is_not_told_from_its_table():
+    found = judged(0.0)
+    assert found["auc_overtraining"].value == pytest.approx(0.5, abs=4 * found["auc_overtraining"].error)
+    assert found["auc_samples"].value < 0.6
+    for column in ("mass", "pt"):
+        distance, halves = found[f"wasserstein {column}"], found[f"wasserstein_halves {column}"]
+        assert distance.value < 4 * halves.value
+    truth = DENSITIES["two-gaussians"]().log_prob(DENSITIES["two-gaussians"]().sample(50_000, stream(2, "x")).double())
+    log_prob = found["mean_log_prob_held_out"]
+    assert log_prob.value == pytest.approx(float(truth.mean()), abs=4 * log_prob.error)
+
+
+def test_a_wrong_density_is_told_from_its_table():
+    found = judged(0.5)
+    assert found["auc_samples"].value > 0.65
+    assert found["wasserstein mass"].value > 5 * found["wasserstein_halves mass"].value
+
+
+@pytest.mark.parametrize("extra", [{}, {"laplace": {"rank": 5, "inducing": 30, "events": 100}}])
+def test_the_user_s_path(tmp_path, extra):
+    rows = torch.randn(300, 3, generator=stream(0, "rows")).numpy()
+    path = tmp_path / "rows.csv"
+    np.savetxt(path, rows, delimiter=",", header="a,b,c", comments="")
+    data = {"file": str(path), "columns": ["a", "b", "c"], "train": 200, "test": 100}
+    train(structure(tiny(data=data) | extra), tmp_path / "run")
+    done = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert {"auc_samples", "auc_overtraining", "mean_score_held_out", "wasserstein b"} <= set(metrics)
+    assert ("mean_score_std" in metrics) == bool(extra)
+    for name in ("scores", "columns", "training"):
+        assert (tmp_path / "run" / "figures" / f"{name}.svg").is_file()
+    assert CliRunner().invoke(app, ["report", str(tmp_path / "run")]).exit_code == 0
+    assert "samples look like the table" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_without_rows_held_out_it_is_one_sentence(tmp_path):
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).standard_normal((100, 2)))
+    train(structure(tiny(data={"file": str(tmp_path / "rows.npy"), "train": 100, "test": 0})), tmp_path / "run")
+    with pytest.raises(InputError, match=r"at least 10 rows that were held out, got data.test = 0"):
+        evaluate(tmp_path / "run")
