@@ -9,7 +9,7 @@ energy of an autoencoder.
 """
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -55,8 +55,32 @@ def autograd_value_and_grad(energy: Energy, x: Tensor) -> tuple[Tensor, Tensor]:
     return value.detach(), grad
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def stands_for(give: Callable[[Any], Energy | None]) -> Callable[[Method], Method]:
+    """Marks a method that is an energy: what `give` says of its object is taken for it wherever gradients are needed.
+
+    So a method of a model, handed to a chain, is as fast as the energy behind it. `give` returns None where the method
+    itself has to be differentiated.
+    """
+
+    def mark(method: Method) -> Method:
+        method.stands_for = give  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+def _behind(energy: Energy) -> Energy:
+    """The energy that a marked method stands for, else the energy itself."""
+    give = getattr(energy, "stands_for", None)
+    return energy if give is None else give(getattr(energy, "__self__", None)) or energy
+
+
 def value_and_grad(energy: Energy, x: Tensor) -> tuple[Tensor, Tensor]:
     """Energies (N,) and gradients (N, *event): the energy's own where it offers them, else by autograd."""
+    energy = _behind(energy)
     if isinstance(energy, Differentiable):
         return energy.value_and_grad(x)
     return autograd_value_and_grad(energy, x)
@@ -64,6 +88,7 @@ def value_and_grad(energy: Energy, x: Tensor) -> tuple[Tensor, Tensor]:
 
 def held(energy: Energy) -> Energy:
     """The energy with its weights held fixed for many gradients, where it offers that, else the energy itself."""
+    energy = _behind(energy)
     hold = getattr(energy, "held", None)
     return energy if hold is None else hold()
 

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from normae.coordinates import TableCoordinates
 from normae.errors import InputError, LogZUnknown
 from normae.inference import LogZ, Model, grid_draws, grid_log_z
 from normae.networks import NetworkConfig, build_mlp_autoencoder
+from normae.networks.reconstruction import ExplicitEnergy
 from normae.random import stream
-from normae.sampling import ChainConfig, SamplingConfig
+from normae.sampling import ChainConfig, SamplingConfig, langevin
 
 
 def quadratic(x):
@@ -124,7 +126,7 @@ def test_sample(model):
 
 
 def test_sample_runs_the_latent_chain_eight_times_as_long(model, monkeypatch):
-    import normae.inference.model as module
+    import normae.inference.generation as module
 
     lengths = []
     real = module.run_chain
@@ -133,3 +135,69 @@ def test_sample_runs_the_latent_chain_eight_times_as_long(model, monkeypatch):
     assert lengths == [8 * 3, 5]
     model.sample(5, latent_steps=2, feature_steps=4)
     assert lengths[2:] == [2, 4]
+
+
+@pytest.fixture
+def table(model) -> Model:
+    rows = np.random.default_rng(1).lognormal(3.0, 0.7, size=(500, 2)) * np.array([1e3, 1e-4])
+    coordinates = TableCoordinates.of(torch.from_numpy(rows))
+    return Model(
+        model.autoencoder, 0.2, (2,), model.sampling, LogZ(1.5, 0.0, (-4.5, 4.5)), "table", coordinates=coordinates
+    )
+
+
+def test_scores_are_in_the_user_s_units(table, model):
+    x = np.random.default_rng(2).lognormal(3.0, 0.7, size=(7, 2)) * np.array([1e3, 1e-4])
+    y = table.coordinates.forward(torch.from_numpy(x))
+    slope = table.coordinates.log_slope(torch.from_numpy(x)).numpy()
+    assert np.allclose(table.energy(x), model.energy(y.numpy()), rtol=1e-5)
+    assert table.score(x).dtype == np.float64
+    assert np.allclose(table.score(x), model.score(y.numpy()) - slope, rtol=1e-6)
+    assert np.allclose(table.log_prob(x), model.log_prob(y.numpy()) + slope, rtol=1e-6)
+    assert np.allclose(table.rows(x, 5).log_prob(), table.log_prob(x))
+    assert torch.allclose(table.score(torch.from_numpy(x)), torch.from_numpy(table.score(x)))
+    sample = table.sample(20)
+    assert sample.dtype == np.float64
+    assert np.allclose(table.coordinates.forward(torch.from_numpy(sample)), model.sample(20), atol=1e-5)
+
+
+def test_a_deterministic_model_has_one_row(model):
+    x = np.zeros((3, 2))
+    rows = model.rows(x, n=50)
+    assert rows.scores.shape == (1, 3)
+    assert rows.spread() is None
+    assert np.array_equal(rows.score(), model.score(x))
+    assert np.array_equal(rows.log_prob(), model.log_prob(x))
+    assert rows.log_z_error == 0.01
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_chain_on_the_model_s_energy_is_that_on_its_energy_function(model, dtype):
+    x = np.random.default_rng(0).normal(size=(40, 2)).astype(dtype)
+
+    def walk(energy):
+        return langevin(energy, x, temperature=0.2, step_size=0.01, steps=20, generator=stream(0, "walk"))
+
+    fast, plain = walk(model.energy), walk(lambda x: model.energy(x))
+    assert np.allclose(fast.position, plain.position, atol=1e-4)
+    with pytest.raises(InputError, match=r"expected events of shape \(2,\)"):
+        langevin(model.energy, x.repeat(2, 1), temperature=0.2, step_size=0.01, steps=2, generator=stream(0, "walk"))
+
+
+def test_a_chain_sees_the_model_s_own_gradient(model, table, monkeypatch):
+    counted = []
+    monkeypatch.setattr(ExplicitEnergy, "value_and_grad", _counting(ExplicitEnergy.value_and_grad, counted))
+    for own, calls in ((model, 11), (table, 0)):
+        counted.clear()
+        start = own.sample(5)
+        counted.clear()
+        langevin(own.energy, start, temperature=0.2, step_size=1e-8, steps=10, generator=stream(0, "walk"))
+        assert len(counted) == calls
+
+
+def _counting(function, calls):
+    def counted(*args):
+        calls.append(1)
+        return function(*args)
+
+    return counted

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from normae.networks import NetworkConfig, build_autoencoder
-from normae.posterior.draws import MeanField
-from normae.posterior.modes import Modes, together
+from normae.posterior.draw import together
+from normae.posterior.mean_field import MeanField
+from normae.posterior.modes import Modes
 from normae.random import stream
 
 TEMPERATURES, CONSTANTS = (0.5, 0.4, 0.6), (-1.0, 0.0, -0.25)

@@ -6,7 +6,8 @@ import torch
 
 from normae.energy import autograd_value_and_grad
 from normae.networks import NetworkConfig, build_mlp_autoencoder
-from normae.posterior.draws import Ensemble, Swag
+from normae.posterior.ensemble import Ensemble
+from normae.posterior.mean_field import Swag
 from normae.random import stream
 from normae.statistics import quantile_intervals
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from normae.bench.rows import Report
 from normae.inference import Model
-from normae.inference.exact import grid_draws
+from normae.inference.log_z import grid_draws
 from normae.random import stream
 from normae.runs.load import load
 from normae.sampling import ChainConfig, effective_sample_size, run_chain

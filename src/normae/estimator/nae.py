@@ -214,9 +214,9 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _score(self, table: Floats) -> Floats:
         # the energy is called with tensors, since that of arrays goes through float32
-        y = torch.from_numpy(self.preparation_.forward(table))
+        y, centre = torch.from_numpy(self.preparation_.forward(table)), self.model_.centre
         with torch.no_grad():
-            energy = torch.cat([Model.energy(self.model_, piece) for piece in torch.split(y, 1 << 14)])
+            energy = torch.cat([centre.energy(piece) for piece in torch.split(y, 1 << 14)])
         score: Floats = -energy.numpy() / self.temperature_ - self._constant() + self.preparation_.log_slope(table)
         return score
 
@@ -258,7 +258,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             return np.asarray(model.log_prob_draws(y, n_draws, random_state), dtype=np.float64) + slope
         drawn = np.asarray(model.score_draws(np.concatenate([self.reference_, y]), n_draws, random_state), np.float64)
         known = len(self.reference_)
-        own = np.asarray(Model.score(model, self.reference_), dtype=np.float64)
+        own = np.asarray(model.centre.score(self.reference_), dtype=np.float64)
         change = (drawn[:, :known] - own).mean(1, keepdims=True)
         draws: Floats = change - drawn[:, known:] - self._constant() + slope
         return draws
@@ -282,5 +282,5 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         start = torch.from_numpy(self.chains_[random.randint(len(self.chains_), size=n_samples)]).double()
         generator = stream(int(random.randint(2**31 - 1)), "sample")
         start = loosened(self.model_, self.model_.energy_function, start, generator)
-        end = Model.continue_chain(self.model_, start, generator, self.model_.sampling.generation_steps).position
+        end = self.model_.centre.continue_chain(start, generator, self.model_.sampling.generation_steps).position
         return self.preparation_.inverse(end.numpy())

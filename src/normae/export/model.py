@@ -18,9 +18,10 @@ from normae.export.graph import Graph
 from normae.export.laplace import linearized_scores
 from normae.export.networks import energies
 from normae.inference import BayesianModel, Model
-from normae.inference.bayesian import DRAWS
-from normae.posterior.draws import MixedDraws, WeightDraws
+from normae.inference.model import DRAWS
+from normae.posterior.ensemble import MixedDraws
 from normae.posterior.laplace import LinearizedDraws
+from normae.posterior.mean_field import WeightDraws
 
 EVENTS = "events"
 """Name of the input, with shape (N, *event)."""

@@ -11,7 +11,7 @@ from normae.config import read
 from normae.errors import InputError, LogZUnknown, require
 from normae.files import atomic_path
 from normae.inference import BayesianModel, Model
-from normae.inference.bayesian import DRAWS
+from normae.inference.model import DRAWS
 from normae.runs.folder import RunFolder, read_tensors
 from normae.runs.load import load, run_of
 from normae.sources import load_events

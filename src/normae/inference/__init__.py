@@ -1,11 +1,10 @@
 """From an energy to a density: log Z, log p, scores and samples."""
 
 from normae.inference.ais import AISConfig, AISResult, GaussianBase, ais_log_z, fit_base
-from normae.inference.bayesian import BayesianModel
 from normae.inference.classifier import Classifier
-from normae.inference.exact import grid_draws
-from normae.inference.log_z import LogZ, cell_centres, evaluate_in_chunks, grid_log_z, grid_points
-from normae.inference.model import Model
+from normae.inference.log_z import LogZ, cell_centres, evaluate_in_chunks, grid_draws, grid_log_z, grid_points
+from normae.inference.model import BayesianModel, Model
+from normae.inference.rows import Rows
 from normae.inference.temperature import Curvature, curvature, curvature_along
 
 __all__ = [
@@ -17,6 +16,7 @@ __all__ = [
     "GaussianBase",
     "LogZ",
     "Model",
+    "Rows",
     "ais_log_z",
     "cell_centres",
     "curvature",

@@ -1,19 +1,29 @@
-"""The partition function on a grid, Z = int exp(-E(x)/T) dx over a box, by the midpoint rule in float64.
+"""The partition function Z = int exp(-E(x)/T) dx over a box, and exact draws from the density, on a grid.
 
-The error is the difference to the grid with half as many cells along each axis, which for the midpoint rule on a
-smooth density overestimates the error of the finer one.
+log Z is chosen here: a grid over the bounds of the feature chain in one or two dimensions, annealed importance sampling
+(`ais`) where that is asked for and no grid serves, and no number otherwise. A grid is the midpoint rule in float64. Its
+error is the difference to the grid with half as many cells along each axis, which for the midpoint rule on a smooth
+density overestimates the error of the finer one.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from normae.energy import Energy
 from normae.errors import InputError
+from normae.posterior.draw import Draws
+from normae.random import uniform
 
+Bounds = tuple[float, float]
 CHUNK = 1 << 16
+"""Points of a grid at a time."""
+CHUNK_OF_DRAWS = 1 << 13
 
 
 class LogZ(NamedTuple):
@@ -21,10 +31,54 @@ class LogZ(NamedTuple):
 
     value: float
     error: float
-    bounds: tuple[float, float]
+    bounds: Bounds
 
 
-def cell_centres(bounds: tuple[float, float], cells: int) -> Tensor:
+# --- the choice
+
+
+def grid_serves(event: tuple[int, ...], bounds: Bounds | None) -> bool:
+    """Whether log Z is taken on a grid."""
+    return bounds is not None and len(event) == 1 and event[0] <= 2
+
+
+def choose_log_z(
+    energy: Energy,
+    temperature: float,
+    event: tuple[int, ...],
+    bounds: Bounds | None,
+    cells: int,
+    device: torch.device | str = "cpu",
+    annealed: Callable[[], LogZ | None] | None = None,
+) -> LogZ | None:
+    """log Z of one energy: on a grid where one serves, else what `annealed` finds; None where neither is to be had."""
+    if bounds is not None and grid_serves(event, bounds):
+        return grid_log_z(energy, temperature, bounds, event[0], cells, device)
+    return None if annealed is None else annealed()
+
+
+def draws_log_z(
+    draws: Draws, event: tuple[int, ...], bounds: Bounds | None, cells: int, like: Tensor
+) -> NDArray[np.float64] | None:
+    """log Z of each of n draws, with shape (n,): on a grid where one serves, else None.
+
+    Args:
+        like: of the type and on the device that the draws take events.
+    """
+    if bounds is None or not grid_serves(event, bounds):
+        return None
+
+    def scores(x: Tensor) -> Tensor:
+        return draws.energies(x.to(like)) / draws.temperature[:, None]
+
+    found: NDArray[np.float64] = _midpoint(scores, bounds, event[0], cells, like.device, CHUNK_OF_DRAWS).numpy()
+    return found
+
+
+# --- grids
+
+
+def cell_centres(bounds: Bounds, cells: int) -> Tensor:
     """Centres of `cells` equal cells between the bounds, float64, shape (cells,)."""
     low, high = bounds
     return low + (torch.arange(cells, dtype=torch.float64) + 0.5) * ((high - low) / cells)
@@ -38,22 +92,24 @@ def grid_points(axis: Tensor, dimension: int) -> Tensor:
 
 @torch.no_grad()
 def evaluate_in_chunks(function: Energy, x: Tensor, device: torch.device | str = "cpu", chunk: int = CHUNK) -> Tensor:
-    """function(x) with shape (N,), in float64 on the CPU, in pieces of bounded memory."""
-    return torch.cat([function(piece.to(device)).double().cpu() for piece in torch.split(x, chunk)])
+    """function(x) with shape (..., N), in float64 on the CPU, in pieces of bounded memory."""
+    return torch.cat([function(piece.to(device)).double().cpu() for piece in torch.split(x, chunk)], dim=-1)
 
 
-def _grid_log_z(energy: Energy, temperature: float, bounds: tuple[float, float], dimension: int, cells: int,
-                device: torch.device | str) -> float:  # fmt: skip
+def _midpoint(
+    score: Energy, bounds: Bounds, dimension: int, cells: int, device: torch.device | str, chunk: int = CHUNK
+) -> Tensor:
+    """log int exp(-score) with shape (...), for a score from (N, d) to (..., N)."""
     points = grid_points(cell_centres(bounds, cells), dimension)
-    exponent = -evaluate_in_chunks(energy, points, device) / temperature
     width = (bounds[1] - bounds[0]) / cells
-    return float(torch.logsumexp(exponent, dim=0)) + dimension * math.log(width)
+    exponent = -evaluate_in_chunks(score, points, device, chunk)
+    return torch.logsumexp(exponent, dim=-1) + dimension * math.log(width)
 
 
 def grid_log_z(
     energy: Energy,
     temperature: float,
-    bounds: tuple[float, float],
+    bounds: Bounds,
     dimension: int,
     cells: int = 1000,
     device: torch.device | str = "cpu",
@@ -67,5 +123,31 @@ def grid_log_z(
         raise InputError(f"a grid serves one to three dimensions, got {dimension}")
     if cells < 4 or cells % 2:
         raise InputError(f"cells: expected an even number of at least 4, got {cells}")
-    coarse, fine = (_grid_log_z(energy, temperature, bounds, dimension, n, device) for n in (cells // 2, cells))
+    coarse, fine = (
+        float(_midpoint(lambda x: energy(x).double() / temperature, bounds, dimension, n, device))
+        for n in (cells // 2, cells)
+    )
     return LogZ(fine, abs(fine - coarse), bounds)
+
+
+def grid_draws(
+    energy: Energy,
+    temperature: float,
+    bounds: Bounds,
+    dimension: int,
+    n: int,
+    generator: torch.Generator,
+    cells: int = 1000,
+    device: torch.device | str = "cpu",
+) -> Tensor:
+    """`n` events with shape (n, d), float32, independent and free of any chain, up to the width of a cell.
+
+    A cell by its probability, then a point uniform in the cell.
+    """
+    centres = grid_points(cell_centres(bounds, cells), dimension)
+    weight = torch.softmax(-evaluate_in_chunks(energy, centres, device) / temperature, dim=0)
+    cumulative = weight.cumsum(0)
+    u = uniform((n,), generator, cumulative)
+    index = torch.searchsorted(cumulative, u * cumulative[-1], right=True).clamp_max(len(cumulative) - 1)
+    width = (bounds[1] - bounds[0]) / cells
+    return centres[index] + (uniform((n, dimension), generator, centres) - 0.5) * width

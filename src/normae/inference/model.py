@@ -1,44 +1,61 @@
-"""A trained model: energy, score, log-likelihood and samples."""
+"""A trained model: energy, score, log-likelihood and samples, in the user's units.
 
-from dataclasses import replace
+    log p_k(x) = -E_k(y(x))/T_k - log Z_k + log |dy/dx|,   k = 1 ... n weight draws.
+
+`coordinates` are the map y(x), `posterior` is where the draws come from; a deterministic model has one draw. `rows` has
+what all draws say, and `energy`, `score` and `log_prob` what 100 fixed draws (seed 0) say together: the mean of log p,
+not the log of the mean, unless the posterior is a mixture.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from normae.coordinates.base import Coordinates, Identity
+from normae.energy import stands_for
 from normae.errors import InputError, LogZUnknown
-from normae.inference.log_z import LogZ
-from normae.inference.pieces import in_pieces
+from normae.inference.generation import ChainEnergy, lengthened, walk
+from normae.inference.log_z import LogZ, choose_log_z, draws_log_z
+from normae.inference.rows import Rows, in_pieces
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.scoring_energy import ScoringEnergy
+from normae.posterior.draw import Certain, Draws, Posterior
 from normae.random import stream
 from normae.sampling.chain import Chain, run_chain
-from normae.sampling.config import ChainConfig, SamplingConfig
-from normae.sampling.manifold import into_bounds
+from normae.sampling.config import SamplingConfig
 
-GENERATION_FACTOR = 8
-"""The paper generates with latent chains eight times as long as in training."""
-
-
+DRAWS = 100
+"""Number of draws behind `energy`, `score` and `log_prob`."""
+CELLS = 300
+"""Most cells along each axis for log Z of a draw: the midpoint rule has converged on a density that chains can walk."""
+CHUNK = 1 << 20
+"""Numbers of events that many draws see at once; at least 64 events, and at most 8192."""
 MOST_SAMPLES = 100_000_000
 """Of one call, which holds them in memory."""
 
 
 class Model:
-    """A normalized autoencoder, p(x) = exp(-E(x)/T)/Z.
+    """A normalized autoencoder, p(x) = exp(-E(y(x))/T)/Z |dy/dx|.
 
     Arrays may be numpy or torch, and what comes out is of the kind that went in.
 
     Args:
-        autoencoder: the trained network.
-        temperature: T.
+        autoencoder: the trained network, with the weights at the posterior's centre.
+        temperature: T at the centre.
         event: shape of an event.
         sampling: the chains that it was trained with.
-        log_z: log Z, where known.
+        log_z: log Z at the centre, where known.
         name: how the model is called in messages.
         energy: E, where it is not that of the autoencoder's own weights.
+        posterior: over weights; without one the model is deterministic.
+        coordinates: from events to what the network sees.
+        columns: the names of the features of a table, where they have any.
+        cells: cells along each axis for the log Z of a draw, over the bounds of the feature chain.
     """
 
     def __init__(
@@ -50,20 +67,34 @@ class Model:
         log_z: LogZ | None = None,
         name: str = "model",
         energy: ReconstructionEnergy | None = None,
+        posterior: Posterior | None = None,
+        coordinates: Coordinates | None = None,
+        columns: tuple[str, ...] | None = None,
+        cells: int = CELLS,
     ) -> None:
         self.autoencoder = autoencoder.eval().requires_grad_(False)
-        self.temperature = temperature
-        self.event = event
-        self.sampling = sampling
-        self.name = name
+        self.temperature, self.event, self.sampling = temperature, event, sampling
+        self.name, self.columns, self.cells = name, columns, cells
+        self.coordinates: Coordinates = Identity() if coordinates is None else coordinates
         self._log_z = log_z
         self._own = energy is None
         self._energy = ScoringEnergy(autoencoder) if energy is None else energy
+        self.posterior = self._certain() if posterior is None else posterior
+        self._kept: dict[tuple[int, int], Draws] = {}
+        self._log_z_draws: dict[tuple[int, int], NDArray[np.float64] | None] = {}
+
+    def _certain(self) -> Certain:
+        return Certain(self._energy, self.like.new_full((1,), self.temperature))
+
+    @property
+    def like(self) -> Tensor:
+        """One of the weights: of the type and on the device of all."""
+        return next(self.autoencoder.parameters())
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return next(self.autoencoder.parameters()).device
+        return self.like.device
 
     def to(self, device: torch.device | str) -> "Model":
         """The same model with its weights on `device`."""
@@ -71,69 +102,204 @@ class Model:
             raise InputError(f"{self.name} stays where it was drawn; move the model before it is drawn from")
         self.autoencoder.to(device)
         self._energy = ScoringEnergy(self.autoencoder)
+        self.posterior = self._certain() if self.posterior.certain else self.posterior.to(device)
+        self.coordinates = self.coordinates.to(device)
+        self._kept = {}
         return self
 
     @property
     def log_z(self) -> LogZ:
         """log Z with its error; a named error where it is not known."""
         if self._log_z is None:
-            raise LogZUnknown(
-                f"{self.name}: log Z is not known for events of shape {self.event}; use score, which is E/T, "
-                "or give the model a log Z"
-            )
+            raise LogZUnknown(self._unknown(centre=True))
         return self._log_z
 
     @log_z.setter
     def log_z(self, value: LogZ) -> None:
         self._log_z = value
 
+    def _unknown(self, centre: bool) -> str:
+        if centre:
+            return (
+                f"{self.name}: log Z is not known for events of shape {self.event}; use score, which is E/T, "
+                "or give the model a log Z"
+            )
+        return (
+            f"{self.name}: log Z of each weight draw is taken on a grid over the feature chain's bounds, in at "
+            f"most two dimensions, and events have shape {self.event}; use score_draws, which is E/T"
+        )
+
     @property
     def energy_function(self) -> ReconstructionEnergy:
-        """E as a callable from tensors (N, *event) to (N,), with its own `value_and_grad`."""
+        """E at the centre as a callable from tensors y (N, *event) to (N,), with its own `value_and_grad`."""
         return self._energy
 
+    @property
+    def centre(self) -> "Model":
+        """The deterministic model with the weights at the posterior's centre."""
+        return self if self.posterior.certain else self._with(self._energy, self.temperature, self._log_z, self.name)
+
+    def _with(self, energy: ReconstructionEnergy, temperature: float, log_z: LogZ | None, name: str) -> "Model":
+        return Model(
+            self.autoencoder, temperature, self.event, self.sampling, log_z, name, energy,
+            coordinates=self.coordinates, columns=self.columns,
+        )  # fmt: skip
+
+    # --- what every draw says
+
+    def rows(self, x: Any, n: int | None = None, seed: int = 0) -> Rows:
+        """What `n` weight draws say about events, 100 by default; a deterministic model has one, whatever n is.
+
+        Args:
+            x: events with shape (N, *event).
+            seed: gives the draws.
+        """
+        return self._rows(x, DRAWS if n is None else n, seed, self._normalization(DRAWS if n is None else n, seed))
+
+    def _rows(self, x: Any, n: int, seed: int, log_z: NDArray[np.float64] | None) -> Rows:
+        draws = self.draw_set(n, seed)
+        error = self._log_z.error if self.posterior.certain and self._log_z is not None else 0.0
+        scores = self._through(lambda events: self._scores(draws, events), x)
+        return Rows(scores, log_z, self.mixture, error, self._unknown(self.posterior.certain))
+
+    def _scores(self, draws: Draws, events: Tensor) -> Tensor:
+        scores = draws.energies(self._seen(events)) / draws.temperature[:, None]
+        return scores if self._as_they_are else scores - self.coordinates.log_slope(events)
+
+    def _normalization(self, n: int, seed: int) -> NDArray[np.float64] | None:
+        """log Z of each draw, with shape (n,), float64; None where it is not known."""
+        if self.posterior.certain:
+            return None if self._log_z is None else np.array([self._log_z.value])
+        if (n, seed) not in self._log_z_draws:
+            bounds, draws = self.sampling.feature.bounds, self.draw_set(n, seed)
+            self._log_z_draws[n, seed] = draws_log_z(draws, self.event, bounds, self.cells, self.like)
+        return self._log_z_draws[n, seed]
+
+    def log_z_draws(self, n: int = DRAWS, seed: int = 0) -> NDArray[np.float64]:
+        """log Z of each draw, with shape (n,), float64; a named error where it is not known."""
+        if (found := self._normalization(n, seed)) is None:
+            raise LogZUnknown(self._unknown(self.posterior.certain))
+        return found
+
+    def draw_set(self, n: int, seed: int) -> Draws:
+        """The draws of a seed, kept: they hold what is the same for every batch of events."""
+        if n < 1:
+            raise InputError(f"n: expected at least 1 draw, got {n}")
+        if (n, seed) not in self._kept:
+            self._kept = {(n, seed): self.posterior.draws(n, stream(seed, "draws"))}
+        return self._kept[n, seed]
+
+    @property
+    def mixture(self) -> bool:
+        """Whether the density is the mean of those of the draws, and not that of the mean score."""
+        return self.posterior.mixture
+
+    # --- what the fixed draws say together
+
+    def _chain_energy(self) -> ChainEnergy | None:
+        """What stands for `energy` in a chain: a Bayesian model's is a mean, and coordinates are differentiated."""
+        if not self.posterior.certain or not self._as_they_are:
+            return None
+        return ChainEnergy(self._energy, self.like.dtype, self.checked)
+
+    @stands_for(_chain_energy)
     def energy(self, x: Any) -> Any:
-        """Reconstruction error, mean over features, with shape (N,) for x with shape (N, *event)."""
-        return self._apply(self._energy, x)
+        """Reconstruction error, mean over features, with shape (N,) for x with shape (N, *event).
+
+        Of a Bayesian model the mean over 100 fixed draws; of a mixture T times its score.
+        """
+        draws = self.draw_set(DRAWS, 0)
+        if not self.mixture:
+            return self._through(lambda events: draws.energies(self._seen(events)).mean(0), x)
+        scores = self._through(lambda e: draws.energies(self._seen(e)) / draws.temperature[:, None], x)
+        return self.temperature * Rows(scores, self._normalization(DRAWS, 0), self.mixture).score()
 
     def score(self, x: Any) -> Any:
-        """E/T with shape (N,): always defined, higher is more anomalous."""
-        return self._apply(lambda events: self._energy(events) / self.temperature, x)
+        """E/T in the user's units with shape (N,): always defined, higher is more anomalous."""
+        return self._rows(x, DRAWS, 0, self._normalization(DRAWS, 0) if self.mixture else None).score()
 
     def log_prob(self, x: Any) -> Any:
-        """log p = -E/T - log Z with shape (N,)."""
-        log_z = self.log_z.value
-        return self._apply(lambda events: -self._energy(events) / self.temperature - log_z, x)
+        """log p with shape (N,); a named error where log Z is not known."""
+        return self._rows(x, DRAWS, 0, self.log_z_draws()).log_prob()
 
-    def _apply(self, function: Any, x: Any, most: int | None = None) -> Any:
-        """`function` of a tensor, or of an array in pieces of at most `most` events."""
-        events = x if isinstance(x, Tensor) else np.asarray(x)
+    def central(self, scores: Any, n: int = DRAWS, seed: int = 0) -> Any:
+        """What the `n` draws of a seed with the scores (n, N) say together, with shape (N,)."""
+        return Rows(scores, self._normalization(n, seed) if self.mixture else None, self.mixture).score()
+
+    # --- draws of a Bayesian model
+
+    def draw(self, generator: torch.Generator) -> "Model":
+        """One weight draw: an ordinary deterministic model, with its own log Z where a grid serves."""
+        self._has_draws()
+        draws = self.posterior.draws(1, generator)
+        return self._deterministic(draws.one(0), float(draws.temperature[0]))
+
+    def _deterministic(self, energy: ReconstructionEnergy, temperature: float) -> "Model":
+        bounds, cells = self.sampling.feature.bounds, 2 * (self.cells // 2)
+        log_z = choose_log_z(energy, temperature, self.event, bounds, cells, self.device)
+        return self._with(energy, temperature, log_z, f"a draw of {self.name}")
+
+    def energy_draws(self, x: Any, n: int = DRAWS, seed: int = 0) -> Any:
+        """E for each of `n` draws, with shape (n, N), for x with shape (N, *event)."""
+        self._has_draws()
+        draws = self.draw_set(n, seed)
+        return self._through(lambda events: draws.energies(self._seen(events)), x)
+
+    def score_draws(self, x: Any, n: int = DRAWS, seed: int = 0) -> Any:
+        """E/T in the user's units for each of `n` draws, with shape (n, N)."""
+        self._has_draws()
+        return self._rows(x, n, seed, None).scores
+
+    def log_prob_draws(self, x: Any, n: int = DRAWS, seed: int = 0) -> Any:
+        """log p for each of `n` draws, with shape (n, N), each row normalized with its own log Z."""
+        self._has_draws()
+        return self._rows(x, n, seed, self.log_z_draws(n, seed)).log_prob_draws()
+
+    def _has_draws(self) -> None:
+        if self.posterior.certain:
+            raise InputError(f"{self.name} is deterministic and has no weight draws; train a Bayesian model for them")
+
+    # --- events through the draws
+
+    @property
+    def _as_they_are(self) -> bool:
+        """Whether the network sees events as they are."""
+        return isinstance(self.coordinates, Identity)
+
+    def _seen(self, events: Tensor) -> Tensor:
+        """y with shape (N, *event), of the type of the weights."""
+        y = events if self._as_they_are else self.coordinates.forward(events.double())
+        return y.to(self.like.dtype)
+
+    def _through(self, function: Callable[[Tensor], Tensor], x: Any) -> Any:
+        """`function` of a tensor, or of an array in pieces."""
+        events = self.checked(x if isinstance(x, Tensor) else np.asarray(x))
+        if isinstance(events, Tensor):
+            self._check_finite(torch.isfinite(events.detach()).flatten(1).all(dim=1))
+            return function(events)
+        most = None if self.posterior.certain else min(max(CHUNK // int(np.prod(self.event)), 64), 1 << 13)
+        dtype = torch.float32 if self._as_they_are else torch.float64
+        values, finite = in_pieces(function, events, self.device, most, dtype)
+        self._check_finite(finite)
+        return values.numpy()
+
+    def checked(self, events: Any) -> Any:
+        """Events, which must have the right shape."""
         if tuple(events.shape[1:]) != self.event:
             whole = ("N", *self.event)
             raise InputError(
                 f"{self.name}: expected events of shape {self.event} in an array of shape "
                 f"({', '.join(map(str, whole))}), got an array of shape {tuple(events.shape)}"
             )
-        dtype = next(self.autoencoder.parameters()).dtype
-        if isinstance(events, Tensor):
-            self._check(torch.isfinite(events.detach()).flatten(1).all(dim=1))
-            return function(events.to(dtype))
-        values, finite = in_pieces(lambda piece: function(piece.to(dtype)), events, self.device, most)
-        self._check(finite)
-        return values.numpy()
+        return events
 
-    def _check(self, finite: Tensor) -> None:
+    def _check_finite(self, finite: Tensor) -> None:
         if not bool(finite.all()):
             first = int((~finite).nonzero()[0])
-            raise InputError(f"{self.name}: NaN or infinity (in float32) in the events, the first at row {first}")
+            kind = " (in float32)" if self._as_they_are else ""
+            raise InputError(f"{self.name}: NaN or infinity{kind} in the events, the first at row {first}")
 
-    def draw(self, generator: torch.Generator) -> "Model":  # noqa: ARG002
-        """One weight draw; only a Bayesian model has them."""
-        raise InputError(f"{self.name} is deterministic and has no weight draws; train a Bayesian model for them")
-
-    def log_prob_draws(self, x: Any, n: int = 100, seed: int = 0) -> Any:  # noqa: ARG002
-        """log p for each of `n` weight draws; only a Bayesian model has them."""
-        raise InputError(f"{self.name} is deterministic and has no weight draws; train a Bayesian model for them")
+    # --- samples
 
     def sample(
         self,
@@ -142,11 +308,12 @@ class Model:
         latent_steps: int | None = None,
         feature_steps: int | None = None,
         chunk: int = 50_000,
-    ) -> np.ndarray:
+    ) -> NDArray[Any]:
         """`n` events with shape (n, *event), by the paper's recipe for generation.
 
         A latent chain from noise, without buffer, eight times as long as in training, decoded, clipped into the
         bounds, then a feature chain as long as in training (or `sampling.generation` steps, where a preset says so).
+        Each chain of a Bayesian model has one draw from start to end.
 
         Args:
             seed: gives all randomness.
@@ -156,11 +323,11 @@ class Model:
         if not 1 <= n <= MOST_SAMPLES:
             raise InputError(f"n: expected 1 to {MOST_SAMPLES} events, got {n}")
         generator = stream(seed, "sample", self.device)
-        pieces = [
-            self.sample_chain(min(chunk, n - start), generator, latent_steps, feature_steps).position.cpu().numpy()
+        ends = (
+            self.sample_chain(min(chunk, n - start), generator, latent_steps, feature_steps).position
             for start in range(0, n, chunk)
-        ]
-        return np.concatenate(pieces)
+        )
+        return np.concatenate([self.coordinates.inverse(end).cpu().numpy() for end in ends])
 
     def sample_chain(
         self,
@@ -170,37 +337,50 @@ class Model:
         feature_steps: int | None = None,
         trace: int | None = None,
     ) -> Chain:
-        """The feature chain of `sample`, with positions (n, *event) and its acceptance, on the model's device."""
-        return self._walk(self._energy, n, generator, latent_steps, feature_steps, trace)
+        """The feature chain of `sample`, in y with shape (n, *event), and its acceptance, on the model's device.
 
-    def _walk(
-        self,
-        energy: ReconstructionEnergy,
-        n: int,
-        generator: torch.Generator,
-        latent_steps: int | None,
-        feature_steps: int | None,
-        trace: int | None,
-        temperature: float | Tensor | None = None,
-    ) -> Chain:
-        """Latent chain from noise, decoded and clipped into the bounds, then the feature chain, on `energy`."""
-        temperature = self.temperature if temperature is None else temperature
-        latent = _lengthened(self.sampling.latent, latent_steps, GENERATION_FACTOR * self.sampling.latent.steps)
-        feature = _lengthened(self.sampling.feature, feature_steps, self.sampling.generation_steps)
-        like = next(self.autoencoder.parameters())
-        z = energy.latent_noise(n, generator, like)
-        end = run_chain(energy.latent(), z, latent, temperature, generator)
-        with torch.no_grad():
-            start = into_bounds(energy.decode(end.position), feature)
-        return run_chain(energy, start, feature, temperature, generator, trace=trace, members=energy.members)
+        A Bayesian model has at most 100 draws, and each chain one of them.
+        """
+        steps = (latent_steps, feature_steps)
+        if self.posterior.certain:
+            return walk(self._energy, self.sampling, n, generator, self.temperature, self.like, *steps, trace)
+        count = min(n, DRAWS)
+        each = -(-n // count)
+        draws = self.posterior.draws(count, generator)
+        temperature = draws.temperature.repeat_interleave(each)
+        chain = walk(draws.stacked(), self.sampling, count * each, generator, temperature, self.like, *steps, trace)
+        order = torch.randperm(count * each, generator=generator, device=generator.device)[:n].to(self.device)
+        trace_kept = None if chain.trace is None else chain.trace[:, order]
+        return Chain(chain.position[order], chain.energy[order], chain.acceptance.mean(1, keepdim=True), trace_kept)
 
     def continue_chain(self, position: Tensor, generator: torch.Generator, steps: int) -> Chain:
-        """A feature chain of `steps` steps from `position`, with shape (N, *event), on the model's device."""
-        feature = _lengthened(self.sampling.feature, steps, 0)
+        """A feature chain of `steps` steps from `position` y, with shape (N, *event), on the model's device.
+
+        Not offered for a Bayesian model: the draws with which its chains began are gone.
+        """
+        if not self.posterior.certain:
+            raise InputError(
+                f"{self.name}: a Bayesian model's chains cannot go on without their draws; sample longer chains"
+            )
+        feature = lengthened(self.sampling.feature, steps, 0)
         return run_chain(self._energy, position, feature, self.temperature, generator)
 
 
-def _lengthened(config: ChainConfig, steps: int | None, otherwise: int) -> ChainConfig:
-    if steps is not None and steps < 0:
-        raise InputError(f"steps: expected a length of at least 0, got {steps}")
-    return replace(config, steps=otherwise if steps is None else steps, adapt=None)
+class BayesianModel(Model):
+    """A model whose posterior has more than one draw; arguments as in `Model`."""
+
+    def __init__(
+        self,
+        autoencoder: Autoencoder,
+        posterior: Posterior,
+        temperature: float,
+        event: tuple[int, ...],
+        sampling: SamplingConfig,
+        log_z: LogZ | None = None,
+        name: str = "model",
+        cells: int = CELLS,
+        **more: Any,
+    ) -> None:
+        super().__init__(
+            autoencoder, temperature, event, sampling, log_z, name, posterior=posterior, cells=cells, **more
+        )

@@ -262,6 +262,8 @@ class LaplacePosterior:
         layers: the weights that it was fitted for.
     """
 
+    certain, mixture = False, False
+
     def __init__(self, autoencoder: Autoencoder, temperature: float, fitted: Laplace, layers: Which) -> None:
         self.temperature, self.fitted = temperature, fitted
         self.linear = Linearization(autoencoder, temperature, layers)

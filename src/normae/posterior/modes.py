@@ -9,26 +9,14 @@ the whole is the mean of the members' densities; their constants c_j come from `
 
 from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import ReconstructionEnergy
-from normae.posterior.draws import MeanField, WeightDraws
-
-
-def together(scores: Any, mixture: bool) -> Any:
-    """What draws with the scores (n, N), an array or a tensor, say together, with shape (N,).
-
-    Their mean; of a mixture -log of the mean of exp(-score), which is the score of the mean density.
-    """
-    if not mixture:
-        return scores.mean(0)
-    found = np.log(len(scores)) - torch.logsumexp(-torch.as_tensor(scores), dim=0)
-    return found if isinstance(scores, Tensor) else found.numpy()
+from normae.posterior.draw import together as together  # until evaluation asks for rows
+from normae.posterior.mean_field import MeanField, WeightDraws
 
 
 class ModeDraws:
@@ -80,6 +68,8 @@ class Modes:
         members: the mean field of each.
         constants: c_j, with shape (K,).
     """
+
+    certain, mixture = False, True
 
     def __init__(self, members: Sequence[MeanField], constants: Tensor) -> None:
         self.members, self.constants = list(members), constants

@@ -19,7 +19,6 @@ from normae.config import Run, read, to_toml
 from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.files import write_json, write_text
-from normae.inference import Model
 from normae.runs.folder import History, RunFolder, read_tensors, write_tensors
 from normae.statistics import mixture_constants
 from normae.training import EnsembleConfig
@@ -142,8 +141,7 @@ def _constants(config: Run, folders: list[RunFolder], path: str | Path | None) -
         raise InputError("data.validation: expected events there, from which the constants of the members follow")
     scores = []
     for folder in folders:
-        model = load(folder.path, "auto")
-        centre = Model(model.autoencoder, model.temperature, model.event, model.sampling)
+        centre = load(folder.path, "auto").centre
         parts = pieces(held) if isinstance(held, SparseEvents) else [held.numpy()]
         scores.append(np.concatenate([centre.score(x) for x in parts]))
     found: list[float] = mixture_constants(np.stack(scores).astype(np.float64)).tolist()

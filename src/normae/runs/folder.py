@@ -23,7 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -153,13 +154,26 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and header that `write_tensors` wrote; one clear sentence for any other file."""
+    return parse_tensors(read_content(path), path)
+
+
+def read_content(path: Path) -> bytes:
+    """The bytes of a file of tensors; one clear sentence where there is none."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; the run is not finished, go on with `normae train ... --resume`")
     try:
-        with safe_open(path, framework="pt") as stream:
-            metadata = stream.metadata() or {}
-            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error})") from None
+
+
+def parse_tensors(content: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """As `read_tensors`, from what the file at `path` holds."""
+    try:
+        tensors = load_tensors(content)
+        length = int.from_bytes(content[:8], "little")
+        metadata = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
+    except (SafetensorError, ValueError) as error:
         raise InputError(f"{path}: truncated or not a safetensors file ({error})") from None
     if WEIGHTS_FORMAT not in metadata:
         raise InputError(f"{path}: a safetensors file, but not one of normae ({WEIGHTS_FORMAT})")

@@ -1,28 +1,48 @@
 """A trained model from a run folder or from the zoo."""
 
+import hashlib
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from normae import zoo
 from normae.config import Run, read
+from normae.coordinates import Coordinates, read_coordinates
 from normae.errors import InputError
 from normae.inference import BayesianModel, LogZ, Model
-from normae.posterior.draws import Ensemble, MeanField, Posterior, Swag
+from normae.inference.model import CELLS
+from normae.posterior.draw import Posterior
+from normae.posterior.ensemble import Ensemble
+from normae.posterior.mean_field import MeanField, Swag
 from normae.posterior.laplace import Laplace, LaplacePosterior
 from normae.posterior.modes import Modes
 from normae.networks import Autoencoder, build_autoencoder
 from normae.random import stream
-from normae.runs.folder import RunFolder, is_number, read_tensors
+from normae.runs.folder import RunFolder, is_number, parse_tensors, read_content
 from normae.sampling import ChainConfig, SamplingConfig
 from normae.tensors import choose_device
 
 PREFIX = {"bayesian": "rho.", "laplace": "laplace.", "ensemble": "member.", "swag": "snapshot."}
 """Of the tensors of each posterior in model.safetensors."""
+COORDINATES = "coordinates."
+"""Prefix of the tensors of the coordinates there."""
+
+
+class Loaded(NamedTuple):
+    """A model with the run that it is from; each file of the run was read once.
+
+    Args:
+        digest: SHA-256 of model.safetensors.
+    """
+
+    model: Model
+    folder: RunFolder
+    config: Run
+    digest: str
 
 
 def run_of(name: str | Path) -> RunFolder:
@@ -39,12 +59,23 @@ def load(name: str | Path, device: str = "cpu") -> Model:
     Args:
         device: "cpu", "cuda" or "auto".
     """
-    run = run_of(name)
-    config = read(run.config)
+    return load_run(name, device).model
+
+
+def load_run(name: str | Path, device: str = "cpu") -> Loaded:
+    """As `load`, with the run folder, its configuration, and a hash that stands for the weights."""
+    folder = run_of(name)
+    config = read(folder.config)
     if config.classifier is not None:
         raise InputError(f"{name}: a classifier, which has no energy; load it with normae.load_classifier")
-    tensors, header = read_tensors(run.model)
-    return build_model(config, tensors, header, str(name)).to(choose_device(device))
+    content = read_content(folder.model)
+    model = build_model(config, *parse_tensors(content, folder.model), str(name)).to(choose_device(device))
+    return Loaded(model, folder, config, hashlib.sha256(content).hexdigest())
+
+
+def stored(coordinates: Coordinates) -> dict[str, Tensor]:
+    """The tensors of coordinates by the names that they have in model.safetensors."""
+    return {f"{COORDINATES}{name}": tensor for name, tensor in coordinates.tensors().items()}
 
 
 def build_model(config: Run, tensors: dict[str, Tensor], header: dict[str, object], name: str) -> Model:
@@ -54,22 +85,28 @@ def build_model(config: Run, tensors: dict[str, Tensor], header: dict[str, objec
         temperature = float(header["temperature"])  # type: ignore[arg-type]
         latent_size, feature_size = (float(s) for s in header["step_sizes"])  # type: ignore[attr-defined]
         given: Any = header.get("log_z")
+        names: Any = header.get("columns")
+        columns = None if names is None else tuple(str(name) for name in names)
         log_z = None if given is None else LogZ(float(given[0]), float(given[1]), (given[2][0], given[2][1]))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise InputError(f"{name}: the header of model.safetensors lacks or garbles {error}") from None
     autoencoder = build_autoencoder(config.network, event, stream(config.seed, "init"))
-    parts: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in ("", *PREFIX.values())}
+    prefixes = (*PREFIX.values(), COORDINATES)
+    parts: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in ("", *prefixes)}
     for key, tensor in tensors.items():
-        prefix = next((p for p in PREFIX.values() if key.startswith(p)), "")
+        prefix = next((p for p in prefixes if key.startswith(p)), "")
         parts[prefix][key.removeprefix(prefix)] = tensor
     _check_shapes(config, parts, autoencoder, name)
     autoencoder.load_state_dict(parts[""])
     sampling = adapted_sampling(config.sampling, latent_size, feature_size)
+    coordinates = read_coordinates(str(header.get("coordinates", "identity")), parts[COORDINATES], event, name)
+    more: Any = {"coordinates": coordinates, "columns": columns}
     if not config.posteriors:
-        return Model(autoencoder, temperature, event, sampling, log_z, name)
+        return Model(autoencoder, temperature, event, sampling, log_z, name, **more)
     _check_members(config, header, name)
     posterior = _posterior(config, autoencoder, parts, temperature, header)
-    return BayesianModel(autoencoder, posterior, temperature, event, sampling, log_z, name)
+    cells = min(config.evaluation.log_z_cells, CELLS)
+    return BayesianModel(autoencoder, posterior, temperature, event, sampling, log_z, name, cells, **more)
 
 
 def _check_shapes(config: Run, parts: dict[str, dict[str, Tensor]], autoencoder: Autoencoder, name: str) -> None:

@@ -1,0 +1,74 @@
+"""Events of a model by the paper's recipe, and the energy that chains of a user walk on."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from normae.energy import Energy, Latent, held, value_and_grad
+from normae.errors import InputError
+from normae.sampling.chain import Chain, run_chain
+from normae.sampling.config import ChainConfig, SamplingConfig
+from normae.sampling.manifold import into_bounds
+
+GENERATION_FACTOR = 8
+"""The paper generates with latent chains eight times as long as in training."""
+
+
+def walk(
+    energy: Latent,
+    sampling: SamplingConfig,
+    n: int,
+    generator: torch.Generator,
+    temperature: float | Tensor,
+    like: Tensor,
+    latent_steps: int | None = None,
+    feature_steps: int | None = None,
+    trace: int | None = None,
+) -> Chain:
+    """Latent chain from noise, decoded and clipped into the bounds, then the feature chain, with shape (n, *event).
+
+    Args:
+        temperature: T, a number or a tensor with shape (n,).
+        like: of the type and on the device of the chains.
+        latent_steps, feature_steps: lengths of the chains, where they should differ from the recipe.
+    """
+    latent = lengthened(sampling.latent, latent_steps, GENERATION_FACTOR * sampling.latent.steps)
+    feature = lengthened(sampling.feature, feature_steps, sampling.generation_steps)
+    z = energy.latent_noise(n, generator, like)
+    end = run_chain(energy.latent(), z, latent, temperature, generator)
+    with torch.no_grad():
+        start = into_bounds(energy.decode(end.position), feature)
+    return run_chain(energy, start, feature, temperature, generator, trace=trace, members=energy.members)
+
+
+def lengthened(config: ChainConfig, steps: int | None, otherwise: int) -> ChainConfig:
+    """The chain with other steps, and with those of `otherwise` where they are None; its step size stays."""
+    if steps is not None and steps < 0:
+        raise InputError(f"steps: expected a length of at least 0, got {steps}")
+    return replace(config, steps=otherwise if steps is None else steps, adapt=None)
+
+
+class ChainEnergy:
+    """E for a chain of a user: events of any real type, checked, with the gradient of the model's own chains.
+
+    Args:
+        energy: of events of the type `dtype`.
+        check: gives events back, or an error that says what is wrong with them.
+    """
+
+    def __init__(self, energy: Energy, dtype: torch.dtype, check: Callable[[Tensor], Tensor]) -> None:
+        self.energy, self.dtype, self.check = energy, dtype, check
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.energy(self.check(x).to(self.dtype))
+
+    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Energies (N,) and gradients (N, *event)."""
+        value, grad = value_and_grad(self.energy, self.check(x).to(self.dtype))
+        return value, grad.to(x.dtype)
+
+    def held(self) -> "ChainEnergy":
+        """With the weights held fixed for many gradients."""
+        return ChainEnergy(held(self.energy), self.dtype, self.check)
