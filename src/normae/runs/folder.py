@@ -170,7 +170,7 @@ def read_content(path: Path) -> bytes:
 def parse_tensors(content: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """As `read_tensors`, from what the file at `path` holds."""
     try:
-        tensors = load_tensors(content)
+        tensors = dict(sorted(load_tensors(content).items()))  # in an order of its own: draws depend on it
         length = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
     except (SafetensorError, ValueError) as error:
