@@ -1,11 +1,16 @@
-"""The events of a run: training and test sample, from a toy density, a file, or files of jets."""
+"""The events of a run: training, validation and test sample, from a toy density, a table, or files of jets.
+
+A sample is drawn or read when it is first asked for, so that whoever needs test events alone does not pay, and does not
+have to have, the training events.
+"""
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,6 +26,11 @@ from normae.random import stream
 
 LARGEST = 1e18
 """Number that can be trained on."""
+OUTSIDE = 1e-3
+"""Share of the rows that may lie outside the bounds of the chain: the tails of a toy density do."""
+Kind = Literal["qcd", "top"]
+KINDS: tuple[Kind, Kind] = ("qcd", "top")
+"""By label: 0 for QCD, 1 for top."""
 
 
 MOST_EVENTS = 1_000_000_000
@@ -43,11 +53,13 @@ class DataConfig:
             or one file that is split; the environment variable NORMAE_JETS where it is None.
         train: number of training events; 0 takes all of a file that are not held out for test and validation.
         test: number of test events, drawn apart from the training events.
+        test_file: a table of test events, in place of `test` rows of the file.
         validation: number of events, apart from both, at which the energy is watched during the training; 0 for none.
     """
 
     density: str | None = None
     file: str | None = None
+    test_file: str | None = None
     columns: tuple[str, ...] | None = None
     dataset: str | None = None
     jets: Literal["qcd", "top", "both"] | None = None
@@ -61,7 +73,7 @@ class DataConfig:
             raise InputError("data: expected one of density, file and jets, and only one")
         if self.path is not None and self.jets is None:
             raise InputError("data.path: expected data.jets with it, which says what to take from there")
-        for name in ("columns", "dataset"):
+        for name in ("columns", "dataset", "test_file"):
             if getattr(self, name) is not None and self.file is None:
                 raise InputError(f"data.{name}: expected data.file with it, which says where to take them from")
         if self.columns is not None and not 0 < len(set(self.columns)) == len(self.columns):
@@ -76,99 +88,190 @@ class DataConfig:
             raise InputError(f"data.validation: expected 0 to {MOST_EVENTS} events, got {self.validation}")
 
 
-class Events(NamedTuple):
-    """Training and test events with shape (N, *event), and the true density where it is known.
+class Events:
+    """Training, validation and test events of a run with shape (N, *event), each made when it is first asked for.
 
-    Jets for training stay sparse; a batch of them is made dense on the device. `columns` are the names of the features
-    of a table that has names. `validation` events are apart from both, where a run asks for them.
-    """
-
-    train: Tensor | SparseEvents
-    test: Tensor
-    density: Density | None
-    columns: tuple[str, ...] | None = None
-    validation: Tensor | SparseEvents | None = None
-
-
-def load_events(config: DataConfig, seed: int, test: bool = True) -> Events:
-    """The events of a run with this seed. Training and test never share one.
+    Training and test never share an event, nor do validation events belong to either. Jets for training stay sparse; a
+    batch of them is made dense on the device. Rows of a table are in float64.
 
     Args:
-        test: of jets, whether to read the test sample too; a training does not need it.
+        train, validation, test: make the samples; `validation` gives None where a run asks for none.
+        density: the true density, where it is known.
+        columns: gives the names of the features of a table that has names.
     """
+
+    def __init__(
+        self,
+        train: Callable[[], Tensor | SparseEvents],
+        validation: Callable[[], Tensor | SparseEvents | None],
+        test: Callable[[], Tensor],
+        density: Density | None = None,
+        columns: Callable[[], tuple[str, ...] | None] = lambda: None,
+    ) -> None:
+        self._train, self._validation, self._test, self._columns = train, validation, test, columns
+        self.density = density
+
+    @cached_property
+    def train(self) -> Tensor | SparseEvents:
+        """What a training sees."""
+        return self._train()
+
+    @cached_property
+    def validation(self) -> Tensor | SparseEvents | None:
+        """What is watched during a training."""
+        return self._validation()
+
+    @cached_property
+    def test(self) -> Tensor:
+        """What was held out."""
+        return self._test()
+
+    @cached_property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the features of a table."""
+        return self._columns()
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> "Events":
+        """The same with `function` of every sample; sparse jets stay as they are."""
+
+        def of(sample: Tensor | SparseEvents) -> Tensor | SparseEvents:
+            return function(sample) if isinstance(sample, Tensor) else sample
+
+        return Events(
+            lambda: of(self.train),
+            lambda: None if self.validation is None else of(self.validation),
+            lambda: function(self.test),
+            self.density,
+            lambda: self.columns,
+        )
+
+    def with_rows(self, index: Tensor) -> "Events":
+        """The same with other training events: those of `index`, in its order."""
+        train = self.train.rows(index) if isinstance(self.train, SparseEvents) else self.train[index]
+        return Events(lambda: train, lambda: self.validation, lambda: self.test, self.density, lambda: self.columns)
+
+
+def load_events(config: DataConfig, seed: int) -> Events:
+    """The events of a run with this seed."""
     if config.density is not None:
-        density = DENSITIES[config.density]()
-        train = density.sample(config.train, stream(seed, "data/train"))
-        tested = density.sample(max(config.test, 1), stream(seed, "data/test"))
-        held = density.sample(config.validation, stream(seed, "data/validation")) if config.validation else None
-        return Events(train, tested, density, None, held)
-    if config.jets is not None:
-        return load_jets(config, seed, test)
-    assert config.file is not None
-    values, columns = read_table(config.file, config.columns, config.dataset)
-    columns = columns or config.columns  # names that the configuration gives to an array without any
-    _check_squares(config.file, values, columns)
-    events = torch.from_numpy(values)
-    parts = _parts(len(events), config, seed, f"{config.file}: expected at least {{}} events")
-    held = events[parts[2]] if config.validation else None
-    return Events(events[parts[0]], events[parts[1]], None, columns, held)
+        return _drawn(config, DENSITIES[config.density](), seed)
+    return load_jets(config, seed) if config.jets is not None else _rows(config, seed)
+
+
+def _drawn(config: DataConfig, density: Density, seed: int) -> Events:
+    """Events of a toy density, each sample from its own random stream."""
+
+    def sample(name: str, n: int) -> Tensor:
+        return density.sample(n, stream(seed, f"data/{name}"))
+
+    return Events(
+        lambda: sample("train", config.train),
+        lambda: sample("validation", config.validation) if config.validation else None,
+        lambda: sample("test", max(config.test, 1)),
+        density,
+    )
+
+
+def _rows(config: DataConfig, seed: int) -> Events:
+    """Rows of a table, read once and split by the seed; test rows may have a file of their own."""
+
+    @cache
+    def table() -> tuple[Tensor, tuple[str, ...] | None]:
+        values, columns = read_table(str(config.file), config.columns, config.dataset, np.float64)
+        return torch.from_numpy(values), columns or config.columns  # names that the configuration gives to an array
+
+    @cache
+    def parts() -> list[Tensor]:
+        return _parts(len(table()[0]), config, seed, f"{config.file}: expected at least {{}} events")
+
+    def held_out() -> Tensor:
+        if config.test_file is None:
+            return table()[0][parts()[1]]
+        return torch.from_numpy(read_table(config.test_file, table()[1], config.dataset, np.float64)[0])
+
+    return Events(
+        lambda: table()[0][parts()[0]],
+        lambda: table()[0][parts()[2]] if config.validation else None,
+        held_out,
+        None,
+        lambda: table()[1],
+    )
 
 
 def _parts(n: int, config: DataConfig, seed: int, expected: str) -> list[Tensor]:
     """Which of `n` events train, test and validate; `expected` begins the sentence for too few."""
-    size = config.train or n - config.test - config.validation
-    needed = max(size, 1) + config.test + config.validation
+    test = 0 if config.test_file is not None else config.test
+    size = config.train or n - test - config.validation
+    needed = max(size, 1) + test + config.validation
     if size < 1 or needed > n:
         held = f", test = {config.test} and validation = {config.validation}" if config.validation else ""
         raise InputError(
             f"{expected.format(needed)} for train = {config.train}{held or f' and test = {config.test}'}, got {n}"
         )
-    return split(n, [size, config.test, config.validation], stream(seed, "data/split"))
+    return split(n, [size, test, config.validation], stream(seed, "data/split"))
 
 
-def _check_squares(path: str, values: NDArray[np.float32], columns: tuple[str, ...] | None) -> None:
-    """An energy is a mean of squares: refuse numbers whose squares float32 cannot hold."""
-    flat = values.reshape(len(values), -1)
-    largest = np.maximum(flat.max(axis=0), -flat.min(axis=0))
-    place = int(np.argmax(largest))
+def check_rows(rows: Tensor, bounds: tuple[float, float] | None, columns: Sequence[str] | None, source: str) -> None:
+    """Refuse rows (N, d) that cannot be trained on: too large for a mean of squares, or outside the chain's bounds."""
+
+    def name(place: int) -> str:
+        return f"column {columns[place]!r}" if columns is not None else f"feature {place}"
+
+    low, high = (edge.flatten() for edge in (rows.amin(0), rows.amax(0)))
+    largest = torch.maximum(high, -low)
+    place = int(largest.argmax())
     if largest[place] > LARGEST:
-        name = f"column {columns[place]!r}" if columns is not None else f"feature {place}"
         raise InputError(
-            f"{path}: expected numbers up to {LARGEST:g}, whose squares float32 holds, got {largest[place]:.3g} in "
-            f"{name}; rescale it, or remove such rows"
+            f"{source}: expected numbers up to {LARGEST:g}, whose squares float32 holds, got {largest[place]:.3g} in "
+            f'{name(place)}; set coordinates.kind = "table", rescale it, or remove such rows'
+        )
+    if bounds is None:
+        return
+    outside = ((rows < bounds[0]) | (rows > bounds[1])).flatten(1)
+    count = int(outside.any(1).sum())
+    if count > OUTSIDE * len(rows):
+        place = int(outside.sum(0).argmax())
+        raise InputError(
+            f"{source}: {count} of {len(rows)} rows lie outside the bounds of the chain, {bounds[0]:g} to "
+            f"{bounds[1]:g}, most in {name(place)}, which goes from {low[place]:g} to {high[place]:g}; set "
+            'coordinates.kind = "table", or widen sampling.feature.bounds'
         )
 
 
-def load_jets(config: DataConfig, seed: int, test: bool = True) -> Events:
+def load_jets(config: DataConfig, seed: int) -> Events:
     """Images of the jets of one class, in the order of the files; one file is split by the seed."""
-    assert config.jets is not None
-    if config.jets == "both":
-        raise InputError('data.jets: expected "qcd" or "top", got "both", which only a classifier is trained on')
+    kind = config.jets
+    if kind is None or kind == "both":
+        raise InputError(f'data.jets: expected "qcd" or "top", got {kind!r}; only a classifier is trained on both')
     path = jets_path(config)
     if path.is_dir():
-        train = _jets_in(path, "train", config.jets, config.train)
-        tested = _jets_in(path, "test", config.jets, config.test) if test else train.first(0)
-        held = _jets_in(path, "val", config.jets, config.validation) if config.validation else None
-        return Events(train, tested.dense(), None, None, held)
-    everything = read_sparse(path, config.jets)
-    parts = _parts(len(everything), config, seed, f"{path}: expected at least {{}} {config.jets} jets")
-    held = everything.rows(parts[2]) if config.validation else None
-    return Events(everything.rows(parts[0]), everything[parts[1][: None if test else 0]], None, None, held)
+        return Events(
+            lambda: _jets_in(path, "train", kind, config.train),
+            lambda: _jets_in(path, "val", kind, config.validation) if config.validation else None,
+            lambda: _jets_in(path, "test", kind, config.test).dense(),
+        )
+
+    @cache
+    def everything() -> tuple[SparseEvents, list[Tensor]]:
+        events = read_sparse(path, kind)
+        return events, _parts(len(events), config, seed, f"{path}: expected at least {{}} {kind} jets")
+
+    def part(k: int) -> SparseEvents:
+        events, parts = everything()
+        return events.rows(parts[k])
+
+    return Events(lambda: part(0), lambda: part(2) if config.validation else None, lambda: part(1).dense())
 
 
 def load_both(config: DataConfig, seed: int) -> tuple[dict[str, SparseEvents], dict[str, SparseEvents]]:
     """Training and validation jets of each class, "qcd" and "top": what a classifier is made from."""
-    train: dict[str, SparseEvents] = {}
-    held: dict[str, SparseEvents] = {}
-    for kind in ("qcd", "top"):
-        events = load_jets(replace(config, jets=kind), seed, test=False)
-        assert isinstance(events.train, SparseEvents)
-        assert isinstance(events.validation, SparseEvents)
-        train[kind], held[kind] = events.train, events.validation
-    return train, held
+    both = {kind: load_jets(replace(config, jets=kind), seed) for kind in KINDS}
+    train = {kind: events.train for kind, events in both.items()}
+    held = {kind: events.validation for kind, events in both.items()}
+    return train, held  # type: ignore[return-value]  # jets for training and validation stay sparse
 
 
-def _jets_in(folder: Path, name: str, kind: Literal["qcd", "top"], size: int) -> SparseEvents:
+def _jets_in(folder: Path, name: str, kind: Kind, size: int) -> SparseEvents:
     """The first `size` jets of a class, or all of them for 0, in the file `name` of a folder."""
     sample = read_sparse(file_in(folder, name), kind)
     if size > len(sample):
@@ -194,7 +297,7 @@ def file_in(folder: Path, name: str) -> Path:
     raise InputError(f"{folder}: expected a file {name}.npz or {name}.h5 in it")
 
 
-def read_sparse(path: Path, kind: Literal["qcd", "top"]) -> SparseEvents:
+def read_sparse(path: Path, kind: Kind) -> SparseEvents:
     """Images of all jets of one class in a file of jets or of images."""
     return events_of_class(read_jet_images(path), kind)
 
@@ -204,9 +307,9 @@ def read_jet_images(path: Path) -> SparseImages:
     return read_images(path) if is_images(path) else sparse_images(read(path))
 
 
-def events_of_class(images: SparseImages, kind: Literal["qcd", "top"]) -> SparseEvents:
+def events_of_class(images: SparseImages, kind: Kind) -> SparseEvents:
     """The images of one class."""
-    return sparse_events(images, images.labels == ("qcd", "top").index(kind))
+    return sparse_events(images, images.labels == KINDS.index(kind))
 
 
 def sparse_events(images: SparseImages, chosen: NDArray[np.bool_]) -> SparseEvents:
@@ -223,7 +326,7 @@ def sparse_events(images: SparseImages, chosen: NDArray[np.bool_]) -> SparseEven
 def bootstrapped(events: Events, seed: int) -> Events:
     """The same with as many training events, drawn from them with replacement."""
     n = len(events.train)
-    return _with_rows(events, torch.randint(n, (n,), generator=stream(seed, "data/bootstrap")))
+    return events.with_rows(torch.randint(n, (n,), generator=stream(seed, "data/bootstrap")))
 
 
 def in_parts(events: Events, parts: int, seed: int) -> list[Events]:
@@ -232,12 +335,7 @@ def in_parts(events: Events, parts: int, seed: int) -> list[Events]:
     if not size:
         raise InputError(f"ensemble: expected at least an event for each of {parts} members, got {len(events.train)}")
     order = torch.randperm(len(events.train), generator=stream(seed, "data/members"))
-    return [_with_rows(events, order[k * size : (k + 1) * size]) for k in range(parts)]
-
-
-def _with_rows(events: Events, index: Tensor) -> Events:
-    train = events.train.rows(index) if isinstance(events.train, SparseEvents) else events.train[index]
-    return events._replace(train=train)
+    return [events.with_rows(order[k * size : (k + 1) * size]) for k in range(parts)]
 
 
 def training_samples(events: Sequence[Events]) -> Sequence[Tensor] | Sequence[SparseEvents]:

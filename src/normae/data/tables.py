@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from normae.errors import InputError
 
-Float32 = NDArray[np.float32]
+Floats = NDArray[Any]
+"""In float32, or in float64 where that is asked for."""
 Piece = NDArray[Any] | Sequence[NDArray[Any]]
 """An array with shape (n, *event), or one array with shape (n,) for each column."""
 CHUNK = 1 << 16
@@ -83,7 +84,8 @@ class Table(ABC):
         start: int = 0,
         stop: int | None = None,
         size: int = CHUNK,
-    ) -> Iterator[tuple[int, Float32]]:
+        dtype: type[np.floating[Any]] = np.float32,
+    ) -> Iterator[tuple[int, Floats]]:
         """(first row, values) of successive runs of `size` rows, the last one shorter; values with shape (n, *event).
 
         A chunk is a view of one buffer: it lasts until the next one is asked for.
@@ -92,7 +94,7 @@ class Table(ABC):
         stop = self.rows if stop is None else stop
         event = self.event if chosen is None else (len(chosen),)
         with reading(self.path):
-            buffer = np.empty((min(size, stop - start), *event), dtype=np.float32)
+            buffer = np.empty((min(size, stop - start), *event), dtype=dtype)
             filled, first = 0, start
             for piece in self.pieces(chosen, start, stop, size):
                 length = len(piece) if isinstance(piece, np.ndarray) else len(piece[0])
@@ -109,7 +111,7 @@ class Table(ABC):
             if first + filled != stop:
                 raise InputError(f"{self.path}: expected rows up to {stop}, got {first + filled}; it is truncated")
 
-    def _finite(self, values: Float32, columns: Sequence[str] | None, first: int) -> Float32:
+    def _finite(self, values: Floats, columns: Sequence[str] | None, first: int) -> Floats:
         if np.isfinite(values.sum(dtype=np.float64)):  # one pass: a sum in float64 finds whatever is not finite
             return values
         row = int(np.argmax(~np.isfinite(values).reshape(len(values), -1).all(axis=1)))
@@ -117,12 +119,12 @@ class Table(ABC):
         if columns is not None:
             place = f" in column {columns[int(np.argmax(~np.isfinite(values[row])))]!r}"
         raise InputError(
-            f"{self.path}: NaN, infinity or a number beyond float32{place}, the first at row {first + row}; "
+            f"{self.path}: NaN, infinity or a number beyond {values.dtype}{place}, the first at row {first + row}; "
             "remove such rows"
         )
 
 
-def _fill(target: Float32, piece: Piece, rows: slice) -> None:
+def _fill(target: Floats, piece: Piece, rows: slice) -> None:
     with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes infinite, and is refused
         if isinstance(piece, np.ndarray):
             target[...] = piece[rows]
@@ -137,8 +139,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def not_real(dtype: np.dtype[Any]) -> str | None:
     """What a dtype holds, in words, where it is not real numbers."""
-    real = np.issubdtype(dtype, np.number) and not np.issubdtype(dtype, np.complexfloating)
-    return None if real else f"values of type {dtype}"
+    return None if dtype.kind in "iuf" else f"values of type {dtype}"
 
 
 @contextmanager
@@ -197,14 +198,17 @@ def open_table(path: str | Path, dataset: str | None = None) -> Iterator[Table]:
 
 
 def read_table(
-    path: str | Path, columns: Sequence[str] | None = None, dataset: str | None = None
-) -> tuple[Float32, tuple[str, ...] | None]:
-    """All rows of a table, float32 with shape (N, *event), and the names of the columns, where they have names."""
+    path: str | Path,
+    columns: Sequence[str] | None = None,
+    dataset: str | None = None,
+    dtype: type[np.floating[Any]] = np.float32,
+) -> tuple[Floats, tuple[str, ...] | None]:
+    """All rows of a table with shape (N, *event), and the names of the columns, where they have names."""
     with open_table(path, dataset) as table:
         chosen = table.select(columns)
         event = table.event if chosen is None else (len(chosen),)
         with reading(table.path):
-            values = np.empty((table.rows, *event), dtype=np.float32)
-        for first, chunk in table.chunks(chosen):
+            values = np.empty((table.rows, *event), dtype=dtype)
+        for first, chunk in table.chunks(chosen, dtype=dtype):
             values[first : first + len(chunk)] = chunk
         return values, chosen

@@ -113,7 +113,7 @@ def some_events(folder: RunFolder, model: Model, count: int) -> NDArray[np.float
     found = np.zeros((0, *model.event), dtype=np.float32)
     if config.data.test > 0 or config.data.jets is not None:
         with suppress(InputError):  # the data are not on this machine
-            found = load_events(config.data, config.seed).test[:count].numpy()
+            found = load_events(config.data, config.seed).test[:count].float().numpy()
     if len(found) == 0:
         return model.sample(count).astype(np.float32)
     random = np.random.default_rng(0)

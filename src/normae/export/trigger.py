@@ -132,7 +132,7 @@ def _samples(folder: RunFolder, model: Model, settings: TriggerSettings) -> tupl
     """Background to train on and to compare on; events of the model where the run's data are not here."""
     config = read(folder.config)
     with suppress(InputError):
-        events = load_events(config.data, config.seed)
+        events = load_events(config.data, config.seed).mapped(Tensor.float)
         assert isinstance(events.train, Tensor)
         train, test = events.train[: settings.events].numpy(), events.test[: settings.test].numpy()
         if config.data.test >= 100:

@@ -136,7 +136,7 @@ def _constants(config: Run, folders: list[RunFolder], path: str | Path | None) -
         log_z = np.array([one[0] for one in known if one])
         return list((log_z.min() - log_z).tolist())
     where = config.data if path is None else replace(config.data, path=str(path))
-    held = load_events(where, config.seed, test=False).validation
+    held = load_events(where, config.seed).validation
     if held is None:
         raise InputError("data.validation: expected events there, from which the constants of the members follow")
     scores = []

@@ -31,7 +31,7 @@ def linearize(
         raise InputError(f"layers: expected one of {list(get_args(Which))}, got {layers!r}")
     laplace = LaplaceConfig(layers=cast("Which", layers), prior_width=prior_width)
     model = load(run.path, device)
-    events = load_events(config.data, config.seed)
+    events = load_events(config.data, config.seed).mapped(Tensor.float)
     provenance = run.read_provenance()
     if events_hash(events.train) != provenance["data_sha256"]:
         raise InputError(f"{path}: the training data have changed since the run was made")

@@ -30,7 +30,7 @@ from normae.runs.classifier import train_classifier
 from normae.runs.load import build_model
 from normae.runs.baselines import Baselines, baselines
 from normae.runs.provenance import machine_facts
-from normae.sources import Events, bootstrapped, events_hash, in_parts, load_events, training_samples, validation_samples
+from normae.sources import Events, bootstrapped, check_rows, events_hash, in_parts, load_events, training_samples, validation_samples
 from normae.tensors import choose_device
 from normae.runs.start import Start, joined, pretrained_config, read_start, write_start
 from normae.runs.stopping import check_minutes, interruptible, limited
@@ -81,10 +81,11 @@ def train(
         if team.rank == 0:
             _check_folder(group, folders, configs, resume)
         device = choose_device(config.device)
-        events = [load_events(c.data, c.seed, test=False) for c in configs]
+        events = [load_events(c.data, c.seed).mapped(Tensor.float) for c in configs]
         for e, c in zip(events, configs, strict=True):
             if isinstance(e.train, Tensor):
-                check_events(e.train, c.data.file or "training sample")
+                source = c.data.file or "training sample"
+                check_rows(check_events(e.train, source), c.sampling.feature.bounds, e.columns, source)
         event = tuple(events[0].train.shape[1:])
         begins = config.start is not None and not group.checkpoint.exists()
         starts = [read_start(c, event) for c in configs] if begins else None

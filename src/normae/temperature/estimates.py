@@ -139,7 +139,7 @@ def _events(run: str | Path, data: str | Path | None, most: int) -> Tensor:
         if source.density is not None:
             raise InputError("--data: the run was trained on a known density, and its events are drawn; leave it out")
         source = replace(source, path=str(data)) if source.jets is not None else replace(source, file=str(data))
-    events = load_events(source, config.seed, test=not source.validation)
+    events = load_events(source, config.seed).mapped(Tensor.float)
     held = events.test if events.validation is None else events.validation
     return held.first(most).dense() if isinstance(held, SparseEvents) else held[:most]
 

@@ -135,7 +135,7 @@ def _reference(configs: Pair, reference: str | Path | None, settings: SearchSett
         raise InputError("data.validation: expected at least 1 in both configurations; m is fitted to these events")
     parts = []
     for config in configs:
-        held = load_events(config.data, config.seed, test=False).validation
+        held = load_events(config.data, config.seed).validation
         assert held is not None
         dense = held.dense() if isinstance(held, SparseEvents) else held
         parts.append(dense[: settings.events or None])
