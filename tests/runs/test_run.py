@@ -292,7 +292,7 @@ def test_training_from_a_file(tmp_path, make_run):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (np.full((900, 2), np.nan), "NaN, infinity or a number beyond float32, the first at row 0"),
+        (np.full((900, 2), np.nan), "NaN, infinity or a number beyond float64, the first at row 0"),
         (np.zeros((0, 2)), "at least one event of"),
         (np.zeros((50, 2)), "expected at least 700 events"),
         (np.zeros((900, 1, 4, 4)), "vectors of shape"),
