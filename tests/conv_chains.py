@@ -2,14 +2,12 @@
 
 import sys
 
+import numpy as np
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor, nn
 
 from normae.networks import Autoencoder, NetworkConfig, build_autoencoder
-from normae.networks.mlp_chain import _seeds
-from normae.networks.mlp_kernels import _normal, _uniform
+from normae.networks.fused_chain import keys
 from normae.sampling.chain import run_chain
 from normae.sampling.config import ChainConfig
 
@@ -55,28 +53,48 @@ def close(ours: Tensor, theirs: Tensor, tolerance: float) -> None:
     assert (ours.double() - theirs).norm() <= tolerance * theirs.norm()
 
 
-@triton.jit
-def numbers_kernel(seed_ptr, normal_ptr, uniform_ptr, t, N: tl.constexpr):
-    """What a chain draws at step t: a normal number for each component, a uniform one for each sample."""
-    k = tl.arange(0, N)
-    seed = tl.load(seed_ptr)
-    tl.store(normal_ptr + k, _normal(seed, k, t))
-    tl.store(uniform_ptr + k, _uniform(seed, k, t))
+def philox(seed: int, counter: np.ndarray, step: int, stream: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first two words of Philox 4x32 with ten rounds, for counters (counter, step, stream, 0)."""
+    low = np.uint64(0xFFFFFFFF)
+    c = [np.broadcast_to(np.uint64(v), counter.shape) for v in (0, step, stream, 0)]
+    c[0] = counter.astype(np.uint64)
+    key = [seed & 0xFFFFFFFF, seed >> 32]
+    for _ in range(10):
+        a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+        c = [
+            (b >> np.uint64(32)) ^ c[1] ^ np.uint64(key[0]),
+            b & low,
+            (a >> np.uint64(32)) ^ c[3] ^ np.uint64(key[1]),
+            a & low,
+        ]
+        key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return c[0], c[1]
+
+
+def unit(words: np.ndarray) -> np.ndarray:
+    """Numbers in [0, 1) from words of 32 bits, as the kernels make them."""
+    signed = words.astype(np.uint32).view(np.int32).astype(np.int64)
+    return np.where(signed < 0, -signed - 1, signed) * 4.6566127342e-10
+
+
+def chain_numbers(seed: int, size: int, step: int) -> tuple[Tensor, Tensor]:
+    """What a chain draws at a step: normal numbers for `size` components, uniform ones for as many samples."""
+    counter = np.arange(size)
+    u, v = (unit(words) for words in philox(seed, counter, step, 0))
+    eps = np.sqrt(-2 * np.log(np.maximum(1e-7, u))) * np.cos(2 * np.pi * v)
+    return torch.from_numpy(eps), torch.from_numpy(unit(philox(seed, counter, step, 1)[0]))
 
 
 def reference_chain(monkeypatch, seed: int, energy, start: Tensor, config: ChainConfig, temperature: float):
     """`run_chain` in float64 with the random numbers of the kernel."""
-    key, turn = _seeds(generator(seed), start.device), 0
-    size = 1 << (start.numel() - 1).bit_length()
+    key, turn, u = int(keys(generator(seed), start.device)[0]), 0, torch.empty(0)
 
     def normal(shape, _, like):
         nonlocal turn, u
         turn += 1
-        eps, u = torch.empty(size, device=DEVICE), torch.empty(size, device=DEVICE)
-        numbers_kernel[(1,)](key, eps, u, turn, N=size)
-        return eps[: start.numel()].reshape(shape).to(like)
+        eps, u = chain_numbers(key, start.numel(), turn)
+        return eps.reshape(shape).to(like)
 
-    u = torch.empty(0)
     module = sys.modules["normae.sampling.langevin"]  # the package has a function of this name
     monkeypatch.setattr(module, "normal", normal)
     monkeypatch.setattr(module, "uniform", lambda shape, _, like: u[: shape[0]].to(like))

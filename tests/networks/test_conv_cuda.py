@@ -5,34 +5,54 @@ of the tensor cores (`ldmatrix` and `mma`), shuffles, barriers and conversions.
 """
 
 import ctypes
+import logging
 import shutil
 import subprocess
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
-
-pytest.importorskip("triton")
+from torch import Tensor, nn
 
 import normae
-from conv_chains import DEVICE, close, generator, images, models, normal, reference_chain, sphere
-from normae.networks import Autoencoder, Layout, conv_cuda, conv_fused
-from normae.networks.conv_fused import FusedConvEnergy, _launch, assembled
-from normae.networks.conv_packing import conv_shape, pack, packing, unpacking
-from normae.networks.mlp_chain import _seeds
+from conv_chains import DEVICE, SIDE, close, generator, images, models, normal, philox, reference_chain, sphere
+from normae.errors import InputError
+from normae.networks import Autoencoder, Layout, conv_cuda
+from normae.networks.conv_cuda import FusedConvEnergy, chain_defines, fused_conv_runner, launch_chain, network_defines
+from normae.networks.conv_packing import conv_shape
+from normae.networks.cuda_source import CudaSourceError
+from normae.networks.fused_chain import keys
 from normae.networks.reconstruction import ReconstructionEnergy
-from normae.sampling.config import ChainConfig
+from normae.networks.scoring_energy import ScoringEnergy
+from normae.sampling.config import ChainConfig, SamplingConfig
+from normae.training.backends import choose_backend
 
 pytestmark = pytest.mark.skipif(DEVICE == "cpu" and shutil.which("g++") is None, reason="needs g++ or a CUDA device")
 LARGEST = 227 * 1024
 """Bytes of shared memory that a block can have on compute capability 9."""
 MULTIPROCESSOR, RESERVED = 228 * 1024, 1024
 """Bytes of shared memory of a multiprocessor there, and what the system takes of it for each block."""
-NOTHING = [ctypes.c_void_p()]
 EMULATION = Path(__file__).parent / "emulation"
-KERNELS = Path(normae.__file__).parent / "networks"
+emulated_only = pytest.mark.skipif(DEVICE == "cuda", reason="of the emulation")
+
+
+class Emulated:
+    """A kernel on the CPU, in place of `cuda_source.Kernel`."""
+
+    order = 0
+    """In which threads run between two barriers, see emulate.cc."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self.shared = library.emulate(None, 0, 0, 0)
+
+    def launch(self, grid: tuple[int, int], threads: int, arguments: list) -> None:
+        assert threads == 512
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(value) for value in arguments))
+        self._library.emulate(pointers, *grid, Emulated.order)
 
 
 @pytest.fixture(scope="module")
@@ -40,98 +60,92 @@ def compiled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("emulation")
 
     @cache
-    def build(defines: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
-        out = folder / f"{abs(hash(defines))}.so"
-        given = [f"-D{key}={value}" for key, value in defines]
+    def build(name: str, defines: conv_cuda.Defines, _: int = 0) -> Emulated:
+        out = folder / f"{name}-{abs(hash(defines))}.so"
+        given = [f"-D{key}={value}" for key, value in (*defines, ("ENTRY", name), ("SOURCE", f"<conv_{name}.cu>"))]
         command = ["g++", "-O1", "-std=c++17", "-w", "-shared", "-fPIC", "-U_FORTIFY_SOURCE", "-DEMULATE", *given]
-        subprocess.run(
-            [*command, f"-I{KERNELS}", f"-I{EMULATION}", str(EMULATION / "emulate.cc"), "-o", str(out)], check=True
-        )
-        return ctypes.CDLL(str(out))
+        places = [f"-I{files('normae.networks')}", f"-I{EMULATION}"]
+        subprocess.run([*command, *places, str(EMULATION / "emulate.cc"), "-o", str(out)], check=True)
+        return Emulated(ctypes.CDLL(str(out)))
 
     return build
 
 
-def run(
-    compiled, built: list[Autoencoder], start: Tensor, config: ChainConfig, temperature: float, latent: bool, order=0
-):
-    """As `conv_fused._launch`: end points, energies, gradients and steps that were taken."""
-    layout, shape = Layout.of(built[0]), conv_shape(built[0])
-    if DEVICE == "cuda":
-        energy = FusedConvEnergy(built[0], layout, layout.flatten(built))
-        assert conv_fused._cuda_kernel(energy, "chain", conv_cuda.chain_defines(shape, config, latent), start)
-        on = energy.latent() if latent else energy
-        return *_launch(on, start, config, temperature, config.step_size, _seeds(generator(3), start.device)), 0
-    full = pack(layout.flatten(built), packing(layout, shape)).contiguous()
-    n, members = len(start) // len(built), len(built)
-    position, gradient, energy = torch.empty_like(start), torch.empty_like(start), torch.empty(len(start))
-    accepted = torch.zeros(config.steps, members, n, dtype=torch.int32)
-    t, s, seeds = torch.tensor([temperature]), torch.tensor([config.step_size]), _seeds(generator(3), start.device)
-    tensors = (start.contiguous(), position, energy, gradient, accepted, seeds, t, s, full.half(), full)
-    counts = (n, config.steps, 0, 0, 0, full.stride(0))
-    values = conv_cuda.values(tensors, counts, conv_cuda.chain_numbers(config))
-    size = emulate(compiled(conv_cuda.chain_defines(shape, config, latent)), values, n, members, order)
-    return position, energy, gradient, accepted, size
+@pytest.fixture(autouse=True)
+def _on_the_cpu(monkeypatch, compiled):
+    conv_cuda._why_not_device.cache_clear()
+    if DEVICE == "cpu":
+        monkeypatch.setattr(conv_cuda, "kernel", compiled)
+        monkeypatch.setattr(conv_cuda, "multiprocessors", lambda device: 2)
 
 
-def emulate(library: ctypes.CDLL, values: list, blocks: int, members: int, order: int = 0) -> int:
-    """Run all blocks, threads in an order of `emulate.cc`; the shared memory of one."""
-    pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-    return library.emulate(pointers, blocks, members, order)
-
-
-def weight_gradients(
-    compiled, model: Autoencoder, layout: Layout, weights: Tensor, x: Tensor, a: Tensor, b: Tensor, order: int = 0
-):
-    """d/dweights of sum_i (a_i E_i + b_i z_i) of two models, as `conv_fused._gradients`, by two blocks."""
-    shape = conv_shape(model)
-    if DEVICE == "cuda":
-        return conv_fused._gradients(FusedConvEnergy(model, layout, weights), x, a, b)
-    full = pack(weights, packing(layout, shape)).contiguous()
-    out, vectors = torch.zeros(4, shape.gathered), torch.empty(2, 3, 2 * shape.small + 4 * shape.hp + 2 * shape.zp)
-    tensors = (x, a, b, out, vectors, full.half(), full)
-    values = conv_cuda.values(tensors, (3, full.stride(0), out.stride(0)))
-    emulate(compiled(conv_cuda.gradient_defines(shape)), values, 2, 2, order)
-    return assembled(out, vectors, shape, unpacking(layout, shape))
-
-
-def reference(built: list[Autoencoder]) -> ReconstructionEnergy:
+def energies(built: list[Autoencoder]) -> tuple[FusedConvEnergy, ReconstructionEnergy, Tensor]:
+    """The fused energy, the reference in float64, and the weights that the fused one takes a gradient of."""
     layout = Layout.of(built[0])
-    return ReconstructionEnergy(built[0].double(), layout.views(layout.flatten(built).double()))
+    weights = layout.flatten(built).requires_grad_(True)
+    reference = ReconstructionEnergy(built[0].double(), layout.views(weights.detach().double()))
+    return FusedConvEnergy(built[0], layout, weights), reference, weights
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"output": "linear", "latent_space": "euclidean", "latent": 9, "side": 16, "hidden": (200,)}],
-    ids=["paper", "other"],
-)
+def at_rest(energy, start: Tensor) -> tuple[Tensor, Tensor]:
+    """Energies and gradients, as a chain sees them."""
+    return launch_chain(energy, start, ChainConfig(steps=0), 1.0, 1.0, keys(generator(), start.device))[1:3]
+
+
+OTHER = {"output": "linear", "latent_space": "euclidean", "latent": 9, "side": 16, "hidden": (200,)}
+
+
+@pytest.mark.parametrize("changes", [{}, OTHER], ids=["paper", "other"])
 @pytest.mark.parametrize("latent", [False, True])
-def test_energies_and_gradients_are_the_references(compiled, latent, changes):
+def test_energies_and_gradients_of_a_chain_are_the_references(latent, changes):
     """Two models side by side, the energies as good as half precision is."""
-    built = models(2, **changes)
-    start = sphere(4, changes.get("latent", 3)) if latent else images(4, changes.get("side", 8))
-    _, energy, gradient, _, _ = run(compiled, built, start, ChainConfig(steps=0), 1.0, latent)
-    theirs = reference(built).latent() if latent else reference(built)
-    value, slope = theirs.value_and_grad(start.double())
+    fused, reference, _ = energies(models(2, **changes))
+    start = sphere(4, changes.get("latent", 3)) if latent else images(4, changes.get("side", SIDE))
+    energy, gradient = at_rest(fused.latent() if latent else fused, start)
+    value, slope = (reference.latent() if latent else reference).value_and_grad(start.double())
     close(energy, value, 2e-3)
     close(gradient, slope, 2e-2)
 
 
-def test_the_paper_s_network_with_trained_weights(compiled):
+@pytest.mark.parametrize("changes", [{}, OTHER, {"side": 24}], ids=["paper", "other", "more pixels than threads"])
+def test_energies_and_latent_points_are_the_references(changes):
+    """Two models side by side, more images than blocks: a block takes one after the other."""
+    fused, reference, _ = energies(models(2, **changes))
+    x = images(10, changes.get("side", SIDE))
+    value, z = fused.with_latent(x)
+    expected, expected_z = reference.with_latent(x.double())
+    close(value.detach(), expected, 2e-3)
+    close(z.detach(), expected_z, 2e-3)
+    assert value.dtype == z.dtype == torch.float32
+    assert torch.equal(fused(x).detach(), value.detach())
+
+
+def test_the_paper_s_network_with_trained_weights():
     """On a jet: small pixels, and vectors that must be scaled to be seen; all of it fits into a multiprocessor."""
     model = normae.load("jets-qcd-ae-paper").autoencoder.to(DEVICE)
+    shape = conv_shape(model)
     x = torch.zeros(1, 1, 40, 40, device=DEVICE)
     x[0, 0, 18:24, 19:22] = images(1)[0, 0, :6, :3] / 10
-    _, energy, gradient, _, size = run(compiled, [model], x, ChainConfig(steps=0), 1.0, False)
-    assert size <= LARGEST
-    value, slope = reference([model]).value_and_grad(x.double())
+    fused, reference, _ = energies([model])
+    energy, gradient = at_rest(fused, x)
+    value, slope = reference.value_and_grad(x.double())
     close(energy, value, 2e-3)
     close(gradient, slope, 5e-2)
-    if DEVICE == "cpu":
-        assert emulate(compiled(conv_cuda.gradient_defines(conv_shape(model))), NOTHING, 0, 0) <= LARGEST
-        latent = conv_cuda.chain_defines(conv_shape(model), ChainConfig(steps=0), True)
-        largest = max(size, emulate(compiled(latent), NOTHING, 0, 0))
-        assert 2 * (largest + RESERVED) <= MULTIPROCESSOR, "two blocks of a chain"
+    close(fused(x).detach(), value, 2e-3)
+    names = (("energies", network_defines(shape)), ("chain", chain_defines(shape, ChainConfig(steps=0), True)))
+    assert conv_cuda.kernel("gradient", network_defines(shape, gradient=True), 0).shared <= LARGEST
+    for name, defines in names:
+        assert 2 * (conv_cuda.kernel(name, defines, 0).shared + RESERVED) <= MULTIPROCESSOR, f"two blocks of {name}"
+
+
+def test_small_pixels_survive_half_precision():
+    """Residuals of 1e-4 pull back vectors that half precision does not resolve unless they are scaled."""
+    (model,) = models(1, output="linear", output_start=6e-4)
+    with torch.no_grad():
+        model.decoder[12].weight.mul_(1e-3)
+    fused, reference, _ = energies([model])
+    x = 1e-3 * images(1)
+    close(at_rest(fused, x)[1], reference.value_and_grad(x.double())[1], 2e-2)
 
 
 @pytest.mark.parametrize(
@@ -139,23 +153,33 @@ def test_the_paper_s_network_with_trained_weights(compiled):
     [({}, 5e-3), ({"output": "linear", "latent_space": "euclidean", "side": 16}, 4e-2)],
     ids=["paper", "other"],
 )
-def test_gradients_of_the_weights_are_the_references(compiled, changes, tolerance):
+def test_gradients_of_the_weights_are_the_references(changes, tolerance):
     """Of energies and latent points, two models, three images each for two blocks.
 
-    In the second case half precision puts a few values on the other side of a kink, as it does in Triton's kernels.
+    In the second case half precision puts a few values on the other side of a kink.
     """
-    built = models(2, **changes)
-    layout = Layout.of(built[0])
-    weights, x = layout.flatten(built), images(6, changes.get("side", 8))
-    a = torch.tensor([0.7, -1.3, 0.4, 1.0, 0.2, -0.5], device=DEVICE)
-    b = normal(6, 3)
-    found = weight_gradients(compiled, built[0], layout, weights, x, a, b)
-    leaf = weights.double().requires_grad_(True)
-    value, z = ReconstructionEnergy(built[0].double(), layout.views(leaf)).with_latent(x.double())
+    fused, _, weights = energies(models(2, **changes))
+    x = images(6, changes.get("side", SIDE))
+    a, b = torch.tensor([0.7, -1.3, 0.4, 1.0, 0.2, -0.5], device=DEVICE), normal(6, 3)
+    value, z = fused.with_latent(x)
+    (found,) = torch.autograd.grad((a * value).sum() + (b * z).sum(), weights)
+    leaf = weights.detach().double().requires_grad_(True)
+    value, z = ReconstructionEnergy(fused.autoencoder, fused.layout.views(leaf)).with_latent(x.double())
     (expected,) = torch.autograd.grad((a * value).sum() + (b * z).sum(), leaf)
     close(found, expected, tolerance / 2)
-    for name, view in layout.views(found).items():
-        close(view, layout.views(expected)[name], tolerance)
+    for name, view in fused.layout.views(found).items():
+        close(view, fused.layout.views(expected)[name], tolerance)
+    value = fused(x)
+    (first,) = torch.autograd.grad(value[:3].sum(), weights)
+    assert (first[1] == 0).all(), "the first block does not depend on the second model"
+
+
+def test_a_gradient_by_the_image_is_the_plain_network_s():
+    fused, reference, _ = energies(models(1))
+    x = images(2).double().requires_grad_(True)
+    plain = FusedConvEnergy(fused.autoencoder, fused.layout, fused.weights.detach().double())
+    (grad,) = torch.autograd.grad(plain(x).sum(), x)
+    close(grad, reference.value_and_grad(x.detach())[1], 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -167,48 +191,172 @@ def test_gradients_of_the_weights_are_the_references(compiled, changes, toleranc
     ],
     ids=["exact", "clamped-annealed", "norm"],
 )
-def test_a_chain_of_images_is_the_references(compiled, monkeypatch, config, temperature, rejects):
-    built, start = models(1), images(2)
-    position, energy, _, accepted, _ = run(compiled, built, start, config, temperature, False)
-    expected = reference_chain(monkeypatch, 3, reference(built), start, config, temperature)
-    share = accepted.double().mean(2).cpu()
-    assert torch.equal(share, expected.acceptance.cpu())
-    assert (share.mean() < 1) == rejects
-    close(position - start, expected.position - start.double(), 1e-2)
-    close(energy, expected.energy, 2e-3)
+def test_a_chain_of_images_is_the_references(monkeypatch, config, temperature, rejects):
+    (fused, reference, _), start = energies(models(1)), images(2)
+    chain = fused_conv_runner(fused, start, config, temperature, generator(3))
+    expected = reference_chain(monkeypatch, 3, reference, start, config, temperature)
+    assert torch.equal(chain.acceptance.cpu(), expected.acceptance.cpu())
+    assert (chain.acceptance.mean() < 1) == rejects
+    close(chain.position - start, expected.position - start.double(), 1e-2)
+    close(chain.energy, expected.energy, 2e-3)
 
 
 @pytest.mark.parametrize("rule", ["geodesic", "project"])
-def test_a_latent_chain_is_the_references(compiled, monkeypatch, rule):
-    built, start = models(1), sphere(2)
+def test_a_latent_chain_is_the_references(monkeypatch, rule):
+    (fused, reference, _), start = energies(models(1)), sphere(2)
     config, temperature = ChainConfig(6, 0.2, sphere=rule, clip=1e-4), 3e-5
     if rule == "project":
         config = ChainConfig(6, 1e-3, 0.1, "off", sphere=rule, clip=1e-4)
-    position, energy, _, accepted, _ = run(compiled, built, start, config, temperature, True)
-    expected = reference_chain(monkeypatch, 3, reference(built).latent(), start, config, temperature)
-    share = accepted.double().mean(2).cpu()
-    assert torch.equal(share, expected.acceptance.cpu())
-    assert (0 < share.mean() < 1) == (rule == "geodesic"), "some steps are taken and some are not"
-    close(position - start, expected.position - start.double(), 1e-2)
-    close(energy, expected.energy, 5e-3)
+    chain = fused_conv_runner(fused.latent(), start, config, temperature, generator(3))
+    expected = reference_chain(monkeypatch, 3, reference.latent(), start, config, temperature)
+    assert torch.equal(chain.acceptance.cpu(), expected.acceptance.cpu())
+    assert (0 < chain.acceptance.mean() < 1) == (rule == "geodesic"), "some steps are taken and some are not"
+    close(chain.position - start, expected.position - start.double(), 1e-2)
+    close(chain.energy, expected.energy, 5e-3)
 
 
-@pytest.mark.skipif(DEVICE == "cuda", reason="an emulated block's threads run in a chosen order, a device's do not")
-@pytest.mark.parametrize("kind", ["images", "latent", "weights"])
-def test_the_order_of_threads_between_barriers_changes_nothing(compiled, kind):
+def test_models_have_their_own_temperature_step_and_numbers():
+    """A chain of two models is the two chains of one."""
+    built, start, config = models(2), images(4), ChainConfig(2, 1e-3, bounds=(-0.5, 1.5))
+    t, s = torch.tensor([1e-3, 2e-3], device=DEVICE), torch.tensor([1e-3, 5e-4], device=DEVICE)
+    each = [t.repeat_interleave(2), [generator(3), generator(4)], s.repeat_interleave(2)]
+    both = fused_conv_runner(energies(built)[0], start, config, *each, members=2)
+    (alone, _, _) = energies([models(2)[0]])
+    first = fused_conv_runner(alone, start[:2], config, t[0], generator(3), s[0])
+    assert torch.equal(both.position[:2], first.position)
+    assert torch.equal(both.acceptance[:, :1], first.acceptance)
+    assert not torch.equal(both.position[:2] - start[:2], both.position[2:] - start[2:])
+
+
+def test_the_random_numbers_are_philox_s():
+    """The known answer of the authors' library for the key and the counter zero."""
+    words = philox(0, np.zeros(1), 0, 0)
+    assert [int(word[0]) for word in words] == [0x6627E8D5, 0xE169C58D]
+
+
+@emulated_only
+@pytest.mark.parametrize("kind", ["images", "latent", "energies", "weights"])
+def test_the_order_of_threads_between_barriers_changes_nothing(kind, monkeypatch):
     """Bit for bit, on an image with more pixels than threads and an odd number of tiles: no barrier is missing."""
-    built = models(2, side=24)
-    layout = Layout.of(built[0])
-    a, b = torch.tensor([0.7, -1.3, 0.4, 1.0, 0.2, -0.5]), normal(6, 3)
+    (fused, _, weights), x = energies(models(2, side=24)), images(6, 24)
     config = ChainConfig(1, 1e-3, bounds=(-0.5, 1.5), clip=2e-3, clip_rule="norm")
 
     def result(order: int) -> list[Tensor]:
+        monkeypatch.setattr(Emulated, "order", order)
+        if kind == "energies":
+            return [y.detach() for y in fused.with_latent(x)]
         if kind == "weights":
-            return [weight_gradients(compiled, built[0], layout, layout.flatten(built), images(6, 24), a, b, order)]
-        start = sphere(2) if kind == "latent" else images(2, 24)
+            return [*torch.autograd.grad(fused(x).sum(), weights)]
+        on, start = (fused.latent(), sphere(2)) if kind == "latent" else (fused, images(2, 24))
         chosen = ChainConfig(1, 0.2, sphere="geodesic", clip=1e-4) if kind == "latent" else config
-        return [*run(compiled, built, start, chosen, 1e-3, kind == "latent", order)[:4]]
+        return [*launch_chain(on, start, chosen, 1e-3, chosen.step_size, keys(generator(3), start.device))]
 
     expected = result(0)
     for order in (1, 2):
         assert all(torch.equal(x, y) for x, y in zip(result(order), expected, strict=True)), order
+
+
+def test_a_trace_is_run_chain_s():
+    (model,) = models(1)
+    layout = Layout.of(model)
+    fused = FusedConvEnergy(model, layout, layout.flatten([model]))
+    traced = fused_conv_runner(fused, images(1), ChainConfig(steps=1), 1.0, generator(), trace=1)
+    assert traced.trace.shape == (1, 1, 1, SIDE, SIDE)
+    assert torch.equal(traced.trace[0], traced.position)
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"channels": 4}, "4 channels are not 8"),
+        ({"side": 10}, "the side of 10 pixels is not a multiple of 8"),
+        ({"hidden": (300,)}, "300 hidden or 3 latent dimensions are more than 256 or 32"),
+    ],
+)
+def test_why_not(changes, reason):
+    assert conv_cuda.why_not(models(1, **changes)[0], torch.device(DEVICE), "energies") == reason
+
+
+def test_other_networks_are_refused():
+    (good,) = models(1)
+    other = Autoencoder(good.encoder, nn.Sequential(*good.decoder, nn.ReLU()), 3)
+    reason = "encoder and decoder are not the convolutional ones of networks.conv"
+    assert conv_cuda.why_not(other, torch.device(DEVICE), "energies") == reason
+    assert conv_shape(Autoencoder(nn.Flatten(), good.decoder, 3)) is None
+    layout = Layout.of(other)
+    with pytest.raises(InputError, match="cannot serve: encoder and decoder"):
+        FusedConvEnergy(other, layout, layout.flatten([other]))
+
+
+def test_wrong_events_are_named():
+    (fused, _, _) = energies(models(2))
+    with pytest.raises(InputError, match=r"2 equal blocks of events of shape \(1, 8, 8\), got \(3, 1, 8, 8\)"):
+        fused(images(3))
+    with pytest.raises(InputError, match=r"got \(4, 1, 10, 10\)"):
+        at_rest(fused, images(4, 10))
+    with pytest.raises(InputError, match=r"of shape \(3,\), got \(4, 5\)"):
+        at_rest(fused.latent(), sphere(4, 5))
+
+
+def too_small(name, *_):
+    raise CudaSourceError("could not have 229376 bytes of shared memory: invalid argument")
+
+
+@pytest.mark.parametrize(
+    ("channels", "device", "name", "message"),
+    [
+        (4, "cuda", "graph", "4 channels are not 8; using 'graph'"),
+        (8, "cuda", "graph", "could not have 229376 bytes of shared memory: invalid argument; using 'graph'"),
+        (8, "cpu", "reference", "needs a CUDA device; using 'reference'"),
+    ],
+)
+def test_a_backend_that_cannot_serve_says_why_once(monkeypatch, caplog, channels, device, name, message):
+    monkeypatch.setattr(conv_cuda, "kernel", too_small)
+    (model,) = models(1, channels=channels)
+    with caplog.at_level(logging.WARNING):
+        backend = choose_backend("fused", model, SamplingConfig(), torch.device(device))
+    assert backend.name == name
+    assert len(caplog.records) == 1
+    assert message in caplog.text
+
+
+def test_a_backend_that_serves():
+    backend = choose_backend("auto", models(1)[0], SamplingConfig(), torch.device("cuda"))
+    assert (backend.name, backend.kernels, backend.runner) == ("fused", FusedConvEnergy, fused_conv_runner)
+
+
+@pytest.mark.gpu
+def test_scores_on_a_device_take_the_kernel_or_the_layers(monkeypatch, caplog):
+    (model,), x = models(1), images(5)
+    plain = ReconstructionEnergy(model)(x).detach()
+    fused = ScoringEnergy(model)(x)
+    close(fused.double(), plain.double(), 2e-3)
+    assert not torch.equal(fused, plain)
+    conv_cuda._why_not_device.cache_clear()
+    monkeypatch.setattr(conv_cuda, "kernel", too_small)
+    with caplog.at_level(logging.WARNING):
+        layers = ScoringEnergy(model)
+    assert "scoring with the layers one by one" in caplog.text
+    close(layers(x).double(), plain.double(), 1e-5)
+
+
+@pytest.mark.gpu
+def test_a_replayed_graph_draws_new_numbers():
+    (model,), g = models(1), torch.Generator(DEVICE).manual_seed(0)
+    layout, config, start = Layout.of(model), ChainConfig(2, 1e-3), images(4)
+    energy = FusedConvEnergy(model, layout, layout.flatten([model]))
+    fused_conv_runner(energy, start, config, 1.0, g)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(g)
+    with torch.cuda.graph(graph):
+        chain = fused_conv_runner(energy, start, config, 1.0, g)
+    ends = []
+    for _ in range(2):
+        graph.replay()
+        ends.append(chain.position.clone())
+    assert not torch.isclose(ends[0], ends[1]).all()

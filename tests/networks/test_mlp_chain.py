@@ -21,10 +21,10 @@ from normae.errors import InputError
 from normae.networks import mlp_chain as fused
 from normae.networks.autoencoder import Autoencoder, NetworkConfig, build_mlp_autoencoder
 from normae.networks.mlp import MLP
-from normae.networks.mlp_chain import Precision, fused_runner, fused_value_and_grad, why_not
+from normae.networks.mlp_chain import Precision, fused_runner, why_not
 from normae.networks.parameters import Layout
 from normae.networks.reconstruction import LatentEnergy, LocalEnergy, ReconstructionEnergy
-from normae.sampling.chain import run_chain
+from normae.sampling.chain import Chain, run_chain
 from normae.sampling.config import ChainConfig, SamplingConfig
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -84,6 +84,17 @@ def linear_decoder(matrix: Tensor) -> LatentEnergy:
 # --- energies and gradients
 
 
+def fused_value_and_grad(target: Target, x: Tensor, precision: Precision, size: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Energies of a chain without steps, and gradients of one that goes a step of `size` down."""
+    members = (target.energy if isinstance(target, LatentEnergy) else target).members
+
+    def chain(steps: int) -> Chain:
+        config = ChainConfig(steps=steps, step_size=size, noise=0.0, metropolis="off")
+        return fused_runner(target, x, config, 1.0, generator(), members=members, precision=precision, block=32)
+
+    return chain(0).energy, (x - chain(1).position) / size
+
+
 @pytest.mark.parametrize("activation", ["relu", "silu", "gelu"])
 @pytest.mark.parametrize(("hidden", "d", "dz"), [((16, 16), 2, 3), ((16, 16, 16), 3, 1), ((32,), 5, 2)])
 @pytest.mark.parametrize("members", [1, 2])
@@ -93,32 +104,30 @@ def test_energy_and_gradient_are_the_references(
     energy = networks(members, hidden, d, dz, activation)
     for target, dimension in ((energy, d), (energy.latent(), dz)):
         x = points(members * 20, dimension)
-        value, grad = fused_value_and_grad(target, x, precision="ieee", block=32)
+        value, grad = fused_value_and_grad(target, x, "ieee")
         expected, expected_grad = target.value_and_grad(x)
         torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(grad, expected_grad, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("precision", ["tf32", "tf32x3", "fp16"])
 @pytest.mark.parametrize("resident", [True, False])
-def test_rounded_products_are_close(precision: Precision, resident: bool) -> None:
+def test_rounded_products_are_close(resident: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused, "RESIDENT_BYTES", fused.RESIDENT_BYTES if resident else 0)
     energy = networks(1, (16, 16, 16), activation="silu")
     x = 2 * points(32, 2)
-    value, grad = fused_value_and_grad(energy, x, precision=precision, block=32, resident=resident)
+    value, grad = fused_value_and_grad(energy, x, "fp16")
     expected, expected_grad = energy.value_and_grad(x)
     torch.testing.assert_close(value, expected, rtol=2e-3, atol=1e-4)
     torch.testing.assert_close(grad, expected_grad, rtol=2e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("precision", ["ieee", "fp16"])
-def test_width_256_comes_in_halves(precision: Precision) -> None:
+def test_the_largest_width() -> None:
     energy = networks(1, (256, 256))
     x = points(16, 2)
-    value, grad = fused_value_and_grad(energy, x, precision=precision)
+    value, grad = fused_value_and_grad(energy, x, "fp16")
     expected, expected_grad = energy.value_and_grad(x)
-    tolerance = 1e-5 if precision == "ieee" else 1e-3
-    torch.testing.assert_close(value, expected, rtol=tolerance, atol=tolerance)
-    torch.testing.assert_close(grad, expected_grad, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(value, expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(grad, expected_grad, rtol=1e-3, atol=1e-3)
 
 
 def test_small_vectors_survive_half_precision() -> None:
@@ -127,7 +136,7 @@ def test_small_vectors_survive_half_precision() -> None:
     for kind in ("weight", "bias"):
         energy.decoder_parameters[f"layers.3.{kind}"].mul_(1e-3)
     z = points(32, 3)
-    grad = fused_value_and_grad(energy.latent(), z, precision="fp16", block=32)[1]
+    grad = fused_value_and_grad(energy.latent(), z, "fp16", size=1e6)[1]
     expected = energy.latent().value_and_grad(z)[1]
     assert (grad - expected).norm() < 5e-3 * expected.norm()
 
@@ -136,7 +145,7 @@ def test_weights_that_stand_apart_are_packed() -> None:
     config = NetworkConfig(latent=2, hidden=(16, 16))
     model = build_mlp_autoencoder(config, (3,), torch.Generator().manual_seed(5)).to(DEVICE)
     energy, x = ReconstructionEnergy(model), points(16, 3)
-    value, grad = fused_value_and_grad(energy, x, precision="ieee")
+    value, grad = fused_value_and_grad(energy, x, "ieee")
     expected, expected_grad = energy.value_and_grad(x)
     torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(grad, expected_grad, rtol=1e-4, atol=1e-6)
@@ -398,7 +407,7 @@ def test_the_mean_over_local_noise_is_the_references(members: int, precision: Pr
     tolerance = {"rtol": 1e-4, "atol": 1e-6} if precision == "ieee" else {"rtol": 5e-3, "atol": 5e-3}
     for target, dimension in ((energy, 2), (energy.latent(), 3)):
         x = points(members * 20, dimension)
-        value, grad = fused_value_and_grad(target, x, precision=precision, block=32)
+        value, grad = fused_value_and_grad(target, x, precision)
         expected, expected_grad = autograd_value_and_grad(target, x)
         torch.testing.assert_close(value, expected, **tolerance)
         torch.testing.assert_close(grad, expected_grad, **tolerance)

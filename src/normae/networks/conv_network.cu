@@ -5,8 +5,10 @@
 // pixel that is zero: pixel (row, column) has the place (row + 1) (side + 2) + column + 1. Of the input of a nonlinearity
 // its sign is kept, a bit for each channel. Two blocks of a chain of the paper's network fit on a multiprocessor.
 //
-// Compiled before conv_chain.cu or conv_gradient.cu, with SIDE, Z, H, HP, ZP, SPHERE, SIGMOID, and: LATENT (a chain of
-// latent points: a first decoding), GRADIENT (of the weights: all activations are kept). See conv_cuda.py.
+// Compiled before conv_chain.cu, conv_energies.cu or conv_gradient.cu, with SIDE, Z, H, HP, ZP, SPHERE, SIGMOID, and:
+// LATENT (a chain of latent points: a first decoding), GRADIENT (of the weights: all activations are kept). See
+// conv_cuda.py. One file although it is long: every stage reads the one layout of shared memory and its neighbours'
+// barriers, and the compiler gets it as one text.
 
 #define C 8
 #define HALF (SIDE / 2)

@@ -12,7 +12,7 @@ would pack the weights themselves, done once on the numbers of the columns. Padd
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -101,8 +101,8 @@ def _padded(weight: Tensor, rows: int, columns: int, nothing: int) -> Tensor:
     return pad(weight, (0, columns - weight.shape[1], 0, rows - weight.shape[0]), value=nothing)
 
 
-@lru_cache(maxsize=16)
-def packing(layout: Layout, shape: ConvShape) -> Tensor:
+@cache  # never given up: a captured graph reads it
+def packing(layout: Layout, shape: ConvShape, device: torch.device) -> Tensor:
     """Columns of cat(row, 0) in packed order, int64 with shape (Q,)."""
     nothing = sum(layout.sizes)
     named = {name: view[0] for name, view in layout.views(torch.arange(nothing)[None]).items()}
@@ -121,11 +121,11 @@ def packing(layout: Layout, shape: ConvShape) -> Tensor:
     lengths = (("encoder.12", hp), ("decoder.0", hp), ("encoder.14", zp), ("decoder.2", shape.small))
     pieces += [_padded(b[name][None], 1, length, nothing) for name, length in lengths]
     index = torch.cat([piece.reshape(-1) for piece in pieces])
-    return pad(index, (0, -len(index) % 16), value=nothing)
+    return pad(index, (0, -len(index) % 16), value=nothing).to(device)
 
 
-@lru_cache(maxsize=16)
-def unpacking(layout: Layout, shape: ConvShape) -> Tensor:
+@cache
+def unpacking(layout: Layout, shape: ConvShape, device: torch.device) -> Tensor:
     """Where each column of a row finds its gradient in cat(gathered, dense gradients), int64 with shape (P,).
 
     Dense gradients stand as weight, bias of each layer in `DENSE`.
@@ -152,7 +152,7 @@ def unpacking(layout: Layout, shape: ConvShape) -> Tensor:
     for name in DENSE:
         for kind in ("weight", "bias"):
             found[f"{name}.{kind}"] = take(*shapes[f"{name}.{kind}"])
-    return torch.cat([found[name].reshape(-1) for name in layout.names])
+    return torch.cat([found[name].reshape(-1) for name in layout.names]).to(device)
 
 
 def pack(weights: Tensor, index: Tensor) -> Tensor:

@@ -1,15 +1,12 @@
 """CUDA source compiled at run time: NVRTC, which comes with PyTorch, and the driver, both through their C interface."""
 
 import ctypes
-import logging
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
-
-log = logging.getLogger(__name__)
 
 _LARGEST_DYNAMIC_SHARED = 8
 """CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"""
@@ -73,7 +70,8 @@ def _binary(source: str, options: Sequence[str]) -> bytes:
         compiler.nvrtcGetProgramLogSize(program, ctypes.byref(size))
         words = ctypes.create_string_buffer(size.value)
         compiler.nvrtcGetProgramLog(program, words)
-        raise CudaSourceError(f"NVRTC: {words.value.decode(errors='replace').strip()}")
+        first = words.value.decode(errors="replace").strip().partition("\n")[0]
+        raise CudaSourceError(f"NVRTC says {first!r}")
     compiler.nvrtcGetCUBINSize(program, ctypes.byref(size))
     binary = ctypes.create_string_buffer(size.value)
     compiler.nvrtcGetCUBIN(program, binary)

@@ -14,19 +14,16 @@ A `LocalEnergy` adds sum_j c_j h_j^2 with h the input of the decoder's last laye
 there.
 
 Numbers. Energies, gradients and the log acceptance ratio are in float32, where `run_chain` takes the ratio in float64.
-`precision` is the arithmetic of the H x H products: "ieee" is float32; "tf32" and "fp16" round both factors to 10 bits
-of mantissa. "fp16" halves the memory, so that the paper's weights stay in shared memory; activations must then stay
-below 65504, and the vectors pulled back are scaled to be of order one. The first and last layers, which see the events
-themselves, are summed in float32 always. The Metropolis test takes the rounded energy with any deterministic gradient,
-so the chain is exact for exp(-E/T) of the rounded E, up to the float32 ratio.
-
-Random numbers are Philox streams, counted by sample, step and feature, with a key that each call draws on the device
-from the model's generator. So a replayed CUDA graph gets new numbers, and nothing waits for the host.
+`precision` is the arithmetic of the H x H products. "fp16" rounds both factors to 10 bits of mantissa, as tf32 does,
+with half of its traffic (1.6 ms instead of 2.9 for the paper's toy iteration), so that the paper's weights stay in
+shared memory; activations must then stay below 65504, and the vectors pulled back are scaled to be of order one. "ieee"
+is float32, which tells an error from a rounding. The first and last layers, which see the events themselves, are summed
+in float32 always. The Metropolis test takes the rounded energy with any deterministic gradient, so the chain is exact
+for exp(-E/T) of the rounded E, up to the float32 ratio. Random numbers: see `fused_chain`.
 """
 
 from __future__ import annotations  # triton's types in signatures, where triton may be absent
 
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -34,6 +31,7 @@ from torch import Tensor
 
 from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
+from normae.networks.fused_chain import ended, keys, numbers, spread
 from normae.networks.mlp import MLP
 from normae.networks.mlp_kernels import chain_kernel, pack_kernel, triton
 from normae.networks.reconstruction import LatentEnergy, LocalEnergy, ReconstructionEnergy
@@ -42,7 +40,7 @@ from normae.sampling.chain import Chain, run_chain
 from normae.sampling.config import ChainConfig, SamplingConfig
 from normae.sampling.langevin import Scalar
 
-Precision = Literal["tf32", "tf32x3", "ieee", "fp16"]
+Precision = Literal["fp16", "ieee"]
 
 MOST_DIMENSIONS = 16
 """Of events and latent points, whose layers are sums over them rather than matrix products."""
@@ -65,15 +63,6 @@ class Shape(NamedTuple):
     def io(self) -> int:
         """Rows to which events and latent points are padded."""
         return max(2, 1 << (max(self.features, self.latent) - 1).bit_length())
-
-
-class Tuning(NamedTuple):
-    """How the chain is computed; see `fused_runner`."""
-
-    precision: Precision
-    block: int
-    num_warps: int
-    resident: bool | None
 
 
 class Packed(NamedTuple):
@@ -182,10 +171,8 @@ def fused_runner(
     trace: int | None = None,
     members: int = 1,
     *,
-    precision: Precision = "tf32",
+    precision: Precision = "fp16",
     block: int = 16,
-    num_warps: int = 8,
-    resident: bool | None = None,
 ) -> Chain:
     """`run_chain` in one kernel, for the energy of MLP autoencoders over feature or latent space.
 
@@ -194,60 +181,20 @@ def fused_runner(
         trace: where positions are to be recorded, `run_chain` itself runs.
         precision: arithmetic of the H x H products, see the module's docstring.
         block: samples per program, a power of two of at least 16.
-        num_warps: warps per program.
-        resident: keep the weights in shared memory; by default where they fit.
     """
     if trace is not None:
         return run_chain(energy, start, config, temperature, generators, step_size, trace, members)
     if config.sphere is not None:
         raise InputError("the fused chain cannot serve: the chain moves on a sphere")
-    seeds, tuning = _seeds(generators, start.device), Tuning(precision, block, num_warps, resident)
     size = config.step_size if step_size is None else step_size
-    position, value, _, accepted = _launch(energy, start, config, temperature, size, seeds, members, tuning)
-    share = accepted.sum(2, dtype=torch.float64).mul_(members / len(start))
-    return Chain(position, value, share, None)
-
-
-def fused_value_and_grad(
-    energy: ReconstructionEnergy | LatentEnergy,
-    x: Tensor,
-    *,
-    precision: Precision = "tf32",
-    block: int = 16,
-    num_warps: int = 8,
-    resident: bool | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Energies (N,) and gradients (N, d) at x, with shape (N, d), as the chain sees them."""
-    members = _reconstruction(energy).members
-    seeds, tuning = torch.zeros(1, dtype=torch.int64, device=x.device), Tuning(precision, block, num_warps, resident)
-    _, value, grad, _ = _launch(energy, x, ChainConfig(steps=0), 1.0, 1.0, seeds, members, tuning)
-    return value, grad
+    seeds = keys(generators, start.device)
+    return _launch(energy, start, config, temperature, size, seeds, members, precision, block)
 
 
 def _fits(shape: Shape, precision: Precision) -> bool:
     """Whether the hidden matrices stay in shared memory; those in float32 stand there both ways round."""
     matrices = shape.encoder + shape.decoder - 2
     return matrices * shape.width**2 * (2 if precision == "fp16" else 8) <= RESIDENT_BYTES
-
-
-def _reconstruction(energy: ReconstructionEnergy | LatentEnergy) -> ReconstructionEnergy:
-    return energy.energy if isinstance(energy, LatentEnergy) else energy
-
-
-def _seeds(generators: Generators, device: torch.device) -> Tensor:
-    """A key for each generator, int64 with shape (generators,), drawn and kept on the device."""
-    each: Sequence[torch.Generator] = [generators] if isinstance(generators, torch.Generator) else generators
-    keys = [torch.randint(2**62, (1,), generator=g, device=g.device) for g in each]
-    return (keys[0] if len(keys) == 1 else torch.cat(keys)).to(device)
-
-
-def _spread(value: Scalar, like: Tensor) -> tuple[Tensor, int]:
-    """A number, or numbers with shape (N,), with the stride from sample to sample."""
-    if not isinstance(value, Tensor):
-        return like.new_full((1,), value, dtype=torch.float32), 0
-    if value.numel() not in (1, len(like)):
-        raise InputError(f"expected one number or {len(like)}, one for each sample, got shape {tuple(value.shape)}")
-    return value.contiguous(), int(value.numel() > 1)
 
 
 def _launch(
@@ -258,12 +205,12 @@ def _launch(
     size: Scalar,
     seeds: Tensor,
     members: int,
-    tuning: Tuning,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """End points, their energies and gradients, and accepted counts with shape (steps, members, programs)."""
-    of = _reconstruction(energy)
-    shape = _shape(of.autoencoder)
+    precision: Precision,
+    block: int,
+) -> Chain:
     latent = isinstance(energy, LatentEnergy)
+    of = energy.energy if isinstance(energy, LatentEnergy) else energy
+    shape = _shape(of.autoencoder)
     dimension = shape.latent if latent else shape.features
     if start.ndim != 2 or start.shape[1] != dimension or len(start) % members:
         raise InputError(f"expected {members} equal blocks of points of shape ({dimension},), got {tuple(start.shape)}")
@@ -272,26 +219,23 @@ def _launch(
             f"expected one model and one generator, or {members} of each for {members} blocks of samples, "
             f"got {of.members} and {len(seeds)}"
         )
-    resident = _fits(shape, tuning.precision) if tuning.resident is None else tuning.resident
-    packed = _pack(of, shape, tuning.precision, copies=1 if resident else 2)
+    resident = _fits(shape, precision)
+    packed = _pack(of, shape, precision, copies=1 if resident else 2)
     variance = of.coefficients().detach().float().contiguous() if isinstance(of, LocalEnergy) else packed.bias
-    start = start.detach().contiguous()
-    n = len(start) // members
-    programs = -(-n // tuning.block)
-    position, grad, value = torch.empty_like(start), torch.empty_like(start), start.new_empty(len(start))
+    start, n = start.detach().contiguous(), len(start) // members
+    programs = -(-n // block)
+    position, value = torch.empty_like(start), start.new_empty(len(start))
     accepted = torch.empty((config.steps, members, programs), dtype=torch.int32, device=start.device)
-    t, t_stride = _spread(temperature, start)
-    s, s_stride = _spread(size, start)
-    noise_ratio = 2.0 if config.noise is None else config.noise**2 / config.step_size
-    low, high = config.bounds or (0.0, 0.0)
+    t, t_stride = spread(temperature, start)
+    s, s_stride = spread(size, start)
     clip_rule = "none" if config.clip is None else "value" if config.clip_rule == "value" else "norm"
     chain_kernel[(members, programs)](
-        start, position, value, grad, accepted, seeds, t, s, *packed, variance, n, int(len(seeds) > 1), t_stride,
-        s_stride, int(of.members > 1), noise_ratio, float(low), float(high), float(config.clip or 0.0),
+        start, position, value, accepted, seeds, t, s, *packed, variance, n, int(len(seeds) > 1), t_stride,
+        s_stride, int(of.members > 1), *numbers(config),
         STEPS=config.steps, LATENT=latent, LOCAL=isinstance(of, LocalEnergy), METROPOLIS=config.metropolis == "exact",
         BOUNDS="none" if config.bounds is None else config.bounds_rule, CLIP=clip_rule, ANNEAL=config.anneal,
         D=shape.features, DIMENSION=dimension, NE=shape.encoder, ND=shape.decoder, E_ACT=shape.encoder_activation,
-        D_ACT=shape.decoder_activation, H=shape.width, IO=shape.io, PRECISION=tuning.precision, RESIDENT=resident,
-        BLOCK=tuning.block, num_warps=tuning.num_warps, num_stages=1,
+        D_ACT=shape.decoder_activation, H=shape.width, IO=shape.io, PRECISION=precision, RESIDENT=resident,
+        BLOCK=block, num_warps=4, num_stages=1,
     )  # fmt: skip
-    return position, value, grad, accepted
+    return ended(position, value, accepted, members)

@@ -1,4 +1,4 @@
-"""The Triton kernels of the fused chain; `fused` says what they compute and launches them."""
+"""The Triton kernels of the fused chain; `mlp_chain` says what they compute and launches them."""
 
 from __future__ import annotations  # triton's types in signatures, where triton may be absent
 
@@ -20,11 +20,9 @@ def _jit(function: Callable[..., Any]) -> Any:
 
 @_jit
 def _round(x: tl.tensor, PRECISION: tl.constexpr) -> tl.tensor:
-    """x in the format of a product's factors; tensor cores cut tf32 off, so it is rounded to nearest before."""
+    """x in the format of a product's factors."""
     if PRECISION == "fp16":
         rounded = x.to(tl.float16)
-    elif PRECISION == "tf32":
-        rounded = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
     else:
         rounded = x
     return rounded
@@ -89,32 +87,16 @@ def _activate_back(v: tl.tensor, slope: tl.tensor, ACT: tl.constexpr) -> tl.tens
 
 
 @_jit
-def _tile(
-    pointer: tl.tensor, k: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, H: tl.constexpr, PASS: tl.constexpr
-) -> tl.tensor:
-    """The first COLUMNS of the k-th of a row of matrices with shape (ROWS, H).
+def _tile(pointer: tl.tensor, k: tl.constexpr, ROWS: tl.constexpr, H: tl.constexpr, PASS: tl.constexpr) -> tl.tensor:
+    """The k-th of a row of matrices with shape (ROWS, H).
 
     The compiler would merge the loads of one matrix in the several passes of a step and keep the matrix in between, for
     which there is no room. Loads that differ in their cache hints are not merged, so each PASS has its own.
     """
-    tile = pointer + k * ROWS * H + tl.arange(0, ROWS)[:, None] * H + tl.arange(0, COLUMNS)[None, :]
+    tile = pointer + k * ROWS * H + tl.arange(0, ROWS)[:, None] * H + tl.arange(0, H)[None, :]
     cache: tl.constexpr = ".ca" if PASS == 1 else ""
     evict: tl.constexpr = "evict_last" if PASS == 2 else "evict_first" if PASS == 3 else ""
     return tl.load(tile, cache_modifier=cache, eviction_policy=evict)
-
-
-@_jit
-def _streamed(
-    pointer: tl.tensor, k: tl.constexpr, x: tl.tensor, H: tl.constexpr, PRECISION: tl.constexpr, PASS: tl.constexpr
-) -> tl.tensor:
-    """W x with shape (H, samples), for the k-th matrix at `pointer`; in two halves where it exceeds shared memory."""
-    if H == 256 and PRECISION != "fp16":
-        lower, upper = tl.split(tl.permute(tl.reshape(x, (2, H // 2, x.shape[1])), (1, 2, 0)))
-        y = _product(_tile(pointer, k, H, H // 2, H, PASS), lower, PRECISION)
-        y += _product(_tile(pointer + H // 2, k, H, H // 2, H, PASS), upper, PRECISION)
-    else:
-        y = _product(_tile(pointer, k, H, H, H, PASS), x, PRECISION)
-    return y
 
 
 @_jit
@@ -123,56 +105,40 @@ def _tiles(pointer: tl.tensor, N: tl.constexpr, H: tl.constexpr, RESIDENT: tl.co
     tiles: tl.tuple = ()
     if RESIDENT:
         for k in tl.static_range(N):
-            tiles = tiles + (_tile(pointer, k, H, H, H, 0),)  # noqa: RUF005
+            tiles = tiles + (_tile(pointer, k, H, H, 0),)  # noqa: RUF005
     return tiles
 
 
 @_jit
 def _forward(
-    net: tl.tuple,
-    x: tl.tensor,
-    N: tl.constexpr,
-    ACT: tl.constexpr,
-    H: tl.constexpr,
-    IO: tl.constexpr,
-    PRECISION: tl.constexpr,
-    RESIDENT: tl.constexpr,
-    PASS: tl.constexpr,
-) -> tl.tuple:
+    net: tl.tuple, x: tl.tensor, N: tl.constexpr, ACT: tl.constexpr, H: tl.constexpr, IO: tl.constexpr,
+    PRECISION: tl.constexpr, RESIDENT: tl.constexpr, PASS: tl.constexpr,
+) -> tl.tuple:  # fmt: skip
     """The output (IO, samples) of a network with N hidden layers, the derivatives of its nonlinearities, and the input
     (H, samples) of its last layer."""
     tiles, hidden, _, thin, bias = net
     rows = tl.arange(0, H)
-    h = _widen(_tile(thin, 0, IO, H, H, PASS), x) + tl.load(bias + rows)[:, None]
+    h = _widen(_tile(thin, 0, IO, H, PASS), x) + tl.load(bias + rows)[:, None]
     saved: tl.tuple = (_slope(h, ACT),)
     for k in tl.static_range(1, N):
         a = _round(_activate(h, ACT), PRECISION)
         if RESIDENT:
             h = _product(tiles[k - 1], a, PRECISION)
         else:
-            h = _streamed(hidden, k - 1, a, H, PRECISION, PASS)
+            h = _product(_tile(hidden, k - 1, H, H, PASS), a, PRECISION)
         h += tl.load(bias + k * H + rows)[:, None]
         saved = saved + (_slope(h, ACT),)  # noqa: RUF005
     last = _activate(h, ACT)
-    out = _narrow(_tile(thin, 1, IO, H, H, PASS), last)
+    out = _narrow(_tile(thin, 1, IO, H, PASS), last)
     return out + tl.load(bias + N * H + tl.arange(0, IO))[:, None], saved, last
 
 
 @_jit
 def _pullback(
-    net: tl.tuple,
-    saved: tl.tuple,
-    v: tl.tensor,
-    more: tl.tensor,
-    MORE: tl.constexpr,
-    N: tl.constexpr,
-    ACT: tl.constexpr,
-    H: tl.constexpr,
-    IO: tl.constexpr,
-    PRECISION: tl.constexpr,
-    RESIDENT: tl.constexpr,
+    net: tl.tuple, saved: tl.tuple, v: tl.tensor, more: tl.tensor, MORE: tl.constexpr, N: tl.constexpr,
+    ACT: tl.constexpr, H: tl.constexpr, IO: tl.constexpr, PRECISION: tl.constexpr, RESIDENT: tl.constexpr,
     PASS: tl.constexpr,
-) -> tl.tensor:
+) -> tl.tensor:  # fmt: skip
     """v^T J with shape (IO, samples) for v with shape (IO, samples), and with MORE for `more`, (H, samples), besides, a
     vector at the last layer's input."""
     tiles, _, transposed, thin, _ = net
@@ -182,7 +148,7 @@ def _pullback(
             scale = tl.maximum(scale, tl.max(tl.abs(more), 0))
             more = more / scale[None, :]
         v = v / scale[None, :]
-    v = _widen(_tile(thin, 1, IO, H, H, PASS), v)
+    v = _widen(_tile(thin, 1, IO, H, PASS), v)
     if MORE:
         v = v + more
     v = _activate_back(v, saved[N - 1], ACT)
@@ -191,9 +157,9 @@ def _pullback(
         if RESIDENT:
             v = _product(tl.trans(tiles[N - 1 - j]), v, PRECISION)
         else:
-            v = _streamed(transposed, N - 1 - j, v, H, PRECISION, PASS)
+            v = _product(_tile(transposed, N - 1 - j, H, H, PASS), v, PRECISION)
         v = _activate_back(v, saved[N - 1 - j], ACT)
-    v = _narrow(_tile(thin, 0, IO, H, H, PASS), v)
+    v = _narrow(_tile(thin, 0, IO, H, PASS), v)
     if PRECISION == "fp16":
         v = v * scale[None, :]
     return v
@@ -201,24 +167,10 @@ def _pullback(
 
 @_jit
 def _value_and_grad(
-    encoder: tl.tuple,
-    decoder: tl.tuple,
-    variance: tl.tensor,
-    x: tl.tensor,
-    clip: tl.tensor,
-    LATENT: tl.constexpr,
-    LOCAL: tl.constexpr,
-    CLIP: tl.constexpr,
-    D: tl.constexpr,
-    NE: tl.constexpr,
-    ND: tl.constexpr,
-    E_ACT: tl.constexpr,
-    D_ACT: tl.constexpr,
-    H: tl.constexpr,
-    IO: tl.constexpr,
-    PRECISION: tl.constexpr,
-    RESIDENT: tl.constexpr,
-) -> tl.tuple:
+    encoder: tl.tuple, decoder: tl.tuple, variance: tl.tensor, x: tl.tensor, clip: tl.tensor, LATENT: tl.constexpr,
+    LOCAL: tl.constexpr, CLIP: tl.constexpr, D: tl.constexpr, NE: tl.constexpr, ND: tl.constexpr, E_ACT: tl.constexpr,
+    D_ACT: tl.constexpr, H: tl.constexpr, IO: tl.constexpr, PRECISION: tl.constexpr, RESIDENT: tl.constexpr,
+) -> tl.tuple:  # fmt: skip
     """Energies (samples,) and clipped gradients (IO, samples) at x, a point of feature or of latent space."""
     if LATENT:
         x, start, _ = _forward(decoder, x, ND, D_ACT, H, IO, PRECISION, RESIDENT, 2)
@@ -259,47 +211,35 @@ def _uniform(seed: tl.tensor, sample: tl.tensor, t: tl.tensor) -> tl.tensor:
 
 
 @_jit
+def _propose(
+    x: tl.tensor, drift: tl.tensor, kick: tl.tensor, real: tl.tensor, inside: tl.tensor, low: tl.tensor,
+    high: tl.tensor, t: tl.tensor, BOUNDS: tl.constexpr,
+) -> tl.tuple:  # fmt: skip
+    """The proposal (IO, samples), the way to it, its part that is not drift, and whether it may be taken (samples,)."""
+    move = drift + kick
+    y = x + move
+    allowed = inside
+    if BOUNDS == "clamp":
+        y = tl.where(real & (t > 0), tl.minimum(tl.maximum(y, low), high), y)
+        move = y - x
+        kick = move - drift
+    elif BOUNDS == "reject":
+        outside = real & ((y < low) | (y > high))
+        allowed = inside & (tl.sum(outside.to(tl.int32), 0) == 0)
+    return y, move, kick, allowed
+
+
+@_jit
 def chain_kernel(
-    start_ptr: tl.tensor,
-    position_ptr: tl.tensor,
-    energy_ptr: tl.tensor,
-    grad_ptr: tl.tensor,
-    accepted_ptr: tl.tensor,
-    seed_ptr: tl.tensor,
-    temperature_ptr: tl.tensor,
-    size_ptr: tl.tensor,
-    hidden_ptr: tl.tensor,
-    thin_ptr: tl.tensor,
-    bias_ptr: tl.tensor,
-    variance_ptr: tl.tensor,
-    n: tl.tensor,
-    seed_stride: tl.tensor,
-    temperature_stride: tl.tensor,
-    size_stride: tl.tensor,
-    weight_stride: tl.tensor,
-    noise_ratio: tl.tensor,
-    low: tl.tensor,
-    high: tl.tensor,
-    clip: tl.tensor,
-    STEPS: tl.constexpr,
-    LATENT: tl.constexpr,
-    LOCAL: tl.constexpr,
-    METROPOLIS: tl.constexpr,
-    BOUNDS: tl.constexpr,
-    CLIP: tl.constexpr,
-    ANNEAL: tl.constexpr,
-    D: tl.constexpr,
-    DIMENSION: tl.constexpr,
-    NE: tl.constexpr,
-    ND: tl.constexpr,
-    E_ACT: tl.constexpr,
-    D_ACT: tl.constexpr,
-    H: tl.constexpr,
-    IO: tl.constexpr,
-    PRECISION: tl.constexpr,
-    RESIDENT: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
+    start_ptr: tl.tensor, position_ptr: tl.tensor, energy_ptr: tl.tensor, accepted_ptr: tl.tensor,
+    seed_ptr: tl.tensor, temperature_ptr: tl.tensor, size_ptr: tl.tensor, hidden_ptr: tl.tensor, thin_ptr: tl.tensor,
+    bias_ptr: tl.tensor, variance_ptr: tl.tensor, n: tl.tensor, seed_stride: tl.tensor, temperature_stride: tl.tensor,
+    size_stride: tl.tensor, weight_stride: tl.tensor, noise_ratio: tl.tensor, low: tl.tensor, high: tl.tensor,
+    clip: tl.tensor, STEPS: tl.constexpr, LATENT: tl.constexpr, LOCAL: tl.constexpr, METROPOLIS: tl.constexpr,
+    BOUNDS: tl.constexpr, CLIP: tl.constexpr, ANNEAL: tl.constexpr, D: tl.constexpr, DIMENSION: tl.constexpr,
+    NE: tl.constexpr, ND: tl.constexpr, E_ACT: tl.constexpr, D_ACT: tl.constexpr, H: tl.constexpr, IO: tl.constexpr,
+    PRECISION: tl.constexpr, RESIDENT: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
     """All steps of BLOCK samples of model `program_id(0)`; see the module's docstring."""
     member = tl.program_id(0)
     weights = member * weight_stride
@@ -310,14 +250,9 @@ def chain_kernel(
     thin = thin_ptr + weights * (4 * IO * H)
     bias = bias_ptr + weights * ((NE + ND + 2) * H)
     encoder = (_tiles(hidden, NE - 1, H, RESIDENT), hidden, transposed, thin, bias)
-    hidden, transposed, thin, bias = (
-        hidden + (NE - 1) * H * H,
-        transposed + (NE - 1) * H * H,
-        thin + 2 * IO * H,
-        bias + (NE + 1) * H,
-    )
+    hidden, transposed = hidden + (NE - 1) * H * H, transposed + (NE - 1) * H * H
+    thin, bias = thin + 2 * IO * H, bias + (NE + 1) * H
     decoder = (_tiles(hidden, ND - 1, H, RESIDENT), hidden, transposed, thin, bias)
-
     variance = variance_ptr + weights * (H + 1)
 
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -342,36 +277,11 @@ def chain_kernel(
         else:
             sigma = noise
         kick = tl.where(real & (t > 0), _normal(seed, event, t) * sigma[None, :], 0.0)
-        drift = -rate[None, :] * grad
-        move = drift + kick
-        y = x + move
-        allowed = inside
-        if BOUNDS == "clamp":
-            y = tl.where(real & (t > 0), tl.minimum(tl.maximum(y, low), high), y)
-            move = y - x
-            kick = move - drift
-        elif BOUNDS == "reject":
-            outside = real & ((y < low) | (y > high))
-            allowed = inside & (tl.sum(outside.to(tl.int32), 0) == 0)
+        y, move, kick, allowed = _propose(x, -rate[None, :] * grad, kick, real, inside, low, high, t, BOUNDS)
         y_energy, y_grad = _value_and_grad(
-            encoder,
-            decoder,
-            variance,
-            y,
-            clip,
-            LATENT,
-            LOCAL,
-            CLIP,
-            D,
-            NE,
-            ND,
-            E_ACT,
-            D_ACT,
-            H,
-            IO,
-            PRECISION,
+            encoder, decoder, variance, y, clip, LATENT, LOCAL, CLIP, D, NE, ND, E_ACT, D_ACT, H, IO, PRECISION,
             RESIDENT,
-        )
+        )  # fmt: skip
         if METROPOLIS:
             back = rate[None, :] * y_grad - move
             squares = tl.sum(kick * kick - back * back, 0)
@@ -388,26 +298,14 @@ def chain_kernel(
 
     tl.store(position_ptr + event, x, mask=real)
     tl.store(energy_ptr + sample, energy, mask=inside)
-    tl.store(grad_ptr + event, grad, mask=real)
 
 
 @_jit
 def pack_kernel(
-    flat_ptr: tl.tensor,
-    hidden_ptr: tl.tensor,
-    thin_ptr: tl.tensor,
-    bias_ptr: tl.tensor,
-    stride: tl.tensor,
-    D: tl.constexpr,
-    Z: tl.constexpr,
-    NE: tl.constexpr,
-    ND: tl.constexpr,
-    H: tl.constexpr,
-    IO: tl.constexpr,
-    PRECISION: tl.constexpr,
-    COPIES: tl.constexpr,
-    ROWS: tl.constexpr,
-) -> None:
+    flat_ptr: tl.tensor, hidden_ptr: tl.tensor, thin_ptr: tl.tensor, bias_ptr: tl.tensor, stride: tl.tensor,
+    D: tl.constexpr, Z: tl.constexpr, NE: tl.constexpr, ND: tl.constexpr, H: tl.constexpr, IO: tl.constexpr,
+    PRECISION: tl.constexpr, COPIES: tl.constexpr, ROWS: tl.constexpr,
+) -> None:  # fmt: skip
     """Write ROWS rows of layer `program_id(1)` of model `program_id(0)`, padded and rounded, where the chain reads."""
     member, layer = tl.program_id(0), tl.program_id(1)
     rows, columns, thin = tl.program_id(2) * ROWS + tl.arange(0, ROWS), tl.arange(0, H), tl.arange(0, IO)

@@ -85,9 +85,9 @@ def _in_pieces(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def _fused(autoencoder: Autoencoder) -> ReconstructionEnergy | None:
-    from normae.networks.conv_fused import FusedConvEnergy, why_not
+    from normae.networks.conv_cuda import FusedConvEnergy, why_not
 
-    reason = why_not(autoencoder)
+    reason = why_not(autoencoder, next(autoencoder.parameters()).device, "energies")
     if reason is not None:
         log.warning("the fused energy cannot serve: %s; scoring with the layers one by one", reason)
         return None

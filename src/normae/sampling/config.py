@@ -91,7 +91,7 @@ class SamplingConfig:
 
     Args:
         backend: "reference" for plain PyTorch, "explicit" for pullbacks without autograd, "graph" for explicit
-            pullbacks in a CUDA graph, "fused" for the chain in one Triton kernel; "auto" takes the fastest that serves.
+            pullbacks in a CUDA graph, "fused" for the chain in one kernel; "auto" takes the fastest that serves.
         buffer: number of stored end points of earlier chains.
         replay: share of chains that start from the buffer; the others start from noise.
         buffer_space: "latent" stores latent end points, as the paper; "feature" keeps persistent chains in feature

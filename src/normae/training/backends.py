@@ -6,7 +6,6 @@ The mathematics is the trainer's in every case. A backend that cannot serve fall
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import torch
@@ -115,20 +114,16 @@ def choose_backend(name: str, architecture: Autoencoder, sampling: SamplingConfi
     if reason is not None:
         log.warning("sampling.backend = %r cannot serve: %s; using 'graph'", name, reason)
         return graph
-    # fp16 factors have the mantissa of tf32 and half its traffic: 1.6 ms instead of 2.9 for the paper's toy iteration
-    runner = partial(fused_runner, precision="fp16", block=16, num_warps=4)
-    return Backend("fused", explicit=True, graph=True, runner=runner)
+    return Backend("fused", explicit=True, graph=True, runner=fused_runner)
 
 
 def _conv_backend(name: str, architecture: Autoencoder, device: torch.device) -> Backend | None:
     """The fused chain of a convolutional autoencoder, with its energies and gradients; None where it cannot serve."""
-    from normae.networks import conv_fused
+    from normae.networks import conv_cuda
 
-    reason = conv_fused.why_not(architecture)
-    shape = conv_shape(architecture)
-    if reason is not None or shape is None:
+    reason = conv_cuda.why_not(architecture, device, "gradient")
+    if reason is not None:
         log.warning("sampling.backend = %r cannot serve: %s; using 'graph'", name, reason)
         return None
-    workspace = conv_fused.Workspace(Layout.of(architecture), shape, device)
-    kernels = partial(conv_fused.FusedConvEnergy, tuning=conv_fused.CHAIN, bulk=conv_fused.BULK, workspace=workspace)
-    return Backend("fused", explicit=False, graph=True, runner=conv_fused.fused_conv_runner, kernels=kernels)
+    runner, kernels = conv_cuda.fused_conv_runner, conv_cuda.FusedConvEnergy
+    return Backend("fused", explicit=False, graph=True, runner=runner, kernels=kernels)

@@ -1,23 +1,15 @@
-// Runs all blocks of the kernel, one after the other, with the arguments of a launch.
+// Runs all blocks of the kernel ENTRY of SOURCE, one after the other, with the arguments of a launch.
 #include <conv_network.cu>
-#if GRADIENT
-#include <conv_gradient.cu>
-#else
-#include <conv_chain.cu>
-#endif
+#include SOURCE
 
 static void** given;
-template <class T> static T at(int k) { return *(T*)given[k]; }
+template <class... T, size_t... K> static void call(void (*kernel)(T...), std::index_sequence<K...>) {
+    kernel(*(T*)given[K]...);
+}
+template <class... T> static void call(void (*kernel)(T...)) { call(kernel, std::index_sequence_for<T...>()); }
 
 static void fiber() {
-#if GRADIENT
-    gradient(at<const float*>(0), at<const float*>(1), at<const float*>(2), at<float*>(3), at<float*>(4), at<const u16*>(5),
-             at<const float*>(6), at<int>(7), at<int>(8), at<int>(9));
-#else
-    chain(at<const float*>(0), at<float*>(1), at<float*>(2), at<float*>(3), at<int*>(4), at<const long long*>(5),
-          at<const float*>(6), at<const float*>(7), at<const u16*>(8), at<const float*>(9), at<int>(10), at<int>(11),
-          at<int>(12), at<int>(13), at<int>(14), at<int>(15), at<float>(16), at<float>(17), at<float>(18), at<float>(19));
-#endif
+    call(ENTRY);
     emulated::done[emulated::thread] = true;
     _longjmp(emulated::scheduler, 1);
 }

@@ -1,0 +1,44 @@
+"""What a chain in one kernel takes besides its energy, whichever network it is of.
+
+Random numbers are Philox streams, counted by sample, step and feature, with a key that each call draws on the device
+from the model's generator. So a replayed CUDA graph gets new numbers, and nothing waits for the host.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from normae.errors import InputError
+from normae.random import Generators
+from normae.sampling.chain import Chain
+from normae.sampling.config import ChainConfig
+from normae.sampling.langevin import Scalar
+
+
+def keys(generators: Generators, device: torch.device) -> Tensor:
+    """A key for each generator, int64 with shape (generators,), drawn and kept on the device."""
+    each: Sequence[torch.Generator] = [generators] if isinstance(generators, torch.Generator) else generators
+    drawn = [torch.randint(2**62, (1,), generator=g, device=g.device) for g in each]
+    return (drawn[0] if len(drawn) == 1 else torch.cat(drawn)).to(device)
+
+
+def spread(value: Scalar, like: Tensor) -> tuple[Tensor, int]:
+    """A number, or numbers with shape (N,), as float32, with the stride from sample to sample."""
+    if not isinstance(value, Tensor):
+        return like.new_full((1,), value, dtype=torch.float32), 0
+    if value.numel() not in (1, len(like)):
+        raise InputError(f"expected one number or {len(like)}, one for each sample, got shape {tuple(value.shape)}")
+    return value.float().contiguous(), int(value.numel() > 1)
+
+
+def numbers(config: ChainConfig) -> tuple[float, float, float, float]:
+    """Squared noise over step size, bounds, and the limit of the gradient."""
+    noise_ratio = 2.0 if config.noise is None else config.noise**2 / config.step_size
+    low, high = config.bounds or (0.0, 0.0)
+    return noise_ratio, float(low), float(high), float(config.clip or 0.0)
+
+
+def ended(position: Tensor, energy: Tensor, accepted: Tensor, members: int) -> Chain:
+    """The chain of end points (N, *event), from counts of accepted steps with shape (steps, members, blocks)."""
+    return Chain(position, energy, accepted.sum(2, dtype=torch.float64).mul_(members / len(position)), None)
