@@ -10,7 +10,7 @@ from torch.nn.functional import interpolate
 from normae.errors import InputError
 from normae.networks import NetworkConfig, build_autoencoder
 from normae.networks.conv import Upsample, upsampling_matrix
-from normae.networks.conv_forward import forward_only
+from normae.networks.scoring_energy import forward_only
 from plain_conv import PlainConv
 
 

@@ -152,6 +152,8 @@ class FusedConvEnergy(ReconstructionEnergy):
         event = (self.shape.latent,) if latent else (1, self.shape.side, self.shape.side)
         if tuple(x.shape[1:]) != event or len(x) % self.members:
             raise InputError(f"expected {self.members} equal blocks of events of shape {event}, got {tuple(x.shape)}")
+        if x.device != self.weights.device:  # a kernel gets addresses, and would read elsewhere
+            raise InputError(f"expected events on {self.weights.device}, got {x.device}")
         return x.detach().float().contiguous(), len(x) // self.members
 
 

@@ -1,96 +1,173 @@
-"""The paper's convolutional autoencoder forward on a CPU, with kernels compiled for its eight channels.
+"""Forward passes of the paper's convolutional layers, compiled by numba: eight channels are the lanes of a vector unit.
 
-Values are those of the layers, up to rounding. Where numba is not installed, or the network is another one,
-`conv_forward` serves.
+A pixel's eight channels lie together, and so do the eight weights that lead from one of them to all: a convolution is
+one broadcast, one load and one multiplication with addition of eight numbers for each tap and channel, for ten pixels
+at a time so that the unit is never idle. Written in scalars; LLVM makes vectors of them, which numba has to be asked
+for while it compiles. Maps have a border of zeros: one of a side s is an array (s + 2, s + 2, 8).
+
+Importing this module compiles, or loads what was compiled before. `scoring_energy` is its only user.
 """
 
-import importlib.util
-from concurrent.futures import ThreadPoolExecutor
+# mypy: ignore-errors
 
+import numba
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from numba.core import config
 
-from normae.networks.autoencoder import Autoencoder, to_sphere
-
-LANES = 8
-PIXELS = 10
-"""Of a row at a time: half a side must be a multiple of it."""
-WORTH = 512
-"""Images for which it is worth to load the kernels, which takes a second, and half a minute the first time of all."""
-Array = NDArray[np.float32]
+_before = config.SLP_VECTORIZE
+config.SLP_VECTORIZE = 1
+_options = {"error_model": "numpy", "nogil": True, "fastmath": {"contract", "nsz", "reassoc"}}
+inlined = numba.njit(inline="always")
+kernel = numba.njit(**_options)
+_maps, _rows = numba.float32[:, :, ::1], numba.float32[:, ::1]
+eager = numba.njit((_maps, _maps, _rows, numba.float32[::1], _rows, numba.float32, _maps), cache=True, **_options)
 
 
-def lanes_serve(side: int, channels: int) -> bool:
-    """Whether the kernels fit a network of these sizes, and can be compiled here."""
-    return channels == LANES and side % (2 * PIXELS) == 0 and importlib.util.find_spec("numba") is not None
+@inlined
+def _start(b):
+    return (b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7])
 
 
-class LanesForward:
-    """E(x) of the convolutional autoencoder of `networks.conv` on a CPU, in as many threads as torch has.
-
-    Args:
-        autoencoder: one for whose sizes `lanes_serve`.
-    """
-
-    def __init__(self, autoencoder: Autoencoder) -> None:
-        from normae.networks import conv_lanes_kernels
-
-        self._kernels = conv_lanes_kernels
-        self.sphere = autoencoder.sphere
-        encoder, decoder = autoencoder.encoder, autoencoder.decoder
-        assert isinstance(encoder, nn.Sequential)
-        assert isinstance(decoder, nn.Sequential)
-        self._encoder, self._decoder = _packed(encoder), _packed(decoder)
-        flat = next(k for k, layer in enumerate(encoder) if isinstance(layer, nn.Flatten))
-        start = next(k for k, layer in enumerate(decoder) if isinstance(layer, nn.Unflatten))
-        self._to_latent = encoder[flat - 1 :]
-        self._from_latent = decoder[:start]
-        self._sigmoid = isinstance(decoder[-1], nn.Sigmoid)
-
-    @torch.no_grad()
-    def __call__(self, x: Tensor) -> Tensor:
-        """Energies (N,) of images (N, 1, s, s)."""
-        n, side = len(x), x.shape[-1]
-        images = x.reshape(n, side, side).contiguous().numpy()
-        maps = torch.empty(n, 1, side // 2, side // 2)
-        self._run(self._kernels.encode, images, self._encoder, maps[:, 0].numpy())
-        z = self._to_latent(maps)
-        hidden = self._from_latent(to_sphere(z) if self.sphere else z).reshape(n, side // 2, side // 2)
-        out = torch.empty(n, side, side)
-        self._run(self._kernels.decode, hidden.contiguous().numpy(), self._decoder, out.numpy())
-        if self._sigmoid:
-            out.sigmoid_()
-        return (x.reshape(n, side, side) - out).square_().mean((1, 2))
-
-    @staticmethod
-    def _run(kernel, x: Array, weights: tuple[Array | np.float32, ...], found: Array) -> None:  # type: ignore[no-untyped-def]
-        threads = min(torch.get_num_threads(), len(x))
-        if threads < 2:
-            kernel(x, *weights, found)
-            return
-        edges = np.linspace(0, len(x), threads + 1).astype(int)
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(lambda k: kernel(x[edges[k] : edges[k + 1]], *weights, found[edges[k] : edges[k + 1]]),
-                          range(threads)))  # fmt: skip
+@inlined
+def _add(s, v, w, k):
+    """s + v w[k], of eight numbers."""
+    return (
+        s[0] + v * w[k, 0], s[1] + v * w[k, 1], s[2] + v * w[k, 2], s[3] + v * w[k, 3],
+        s[4] + v * w[k, 4], s[5] + v * w[k, 5], s[6] + v * w[k, 6], s[7] + v * w[k, 7],
+    )  # fmt: skip
 
 
-def _packed(layers: nn.Sequential) -> tuple[Array | np.float32, ...]:
-    """Weights (L, 72, 8), biases (L, 8) and slopes (L,) of the layers to eight channels; those of the last layer."""
-    convolutions = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
-    bends = [layer for layer in layers if isinstance(layer, nn.PReLU)]
-    slopes = {id(layer): bend for layer, bend in zip(layers, list(layers)[1:], strict=False) if bend in bends}
-    wide, last = convolutions[:-1], convolutions[-1]
-    weights, biases = np.zeros((len(wide), 9 * LANES, LANES), np.float32), np.zeros((len(wide), LANES), np.float32)
-    for row, layer in enumerate(wide):
-        taps = layer.weight.detach().permute(2, 3, 1, 0).reshape(-1, LANES)
-        weights[row, : len(taps)], biases[row] = taps.numpy(), _bias(layer).numpy()
-    bent = np.array([slopes[id(layer)].weight.item() for layer in wide], np.float32)
-    taps = last.weight.detach()[0].permute(1, 2, 0).reshape(9, LANES).contiguous()
-    return weights, biases, bent, taps.numpy(), np.float32(_bias(last).item())
+@inlined
+def _bend(v, slope):
+    """PReLU; what is not a number stays so."""
+    return v if v > 0 else slope * v
 
 
-def _bias(layer: nn.Conv2d) -> Tensor:
-    assert layer.bias is not None
-    return layer.bias.detach()
+@inlined
+def _larger(a, b):
+    return b if b > a else a
+
+
+@inlined
+def _put(out, y, x, s, slope):
+    out[y, x, 0] = _bend(s[0], slope)
+    out[y, x, 1] = _bend(s[1], slope)
+    out[y, x, 2] = _bend(s[2], slope)
+    out[y, x, 3] = _bend(s[3], slope)
+    out[y, x, 4] = _bend(s[4], slope)
+    out[y, x, 5] = _bend(s[5], slope)
+    out[y, x, 6] = _bend(s[6], slope)
+    out[y, x, 7] = _bend(s[7], slope)
+
+
+@kernel
+def _convolve(x, w, b, slope, out):
+    """Channels to eight channels, and PReLU: w has shape (9 * channels, 8)."""
+    side, channels = x.shape[0] - 2, x.shape[2]
+    for y in range(side):
+        for q in range(0, side, 10):
+            s0 = _start(b)
+            s1, s2, s3, s4, s5, s6, s7, s8, s9 = s0, s0, s0, s0, s0, s0, s0, s0, s0
+            for dy in range(3):
+                for dx in range(3):
+                    for c in range(channels):
+                        k = (3 * dy + dx) * channels + c
+                        s0 = _add(s0, x[y + dy, q + dx + 0, c], w, k)
+                        s1 = _add(s1, x[y + dy, q + dx + 1, c], w, k)
+                        s2 = _add(s2, x[y + dy, q + dx + 2, c], w, k)
+                        s3 = _add(s3, x[y + dy, q + dx + 3, c], w, k)
+                        s4 = _add(s4, x[y + dy, q + dx + 4, c], w, k)
+                        s5 = _add(s5, x[y + dy, q + dx + 5, c], w, k)
+                        s6 = _add(s6, x[y + dy, q + dx + 6, c], w, k)
+                        s7 = _add(s7, x[y + dy, q + dx + 7, c], w, k)
+                        s8 = _add(s8, x[y + dy, q + dx + 8, c], w, k)
+                        s9 = _add(s9, x[y + dy, q + dx + 9, c], w, k)
+            _put(out, y + 1, q + 1, s0, slope)
+            _put(out, y + 1, q + 2, s1, slope)
+            _put(out, y + 1, q + 3, s2, slope)
+            _put(out, y + 1, q + 4, s3, slope)
+            _put(out, y + 1, q + 5, s4, slope)
+            _put(out, y + 1, q + 6, s5, slope)
+            _put(out, y + 1, q + 7, s6, slope)
+            _put(out, y + 1, q + 8, s7, slope)
+            _put(out, y + 1, q + 9, s8, slope)
+            _put(out, y + 1, q + 10, s9, slope)
+
+
+@kernel
+def _narrow(x, w, b, out):
+    """Eight channels to one: w has shape (9, 8), out (side, side)."""
+    side = x.shape[0] - 2
+    for y in range(side):
+        for q in range(side):
+            total = b
+            for dy in range(3):
+                for dx in range(3):
+                    for c in range(8):
+                        total += x[y + dy, q + dx, c] * w[3 * dy + dx, c]
+            out[y, q] = total
+
+
+@kernel
+def _pool(x, out):
+    """The largest of two by two."""
+    for y in range(out.shape[0] - 2):
+        for q in range(out.shape[1] - 2):
+            for c in range(8):
+                above = _larger(x[2 * y + 1, 2 * q + 1, c], x[2 * y + 1, 2 * q + 2, c])
+                below = _larger(x[2 * y + 2, 2 * q + 1, c], x[2 * y + 2, 2 * q + 2, c])
+                out[y + 1, q + 1, c] = _larger(above, below)
+
+
+@kernel
+def _upsample(x, out):
+    """Bilinear, by two: three quarters of the nearest and a quarter of the next, which is itself at the border."""
+    side = x.shape[0] - 2
+    for y in range(2 * side):
+        near = y // 2
+        far = min(max(near + 2 * (y % 2) - 1, 0), side - 1)
+        for q in range(2 * side):
+            close = q // 2
+            distant = min(max(close + 2 * (q % 2) - 1, 0), side - 1)
+            for c in range(8):
+                a = np.float32(0.75) * x[near + 1, close + 1, c] + np.float32(0.25) * x[far + 1, close + 1, c]
+                b = np.float32(0.75) * x[near + 1, distant + 1, c] + np.float32(0.25) * x[far + 1, distant + 1, c]
+                out[y + 1, q + 1, c] = np.float32(0.75) * a + np.float32(0.25) * b
+
+
+@eager
+def encode(x, w, b, slopes, w_out, b_out, found):
+    """Images (N, s, s) to the encoder's last map (N, s/2, s/2), before its PReLU; w and b of four layers."""
+    side = x.shape[1]
+    plane = np.zeros((side + 2, side + 2, 1), np.float32)
+    first, second = np.zeros((side + 2, side + 2, 8), np.float32), np.zeros((side + 2, side + 2, 8), np.float32)
+    half = side // 2 + 2
+    third, fourth = np.zeros((half, half, 8), np.float32), np.zeros((half, half, 8), np.float32)
+    for n in range(x.shape[0]):
+        plane[1:-1, 1:-1, 0] = x[n]
+        _convolve(plane, w[0, :9], b[0], slopes[0], first)
+        _convolve(first, w[1], b[1], slopes[1], second)
+        _pool(second, third)
+        _convolve(third, w[2], b[2], slopes[2], fourth)
+        _convolve(fourth, w[3], b[3], slopes[3], third)
+        _narrow(third, w_out, b_out, found[n])
+
+
+@eager
+def decode(x, w, b, slopes, w_out, b_out, found):
+    """Maps (N, s/2, s/2) to the decoder's output (N, s, s), before a sigmoid; w and b of three layers."""
+    side = 2 * x.shape[1]
+    half = side // 2 + 2
+    plane = np.zeros((half, half, 1), np.float32)
+    first, second = np.zeros((half, half, 8), np.float32), np.zeros((half, half, 8), np.float32)
+    third, fourth = np.zeros((side + 2, side + 2, 8), np.float32), np.zeros((side + 2, side + 2, 8), np.float32)
+    for n in range(x.shape[0]):
+        plane[1:-1, 1:-1, 0] = x[n]
+        _convolve(plane, w[0, :9], b[0], slopes[0], first)
+        _convolve(first, w[1], b[1], slopes[1], second)
+        _upsample(second, third)
+        _convolve(third, w[2], b[2], slopes[2], fourth)
+        _narrow(fourth, w_out, b_out, found[n])
+
+
+config.SLP_VECTORIZE = _before

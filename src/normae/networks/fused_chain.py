@@ -29,7 +29,7 @@ def spread(value: Scalar, like: Tensor) -> tuple[Tensor, int]:
         return like.new_full((1,), value, dtype=torch.float32), 0
     if value.numel() not in (1, len(like)):
         raise InputError(f"expected one number or {len(like)}, one for each sample, got shape {tuple(value.shape)}")
-    return value.float().contiguous(), int(value.numel() > 1)
+    return value.to(like.device, torch.float32).contiguous(), int(value.numel() > 1)
 
 
 def numbers(config: ChainConfig) -> tuple[float, float, float, float]:

@@ -1,22 +1,30 @@
-"""The energy of a finished model, in the fastest form that serves.
+"""The energy of a finished model, in the fastest form that serves, and the forward passes that a CPU has for it.
 
-Scores need no gradient. For a convolutional autoencoder without one, a CPU takes compiled layers for many images and,
-for few or without numba, layers that suit it, in pieces whose activations stay in the caches; a GPU takes the fused
-kernel, which rounds factors to 10 bits of mantissa: energies of the paper's jet network then differ by some 3e-4 of
-their value from those in float32. Gradients, chains, and every other architecture are those of `ReconstructionEnergy`.
-Memory is bounded, however many events come.
+Scores need no gradient. For a convolutional autoencoder a GPU then takes the fused kernel (`conv_cuda`), which rounds
+factors to 10 bits of mantissa: energies of the paper's jet network differ by some 3e-4 of their value from those in
+float32. A CPU takes, in pieces whose activations stay in the caches,
+
+    for many images, layers compiled for eight channels (`conv_lanes`; numba);
+    otherwise the layers of torch, as a CPU likes them (`forward_only`).
+
+Values are those of the layers, up to rounding. Gradients, chains, and every other architecture are those of
+`ReconstructionEnergy`. Memory is bounded, however many events come.
 """
 
+import importlib.util
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import conv2d, interpolate, leaky_relu, leaky_relu_, pad
 
 from normae.energy import mean_square
 from normae.networks.autoencoder import Autoencoder, to_sphere
-from normae.networks.conv_forward import CHUNK, forward_only
-from normae.networks.conv_lanes import WORTH, LanesForward, lanes_serve
+from normae.networks.conv import Upsample
 from normae.networks.conv_packing import conv_shape
 from normae.networks.parameters import Layout
 from normae.networks.reconstruction import ReconstructionEnergy
@@ -25,6 +33,16 @@ log = logging.getLogger(__name__)
 
 PIECE = 2048
 """Images at a time of the compiled forward pass."""
+CHUNK = 64
+"""Images at a time of torch's layers: their activations stay in the caches."""
+FOLD = 4
+"""Neighbours in a row of a large image that are computed as if they were channels of one pixel."""
+LANES = 8
+PIXELS = 10
+"""Of a row at a time: half a side must be a multiple of it."""
+WORTH = 512
+"""Images for which it is worth to load the kernels, which takes a second, and half a minute the first time of all."""
+Array = NDArray[np.float32]
 
 
 class ScoringEnergy(ReconstructionEnergy):
@@ -93,3 +111,154 @@ def _fused(autoencoder: Autoencoder) -> ReconstructionEnergy | None:
         return None
     layout = Layout.of(autoencoder)
     return FusedConvEnergy(autoencoder, layout, layout.flatten([autoencoder]))
+
+
+# --- torch's layers
+
+
+@torch.no_grad()
+def forward_only(network: nn.Sequential, x: Tensor) -> Tensor:
+    """`network(x)` without its gradient.
+
+    Libraries block the channels of a convolution by eight or sixteen, so that eight channels in work well with channels
+    last, and one channel out costs as much as sixteen. There the nine taps are one product of the C channels of every
+    pixel with a matrix (C, 9), and nine shifted images are added. Where eight channels come out, four neighbours in a
+    row are 32 channels of a convolution with stride 4, whose result has the same order in memory.
+    """
+    given = x
+    for layer in network:
+        if isinstance(layer, nn.PReLU) and layer.num_parameters == 1:
+            mine = x.data_ptr() != given.data_ptr()
+            x = (leaky_relu_ if mine else leaky_relu)(x, float(layer.weight))
+        else:
+            x = _forward(layer, x)
+    return x
+
+
+def _forward(layer: nn.Module, x: Tensor) -> Tensor:
+    if isinstance(layer, nn.Conv2d) and _is_3x3(layer):
+        return _narrow(layer, x) if layer.out_channels == 1 else _convolve(layer, x)
+    if isinstance(layer, nn.MaxPool2d) and _is_2x2(layer) and not (x.shape[2] % 2 or x.shape[3] % 2):
+        rows = torch.maximum(x[:, :, 0::2], x[:, :, 1::2])
+        return torch.maximum(rows[..., 0::2], rows[..., 1::2])
+    if isinstance(layer, Upsample):
+        return interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
+    out: Tensor = layer(x)
+    return out
+
+
+def _is_3x3(layer: nn.Conv2d) -> bool:
+    plain = layer.stride == layer.dilation == layer.padding == (1, 1) and layer.groups == 1
+    return plain and layer.kernel_size == (3, 3) and layer.padding_mode == "zeros"
+
+
+def _is_2x2(layer: nn.MaxPool2d) -> bool:
+    plain = layer.padding == 0 and layer.dilation == 1 and not layer.ceil_mode and not layer.return_indices
+    return plain and layer.kernel_size == layer.stride == 2
+
+
+def _convolve(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    n, c, h, w = x.shape
+    weight, bias, out = layer.weight, layer.bias, layer.out_channels
+    if c == 1 or out > 8 or w < 32 or w % FOLD:
+        return conv2d(_channels_last(x), _channels_last(weight), bias, padding=1)
+    folded = torch.stack([pad(weight, (k, FOLD - 1 - k)) for k in range(FOLD)]).flatten(0, 1)
+    bias = None if bias is None else bias.repeat(FOLD)
+    y = conv2d(_channels_last(x), _channels_last(folded), bias, stride=(1, FOLD), padding=1)
+    return y.permute(0, 2, 3, 1).reshape(n, h, w, out).permute(0, 3, 1, 2)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """Also for one channel, where the order in memory is the same and only the strides tell."""
+    n, c, h, w = x.shape
+    return x.contiguous(memory_format=torch.channels_last).as_strided((n, c, h, w), (c * h * w, 1, c * w, c))
+
+
+def _narrow(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    """C channels to one: images (N, C, h, w) to (N, 1, h, w)."""
+    n, c, h, w = x.shape
+    pixels = x.permute(0, 2, 3, 1).reshape(-1, c)
+    taps = (layer.weight[0].reshape(c, 9).T @ pixels.T).view(9, n, h, w)
+    out = taps[4].clone() if layer.bias is None else taps[4] + layer.bias
+    for k in (0, 1, 2, 3, 5, 6, 7, 8):
+        dy, dx = k // 3 - 1, k % 3 - 1
+        to = out[:, max(0, -dy) : h - max(0, dy), max(0, -dx) : w - max(0, dx)]
+        to += taps[k, :, max(0, dy) : h + min(0, dy), max(0, dx) : w + min(0, dx)]
+    return out[:, None]
+
+
+# --- compiled layers
+
+
+def lanes_serve(side: int, channels: int) -> bool:
+    """Whether the kernels fit a network of these sizes, and can be compiled here."""
+    return channels == LANES and side % (2 * PIXELS) == 0 and importlib.util.find_spec("numba") is not None
+
+
+class LanesForward:
+    """E(x) of the convolutional autoencoder of `networks.conv` on a CPU, in as many threads as torch has.
+
+    Args:
+        autoencoder: one for whose sizes `lanes_serve`.
+    """
+
+    def __init__(self, autoencoder: Autoencoder) -> None:
+        from normae.networks import conv_lanes
+
+        self._kernels = conv_lanes
+        self.sphere = autoencoder.sphere
+        encoder, decoder = autoencoder.encoder, autoencoder.decoder
+        assert isinstance(encoder, nn.Sequential)
+        assert isinstance(decoder, nn.Sequential)
+        self._encoder, self._decoder = _packed(encoder), _packed(decoder)
+        flat = next(k for k, layer in enumerate(encoder) if isinstance(layer, nn.Flatten))
+        start = next(k for k, layer in enumerate(decoder) if isinstance(layer, nn.Unflatten))
+        self._to_latent = encoder[flat - 1 :]
+        self._from_latent = decoder[:start]
+        self._sigmoid = isinstance(decoder[-1], nn.Sigmoid)
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> Tensor:
+        """Energies (N,) of images (N, 1, s, s)."""
+        n, side = len(x), x.shape[-1]
+        images = x.reshape(n, side, side).contiguous().numpy()
+        maps = torch.empty(n, 1, side // 2, side // 2)
+        self._run(self._kernels.encode, images, self._encoder, maps[:, 0].numpy())
+        z = self._to_latent(maps)
+        hidden = self._from_latent(to_sphere(z) if self.sphere else z).reshape(n, side // 2, side // 2)
+        out = torch.empty(n, side, side)
+        self._run(self._kernels.decode, hidden.contiguous().numpy(), self._decoder, out.numpy())
+        if self._sigmoid:
+            out.sigmoid_()
+        return (x.reshape(n, side, side) - out).square_().mean((1, 2))
+
+    @staticmethod
+    def _run(kernel, x: Array, weights: tuple[Array | np.float32, ...], found: Array) -> None:  # type: ignore[no-untyped-def]
+        threads = min(torch.get_num_threads(), len(x))
+        if threads < 2:
+            kernel(x, *weights, found)
+            return
+        edges = np.linspace(0, len(x), threads + 1).astype(int)
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(lambda k: kernel(x[edges[k] : edges[k + 1]], *weights, found[edges[k] : edges[k + 1]]),
+                          range(threads)))  # fmt: skip
+
+
+def _packed(layers: nn.Sequential) -> tuple[Array | np.float32, ...]:
+    """Weights (L, 72, 8), biases (L, 8) and slopes (L,) of the layers to eight channels; those of the last layer."""
+    convolutions = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
+    bends = [layer for layer in layers if isinstance(layer, nn.PReLU)]
+    slopes = {id(layer): bend for layer, bend in zip(layers, list(layers)[1:], strict=False) if bend in bends}
+    wide, last = convolutions[:-1], convolutions[-1]
+    weights, biases = np.zeros((len(wide), 9 * LANES, LANES), np.float32), np.zeros((len(wide), LANES), np.float32)
+    for row, layer in enumerate(wide):
+        taps = layer.weight.detach().permute(2, 3, 1, 0).reshape(-1, LANES)
+        weights[row, : len(taps)], biases[row] = taps.numpy(), _bias(layer).numpy()
+    bent = np.array([slopes[id(layer)].weight.item() for layer in wide], np.float32)
+    taps = last.weight.detach()[0].permute(1, 2, 0).reshape(9, LANES).contiguous()
+    return weights, biases, bent, taps.numpy(), np.float32(_bias(last).item())
+
+
+def _bias(layer: nn.Conv2d) -> Tensor:
+    assert layer.bias is not None
+    return layer.bias.detach()

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from normae.networks import Autoencoder, NetworkConfig, build_autoencoder, conv_lanes
-from normae.networks.conv_lanes import WORTH, LanesForward, lanes_serve
+from normae.networks import Autoencoder, NetworkConfig, build_autoencoder, scoring_energy
 from normae.networks.reconstruction import ReconstructionEnergy
-from normae.networks.scoring_energy import ScoringEnergy
+from normae.networks.scoring_energy import WORTH, LanesForward, ScoringEnergy, lanes_serve
 from normae.random import stream
 
 pytest.importorskip("numba")
@@ -62,7 +61,7 @@ def test_where_it_does_not_serve(monkeypatch):
     assert lanes_serve(40, 8)
     assert not lanes_serve(40, 16)
     assert not lanes_serve(32, 8)
-    monkeypatch.setattr(conv_lanes.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(scoring_energy.importlib.util, "find_spec", lambda _: None)
     assert not lanes_serve(40, 8)
     assert torch.isfinite(ScoringEnergy(network())(images(WORTH))).all()
 
