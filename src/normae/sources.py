@@ -111,6 +111,17 @@ class Events:
         self._train, self._validation, self._test, self._columns = train, validation, test, columns
         self.density = density
 
+    @staticmethod
+    def of(
+        train: Tensor,
+        test: Tensor,
+        validation: Tensor | None = None,
+        density: Density | None = None,
+        columns: tuple[str, ...] | None = None,
+    ) -> "Events":
+        """Events that are in memory."""
+        return Events(lambda: train, lambda: validation, lambda: test, density, lambda: columns)
+
     @cached_property
     def train(self) -> Tensor | SparseEvents:
         """What a training sees."""

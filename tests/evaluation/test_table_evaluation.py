@@ -25,7 +25,7 @@ def judged(shift: float) -> dict:
     density = DENSITIES["two-gaussians"]()
     rows = density.sample(2000, stream(1, "rows")) + shift
     config = structure(tiny(data={"file": "nowhere.npy", "train": 1000, "test": 1000}))
-    events = Events(rows[:1000], rows[1000:], None, ("mass", "pt"))
+    events = Events.of(rows[:1000], rows[1000:], columns=("mass", "pt"))
     model = normae.load("toy-2gauss-nae")
     return table_metrics(model, config, table_test(model, config, events))
 

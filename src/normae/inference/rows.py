@@ -96,7 +96,7 @@ def in_pieces(
         for piece in _on_device(events, device, most, dtype):
             finite.append(torch.isfinite(piece).flatten(1).all(dim=1))
             values.append(function(piece))
-            if values[-1].dim() > 1:  # many values an event do not wait on the device
+            if values[-1].numel() > len(piece):  # many values an event do not wait on the device
                 values[-1] = values[-1].cpu()
     return torch.cat(values, dim=-1).cpu(), torch.cat(finite).cpu()
 
