@@ -26,10 +26,10 @@ from normae.sampling.config import SamplingConfig
 from normae.sources import MOST_EVENTS, DataConfig
 from normae.training.config import (
     ClassifierConfig,
+    ContrastConfig,
     EnsembleConfig,
     GuardConfig,
     PhaseConfig,
-    SwagConfig,
     TemperatureConfig,
     TrainingConfig,
 )
@@ -37,8 +37,8 @@ from normae.training.two_sample import ClassifierSettings
 
 T = TypeVar("T")
 CLASSIFIER_UNUSED = (
-    "start", "temperature", "pretraining", "training", "guard", "bayesian", "laplace", "ensemble", "swag", "sampling",
-    "log_z",
+    "start", "temperature", "pretraining", "contrast", "training", "guard", "bayesian", "laplace", "ensemble",
+    "sampling", "log_z",
 )  # fmt: skip
 """What only autoencoders have."""
 
@@ -79,10 +79,12 @@ class Run:
     """Everything that decides the result of a run.
 
     Args:
-        bayesian, laplace, ensemble, swag: the posterior over weights, at most one of them: mean-field, trained with the
-            network; of the linearized network, after the training; an ensemble; SWA-Gaussian. `normae ensemble` makes
-            runs with two of them, mean fields of several trainings.
+        bayesian, laplace, ensemble: the posterior over weights, at most one of them: mean-field, trained with the
+            network; of the linearized network, after the training; an ensemble. `normae ensemble` makes runs with two
+            of them, mean fields of several trainings.
         start: a run folder or a name of the zoo whose autoencoder the NAE phase begins with, in place of a pretraining.
+        contrast: a start by classification against the standard Gaussian, in place of [pretraining]; for a whitened
+            table.
         log_z: log Z by annealed importance sampling when the training is over, for vector events that no grid serves.
         classifier: train a supervised classifier of data.jets = "both", the encoder of `network` with one output, and
             no autoencoder; of the other tables only [data], [network] and [evaluation] belong to it.
@@ -99,12 +101,12 @@ class Run:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     temperature: TemperatureConfig = field(default_factory=TemperatureConfig)
     pretraining: PhaseConfig = field(default_factory=PhaseConfig)
+    contrast: ContrastConfig | None = None
     training: TrainingConfig = field(default_factory=TrainingConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     bayesian: BayesianConfig | None = None
     laplace: LaplaceConfig | None = None
     ensemble: EnsembleConfig | None = None
-    swag: SwagConfig | None = None
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     log_z: AISConfig | None = None
     classifier: ClassifierConfig | None = None
@@ -120,9 +122,8 @@ class Run:
         self._check_ensemble()
         if len(self.posteriors) > 1 and not (self.modes and len(self.posteriors) == 2):
             raise InputError(f"expected at most one posterior, got [{'] and ['.join(self.posteriors)}]")
-        for table in ("bayesian", "swag"):
-            if self.network.spectral_norm and getattr(self, table) is not None:
-                raise InputError(f"network.spectral_norm: expected no [{table}] table with it, draws would be rescaled")
+        if self.network.spectral_norm and self.bayesian is not None:
+            raise InputError("network.spectral_norm: expected no [bayesian] table with it, draws would be rescaled")
         if self.laplace is not None and self.network.kind != "mlp":
             raise InputError('laplace: expected network.kind = "mlp"; use [bayesian] for other networks')
         if self.log_z is not None and self.posteriors:
@@ -162,7 +163,7 @@ class Run:
     @property
     def posteriors(self) -> list[str]:
         """The tables that say how the weights are uncertain; none for a deterministic run, two for several modes."""
-        return [name for name in ("bayesian", "laplace", "ensemble", "swag") if getattr(self, name) is not None]
+        return [name for name in ("bayesian", "laplace", "ensemble") if getattr(self, name) is not None]
 
     @property
     def modes(self) -> bool:

@@ -44,7 +44,6 @@ POSTERIORS = {
     "laplace": {"laplace": {"rank": 10, "inducing": 50, "events": 200}, "network__activation": "gelu"},
     "laplace-decoder": {"laplace": {"layers": "decoder", "rank": 10, "inducing": 50, "events": 200}},
     "ensemble": {"ensemble": {"members": 4}},
-    "swag": {"swag": {"snapshots": 4}},
 }
 JETS = [
     "device=cpu", "data.train=40", "data.test=20", "data.validation=0", "network.channels=2", "network.hidden=[8]",

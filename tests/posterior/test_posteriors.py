@@ -1,4 +1,4 @@
-"""Ensembles and SWA-Gaussian: which weights a draw has, and with which spread."""
+"""Ensembles: which weights a draw has, and with which spread."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,6 @@ import torch
 from normae.energy import autograd_value_and_grad
 from normae.networks import NetworkConfig, build_mlp_autoencoder
 from normae.posterior.ensemble import Ensemble
-from normae.posterior.mean_field import Swag
 from normae.random import stream
 from normae.statistics import quantile_intervals
 
@@ -65,17 +64,3 @@ def test_draws_of_an_ensemble_agree_and_know_their_gradients():
     assert torch.allclose(value, expected, atol=1e-6)
     assert torch.allclose(grad, expected_grad, atol=1e-5)
     assert all(torch.allclose(draws.one(k)(X), together[k], atol=1e-6) for k in range(4))
-
-
-def test_swag_has_the_mean_and_the_variance_of_its_snapshots():
-    models = networks(1)
-    generator = stream(0, "snapshots")
-    snapshots = {
-        name: p.detach() + 0.3 * torch.randn(40, *p.shape, generator=generator)
-        for name, p in models[0].named_parameters()
-    }
-    drawn = Swag(models[0], snapshots, 0.2).draws(3000, stream(1, "draws")).weights
-    for name, values in snapshots.items():
-        assert torch.allclose(drawn[name].mean(0), values.mean(0), atol=0.05)
-        ratio = drawn[name].var(0) / values.var(0)
-        assert float(ratio.mean()) == pytest.approx(1.0, abs=0.02)

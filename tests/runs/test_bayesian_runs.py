@@ -26,7 +26,6 @@ POSTERIORS = {
     "local": {"bayesian": {"layers": "last", "training": "local"}},
     "laplace": {"laplace": LAPLACE},
     "ensemble": {"ensemble": {"members": 4}},
-    "swag": {"swag": {"snapshots": 4}},
 }
 X = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
 
@@ -98,7 +97,7 @@ def test_a_resumed_ensemble_is_the_same(tmp_path):
     train(config, tmp_path / "whole")
 
     def stop(trainer, _):
-        trainer.stop = trainer.phase == 1 and trainer.iteration >= 2
+        trainer.stop = trainer.place[0] == "training" and trainer.place[1] >= 2
 
     assert not train(config, tmp_path / "parts", watch=stop)
     assert train(config, tmp_path / "parts", resume=True)

@@ -23,7 +23,7 @@ from normae.runs.session import train
 from normae.sources import load_both
 from normae.statistics import auc
 from normae.training import ClassifierConfig, ClassifierTrainer
-from normae.training.trainer import Record
+from normae.training import Record
 from tiny_jets import CONFIGS, SAMPLE, tiny_jets
 
 TINY = [

@@ -18,7 +18,7 @@ from normae.inference import BayesianModel
 from normae.runs.folder import RunFolder, read_tensors
 from normae.runs.session import train
 from normae.sources import load_events
-from normae.training.trainer import Record
+from normae.training import Record
 from plain_conv import PlainConv
 from tiny_jets import CONFIGS, SAMPLE, TINY, same, tiny_jets
 

@@ -20,7 +20,7 @@ from normae.runs.baselines import draw_pretraining, pretraining_metrics
 from normae.runs.folder import RunFolder, read_tensors
 from normae.runs.session import train
 from normae.sources import load_events
-from normae.training.trainer import Record
+from normae.training import Record
 from tiny_jets import CONFIGS, SAMPLE, same, tiny_jets
 from tiny_run import tiny
 
@@ -75,7 +75,7 @@ def test_a_start_without_the_undivided_weights_is_the_same_network(autoencoder, 
 
     def stop_at_once(trainer, happening):
         if not seen:
-            energy = trainer._energy(trainer.weights)
+            energy = trainer.models.energy(trainer.weights)
             seen.append(energy(torch.from_numpy(x)).detach())
         trainer.stop = True
 
@@ -146,7 +146,6 @@ def test_a_bayesian_autoencoder_starts_a_bayesian_nae(tmp_path):
     ("table", "settings"),
     [
         ("ensemble", {"members": 4}),
-        ("swag", {"snapshots": 3}),
         ("laplace", {"events": 200, "inducing": 20, "rank": 5}),
         ("bayesian", {}),
     ],

@@ -57,7 +57,7 @@ def train_theta(loss_scale: str, temperature: float) -> tuple[float, float, floa
     trainer = Trainer([Autoencoder(Nothing(), Constant(), 1)], [x], schedules, sampling, [0], torch.device("cpu"))
     for _ in trainer.run():
         pass
-    row = trainer.result()[0][0]
+    row = trainer.models.result()[0][0]
     return float(row[1]), float(width(row[2])), float(x.mean())
 
 
@@ -68,3 +68,27 @@ def test_posterior_of_a_mean(loss_scale, temperature):
     exact = math.sqrt(temperature / 2 / N)
     assert sigma == pytest.approx(exact, rel=0.2)
     assert abs(mean - expected) < exact
+
+
+@pytest.mark.parametrize(("loss_scale", "factor"), [("plain", 1.0), ("temperature", 0.5)])
+def test_gradient_of_the_pretraining_by_hand(loss_scale, factor):
+    """Of E + T KL/N, over T where so set: for theta = m + s e with prior width 1, dKL/dm = m and dKL/ds = s - 1/s."""
+    temperature, n, m, s = 2.0, 10, 0.4, 0.05
+    x = 0.3 + torch.randn(n, 1, generator=stream(0, "data"))
+    schedules = Schedules(
+        PhaseConfig(epochs=1, batch=n, loss_scale=loss_scale),
+        TrainingConfig(epochs=0),
+        TemperatureConfig(initial=temperature),
+        bayesian=BayesianConfig(layers="decoder", initial_width=s, pretraining="shared"),
+    )
+    sampling = SamplingConfig(buffer=10, backend="reference")
+    trainer = Trainer([Autoencoder(Nothing(), Constant(), 1)], [x], schedules, sampling, [0], torch.device("cpu"))
+    trainer.weights[0, 1] = m
+    rho = float(trainer.weights[0, 2])
+    e = float(trainer.setup.noise.draw(trainer.weights, trainer.setup.streams("chain")))
+    trainer.advance()
+    _, mean, spread = (trainer.models.optimizer.first[0] / 0.1).tolist()
+    slope = float(2 * (m + s * e - x).mean())
+    assert mean == pytest.approx(factor * (slope + temperature * m / n), rel=1e-4)
+    inner = 1 / (1 + math.exp(-rho))  # ds/drho of s = log(1 + exp(rho))
+    assert spread == pytest.approx(factor * (slope * e + temperature * (s - 1 / s) / n) * inner, rel=1e-3)

@@ -22,8 +22,8 @@ from normae.training import (
     Trainer,
     TrainingConfig,
 )
-from normae.training.adam import Adam
-from normae.training.losses import clip_rows, contrastive, regularizers, temperature_gradient
+from normae.training.phases import clip_rows, contrastive, regularizers, temperature_gradient
+from normae.training.state import Adam
 
 
 def make_trainer(seeds=(0,), schedules=None, sampling=None, n=1000) -> Trainer:
@@ -99,7 +99,7 @@ def test_resume_is_bit_identical(stop_after):
     whole = finish(make_trainer())
     first = make_trainer()
     for happening in first.run():
-        done = first.iteration + (20 if first.phase == 1 else 0)
+        done = first.place[1] + (20 if first.place[0] != "pretraining" else 0)
         if isinstance(happening, Checkpoint) and done >= stop_after:
             break
     saved = first.snapshot()
@@ -117,7 +117,7 @@ def test_stop_leaves_a_checkpoint_in_the_middle():
         if isinstance(happening, Record) and happening.phase == "training" and happening.iteration == 5:
             trainer.stop = True
     assert not trainer.finished
-    assert trainer.iteration == 5
+    assert trainer.place == ("training", 5)
     again = make_trainer()
     again.load(trainer.snapshot())
     assert torch.equal(finish(again).weights, whole.weights)
@@ -137,7 +137,7 @@ def test_a_stop_never_saves_a_diverged_state():
         if isinstance(happening, Checkpoint):
             saved.append(trainer.snapshot())
         if isinstance(happening, Record) and happening.phase == "training" and happening.iteration == 5:
-            trainer._advance = partial(break_and_stop, trainer, trainer._advance)
+            trainer.advance = partial(break_and_stop, trainer, trainer.advance)
     assert torch.isfinite(saved[-1]["weights"]).all()
 
 
@@ -145,13 +145,13 @@ def test_a_window_that_was_interrupted_is_averaged_whole():
     """Stop in the middle of a window, resume: the next line of metrics is that of the undisturbed run."""
     whole = [h for h in make_trainer().run() if isinstance(h, Record)]
     first = make_trainer()
-    advance = first._advance
+    advance = first.advance
 
     def stopping() -> None:
         advance()
-        first.stop = first.phase == 1 and first.iteration == 7
+        first.stop = first.place == ("training", 7)
 
-    first._advance = stopping
+    first.advance = stopping
     for _ in first.run():
         pass
     second = make_trainer()
@@ -166,7 +166,7 @@ def test_seeds_side_by_side_are_the_single_runs():
     for k, seed in enumerate((0, 1)):
         alone = finish(make_trainer((seed,)))
         assert torch.allclose(both.weights[k], alone.weights[0], atol=2e-3)
-        assert torch.allclose(both.log_temperature[k], alone.log_temperature[0], atol=1e-3)
+        assert torch.allclose(both.models.log_temperature[k], alone.models.log_temperature[0], atol=1e-3)
 
 
 def test_reference_and_explicit_agree():
@@ -177,14 +177,14 @@ def test_reference_and_explicit_agree():
     }
     a = finish(make_trainer(sampling=SamplingConfig(backend="reference", **sampling)))
     b = finish(make_trainer(sampling=SamplingConfig(backend="explicit", **sampling)))
-    assert a.backend.name == "reference"
-    assert b.backend.name == "explicit"
+    assert a.setup.backend.name == "reference"
+    assert b.setup.backend.name == "explicit"
     assert torch.allclose(a.weights, b.weights, atol=2e-3)
 
 
 def test_a_backend_that_cannot_serve_says_why(caplog):
     trainer = make_trainer(sampling=SamplingConfig(backend="graph"))
-    assert trainer.backend.name == "explicit"
+    assert trainer.setup.backend.name == "explicit"
     assert "needs a CUDA device" in caplog.text
 
 
@@ -201,8 +201,8 @@ def test_records():
 
 def test_average_and_schedule():
     trainer = finish(make_trainer())
-    assert not torch.equal(trainer.average, trainer.weights)
-    assert torch.equal(trainer.result()[0], trainer.average)
+    assert not torch.equal(trainer.models.average, trainer.weights)
+    assert torch.equal(trainer.models.result()[0], trainer.models.average)
     rates = [
         h.values["learning_rate"][0] for h in make_trainer().run() if isinstance(h, Record) and h.phase == "training"
     ]
@@ -213,11 +213,11 @@ def test_average_and_schedule():
 def test_warmup_rises_to_the_learning_rate():
     schedules = Schedules(PhaseConfig(epochs=0), TrainingConfig(epochs=2, batch=100, learning_rate=1e-3, warmup=9))
     trainer = make_trainer(schedules=schedules)
+    trainer.enter(1)
     rates = []
     for _ in range(12):
-        rates.append(1e-3 * trainer._factor())
-        trainer.position[0] = 1
-        trainer.position[1] += 1
+        rates.append(1e-3 * trainer.current.factor())
+        trainer.models.position[1] += 1
     assert rates[1] == pytest.approx(2e-4)
     assert rates[9:] == pytest.approx([1e-3] * 3)
 
@@ -256,7 +256,7 @@ def test_rollback_returns_to_the_checkpoint_with_a_smaller_step():
         if isinstance(happening, Rollback):
             break
     assert torch.equal(trainer.weights, before["weights"])
-    assert torch.equal(trainer.position, before["position"])
+    assert torch.equal(trainer.models.position, before["position"])
     assert float(trainer.rate_scale) == 0.5
     assert int(trainer.rollbacks) == 1
 
@@ -266,11 +266,11 @@ def test_rollback_keeps_what_the_caller_changed_when_the_phase_began():
     trainer = unstable(3)
     for happening in trainer.run():
         if isinstance(happening, Checkpoint) and happening == ("training", 0):
-            trainer.buffer.storage.fill_(0.25)
+            trainer.models.buffer.storage.fill_(0.25)
         if isinstance(happening, Rollback):
             break
     assert happening.iteration == 0
-    assert bool((trainer.buffer.storage == 0.25).all())
+    assert bool((trainer.models.buffer.storage == 0.25).all())
 
 
 def test_rollback_does_not_return_to_a_checkpoint_that_was_ill_already():
@@ -336,8 +336,8 @@ def test_a_checkpoint_of_another_kind_of_device_is_refused_with_the_reason():
 
 def test_short_data_give_one_small_batch():
     trainer = make_trainer(n=30)
-    assert trainer.batch == 30
-    assert trainer.iterations(1) == 2
+    assert trainer.current.batch == 30
+    assert trainer.length("training") == 2
     finish(trainer)
 
 
@@ -358,8 +358,8 @@ def test_it_learns_the_density():
     network = build_mlp_autoencoder(NetworkConfig(hidden=(24, 24), activation="gelu"), (2,), stream(0, "init"))
     data = one_gaussian().sample(20_000, stream(0, "data"))
     trainer = finish(Trainer([network], [data], schedules, sampling, [0], torch.device("cpu")))
-    weights, temperature, _ = trainer.result()
-    energy = ReconstructionEnergy(trainer.architecture, trainer.layout.views(weights))
+    weights, temperature, _ = trainer.models.result()
+    energy = ReconstructionEnergy(trainer.setup.architecture, trainer.setup.layout.views(weights))
     log_z = grid_log_z(energy, float(temperature), (-4.5, 4.5), 2, cells=200)
     test = one_gaussian().sample(20_000, stream(1, "test"))
     log_p = -evaluate_in_chunks(energy, test) / float(temperature) - log_z.value

@@ -43,7 +43,7 @@ def iterations(
     trainer = Trainer(models, samples, schedules, sampling, [0], device)  # type: ignore[arg-type]
     happenings = trainer.run()
     next(happenings)
-    while not pretraining and trainer.phase == 0:
+    while not pretraining and trainer.place[0] == "pretraining":
         next(happenings)
     return lambda: next(happenings)
 

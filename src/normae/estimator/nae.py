@@ -130,7 +130,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         train, held_out = self._split(table, settings.copies, random)
         fitted = fit(train, held_out, settings, seed, self._device())
         self.temperature_, self.chains_, self.n_tries_ = fitted.temperature, fitted.chains.numpy(), fitted.tries
-        self.n_iter_ = max(1, fitted.start.iterations)
+        self.n_iter_ = max(1, fitted.iterations)
         event = (table.shape[1],)
         self.model_ = Model(
             fitted.autoencoder, fitted.temperature, event, fitted.sampling, name="NormalizedAutoencoder"

@@ -1,9 +1,9 @@
 """Settings for a table from its size alone.
 
-The whitened table is close to a standard Gaussian, and that is where training begins (see `contrast`): with f(x) near 0
-the energy is |x|^2/d, and T = 2/d makes exp(-E/T) the standard Gaussian. An autoencoder pretraining would flatten the
-energy first, and chains in many dimensions would then be lost in the box. The classification against the Gaussian does
-most of the learning; a likelihood training with chains follows.
+The whitened table is close to a standard Gaussian, and that is where training begins (see `ContrastConfig`): with f(x)
+near 0 the energy is |x|^2/d, and T = 2/d makes exp(-E/T) the standard Gaussian. An autoencoder pretraining would
+flatten the energy first, and chains in many dimensions would then be lost in the box. The classification against the
+Gaussian does most of the learning; a likelihood training with chains follows.
 """
 
 import math
@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 from normae.networks.autoencoder import NetworkConfig
 from normae.sampling.config import ChainConfig, SamplingConfig
-from normae.training.config import GuardConfig, PhaseConfig, Schedules, TemperatureConfig, TrainingConfig
+from normae.training.config import (
+    ContrastConfig,
+    GuardConfig,
+    PhaseConfig,
+    Schedules,
+    TemperatureConfig,
+    TrainingConfig,
+)
 
 ROWS = 20_000
 """Noisy copies of a small table are made up to about this number of rows."""
@@ -49,17 +56,12 @@ class Settings:
     """How to train on a table.
 
     Args:
-        start_iterations, learning_rate: of the start.
-        rows: most rows of an epoch of the likelihood training.
         copies: of the table, each with its own noise.
     """
 
     network: NetworkConfig
     schedules: Schedules
     sampling: SamplingConfig
-    start_iterations: int
-    learning_rate: float
-    rows: int
     copies: int
 
 
@@ -76,6 +78,7 @@ def settings_for(rows: int, columns: int, farthest: float, wishes: Wishes) -> Se
     bound = max(5.0, 1.1 * farthest)
     training = TrainingConfig(
         epochs=math.ceil(iterations / per_epoch),
+        iterations=iterations,
         batch=batch,
         learning_rate=RATIO * wishes.learning_rate,
         schedule="cosine",
@@ -98,20 +101,19 @@ def settings_for(rows: int, columns: int, farthest: float, wishes: Wishes) -> Se
                 smallest_acceptance=0.05,
                 calm=1.0,
             ),
+            contrast=ContrastConfig(wishes.start_iterations or 2000, batch, wishes.learning_rate),
         ),
         SamplingConfig(
             buffer=max(2048, 2 * batch),
             replay=1.0,
             buffer_space="feature",
+            chains_from="data",
             generation=200,
             latent=ChainConfig(steps=0),
             feature=ChainConfig(
                 steps=wishes.chain_steps, step_size=0.3 * columns ** (-1 / 3), bounds=(-bound, bound), adapt=0.65
             ),
         ),
-        wishes.start_iterations or 2000,
-        wishes.learning_rate,
-        iterations * batch,
         copies,
     )
 

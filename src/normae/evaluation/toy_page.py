@@ -136,8 +136,6 @@ def posterior_words(config: Run) -> str:
         return f"mixture of {config.ensemble.members} trainings, {EVENTS[config.ensemble.events]}, each a {mean_field}"
     if config.ensemble is not None:
         return f"ensemble of {config.ensemble.members} models, {EVENTS[config.ensemble.events]}"
-    if config.swag is not None:
-        return f"SWA-Gaussian of {config.swag.snapshots} snapshots"
     assert config.bayesian is not None
     return (
         f"mean field, {config.bayesian.layers} weights, prior width {config.bayesian.prior_width:g}, "

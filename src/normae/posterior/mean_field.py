@@ -112,39 +112,3 @@ class MeanField:
                 drawn[name] = mean + self.widths[name] * noise
         some = next(iter(drawn.values()))
         return WeightDraws(self.autoencoder, drawn, some.new_full((n,), self.temperature))
-
-
-class Swag:
-    """SWA-Gaussian (Maddox et al. 2019): half the variance of snapshots of a training on the diagonal, half in them.
-
-        w = mean + diagonal/sqrt(2) xi + sum_k xi_k (w_k - mean) / sqrt(2 (K - 1)).
-
-    Args:
-        snapshots: weights by name, with shape (K, *parameter).
-    """
-
-    certain, mixture = False, False
-
-    def __init__(self, autoencoder: Autoencoder, snapshots: Mapping[str, Tensor], temperature: float) -> None:
-        self.autoencoder, self.temperature, self.snapshots = autoencoder, temperature, dict(snapshots)
-
-    def to(self, device: torch.device | str) -> "Swag":
-        """The same posterior on `device`."""
-        self.snapshots = {name: value.to(device) for name, value in self.snapshots.items()}
-        return self
-
-    def draws(self, n: int, generator: torch.Generator) -> WeightDraws:
-        """Weights from the Gaussian."""
-
-        def noise(*shape: int) -> Tensor:
-            return torch.randn(n, *shape, generator=generator, device=generator.device)
-
-        kept = len(next(iter(self.snapshots.values())))
-        mixture = noise(kept) / (2 * (kept - 1)) ** 0.5
-        drawn = {}
-        for name, values in self.snapshots.items():
-            mean = values.mean(0)
-            low_rank = torch.tensordot(mixture.to(values), values - mean, dims=1)
-            drawn[name] = mean + values.std(0) / 2**0.5 * noise(*mean.shape).to(values) + low_rank
-        some = next(iter(drawn.values()))
-        return WeightDraws(self.autoencoder, drawn, some.new_full((n,), self.temperature))

@@ -17,7 +17,7 @@ from normae.inference import BayesianModel, LogZ, Model
 from normae.inference.model import CELLS
 from normae.posterior.draw import Posterior
 from normae.posterior.ensemble import Ensemble
-from normae.posterior.mean_field import MeanField, Swag
+from normae.posterior.mean_field import MeanField
 from normae.posterior.laplace import Laplace, LaplacePosterior
 from normae.posterior.modes import Modes
 from normae.networks import Autoencoder, build_autoencoder
@@ -26,7 +26,7 @@ from normae.runs.folder import RunFolder, is_number, parse_tensors, read_content
 from normae.sampling import ChainConfig, SamplingConfig
 from normae.tensors import choose_device
 
-PREFIX = {"bayesian": "rho.", "laplace": "laplace.", "ensemble": "member.", "swag": "snapshot."}
+PREFIX = {"bayesian": "rho.", "laplace": "laplace.", "ensemble": "member."}
 """Of the tensors of each posterior in model.safetensors."""
 COORDINATES = "coordinates."
 """Prefix of the tensors of the coordinates there."""
@@ -158,8 +158,6 @@ def _posterior(
             constants = torch.tensor(header["constants"])
             return Modes.of(autoencoder, parts["member."], parts["rho."], temperatures, constants)
         return Ensemble(autoencoder, parts["member."], temperatures, config.ensemble.events == "split")
-    if config.swag is not None:
-        return Swag(autoencoder, parts["snapshot."], temperature)
     return MeanField(autoencoder, parts["rho."], temperature)
 
 

@@ -168,7 +168,7 @@ class _Session:
         seeds = [seed for config in configs for seed in member_seeds(config)]
         networks = [build_autoencoder(first.network, self.event, stream(seed, "init")) for seed in seeds]
         schedules = Schedules(
-            first.pretraining, first.training, first.temperature, first.guard, first.bayesian, first.swag
+            first.pretraining, first.training, first.temperature, first.guard, first.bayesian, first.contrast
         )
         repeated = [e for own in zip(configs, events, strict=True) for e in member_events(*own)]
         samples, held = training_samples(repeated), validation_samples(repeated)
@@ -198,7 +198,7 @@ class _Session:
         if self.group.checkpoint.exists():
             self._take_up()
         elif self.starts is not None:
-            self.trainer.begin_with(joined(self.starts, self.trainer.noise, self.replicas))
+            self.trainer.begin_with(joined(self.starts, self.trainer.setup.noise, self.replicas))
 
     def _clear_up(self) -> None:
         """What a killed job left behind goes, and a new run gets its configuration."""
@@ -226,7 +226,7 @@ class _Session:
             )
         if data != self.hashes:
             raise InputError(f"{self.group.path}: the training data have changed since the run began")
-        self.trainer.load_whole(state)
+        self.trainer.load(state)
         self.seconds, self.start_facts = float(seconds), header.get("start")
         for history, size in [] if self.team.rank > 0 else zip(self.histories, sizes, strict=True):
             history.truncate(size)
@@ -235,7 +235,7 @@ class _Session:
         return [config.seed for config in self.configs]
 
     def _write(self, happening: Happening) -> None:
-        state = {} if isinstance(happening, Record) else self.trainer.whole_state()
+        state = {} if isinstance(happening, Record) else self.trainer.state()
         if self.team.rank > 0:
             return
         if isinstance(happening, Record):
@@ -255,17 +255,17 @@ class _Session:
     def _keep_pretrained(self) -> None:
         """The autoencoder that the NAE phase begins with, as a run folder of its own."""
         first = self.configs[0]
-        if first.start is not None or not first.training.epochs or not first.pretraining.epochs:
+        if first.start or first.contrast or not first.training.epochs or not first.pretraining.epochs:
             return
         for k, folder in enumerate(self.folders):
             inner = RunFolder(folder.pretrained)
             config = pretrained_config(self.configs[k])
-            weights, temperatures, sizes = self.trainer.result(last=True)
+            weights, temperatures, sizes = self.trainer.models.result(last=True)
             tensors, header = self._named_weights(k, weights, temperatures, sizes)
             tensors |= self._posterior(config, k, weights[self._of(k)], tensors, header)
             write_text(inner.config, to_toml(config))
             write_text(inner.history, folder.history.read_text(encoding="utf-8") if folder.history.exists() else "")
-            write_start(inner, self.trainer.start(), self._of(k))
+            write_start(inner, self.trainer.models.start(), self._of(k))
             write_json(inner.provenance, self._provenance(k))
             write_tensors(inner.model, tensors, header | {"log_z": None})
 
@@ -284,7 +284,7 @@ class _Session:
         return self.seconds + time.monotonic() - self.started
 
     def _finish(self) -> None:
-        weights, temperatures, sizes = self.trainer.result()
+        weights, temperatures, sizes = self.trainer.models.result()
         for k, folder in enumerate(self.folders):
             members = self._of(k)
             tensors, header = self._named_weights(k, weights, temperatures, sizes)
@@ -292,7 +292,7 @@ class _Session:
             tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
             header["log_z"] = self._log_z(k, tensors, header)
             if not self.configs[k].training.epochs:
-                write_start(folder, self.trainer.start(), members)
+                write_start(folder, self.trainer.models.start(), members)
             write_json(folder.provenance, self._provenance(k))
             write_tensors(folder.model, tensors, header)
         failures = [
@@ -315,23 +315,21 @@ class _Session:
             header["columns"] = list(columns)
         if self.replicas > 1:
             header["temperatures"] = temperatures[members].tolist()
-        return self.trainer.noise.tensors(weights[members.start]), header
+        return self.trainer.setup.noise.tensors(weights[members.start]), header
 
     def _posterior(
         self, config: Run, k: int, weights: Tensor, tensors: dict[str, Tensor], header: dict[str, Any]
     ) -> dict[str, Tensor]:
         """What the posterior of `config` adds to the weights of run k, which are mean-field or deterministic."""
-        layout = self.trainer.layout
+        layout = self.trainer.setup.layout
         if config.ensemble is not None:
             return {f"member.{name}": view for name, view in layout.views(weights).items()}
-        if config.swag is not None:
-            return {f"snapshot.{name}": view for name, view in layout.views(self.trainer.snapshots[k]).items()}
         if config.laplace is None:
             return {}
         network = build_autoencoder(config.network, self.event, stream(config.seed, "init"))
         network.load_state_dict(tensors)
         generator = stream(config.seed, "laplace")
-        network, events = network.to(self.trainer.device), self.events[k].train
+        network, events = network.to(self.trainer.setup.device), self.events[k].train
         assert isinstance(events, Tensor)
         return fit_laplace(network, header["temperature"], events, config.laplace, generator).tensors()
 
@@ -342,12 +340,12 @@ class _Session:
         grid = bounds is not None and len(self.event) == 1 and self.event[0] <= 2
         if not grid and config.log_z is None:
             return None
-        model = build_model(config, tensors, header, config.name).to(self.trainer.device)
+        model = build_model(config, tensors, header, config.name).to(self.trainer.setup.device)
         if bounds is None or not grid:
             return self._annealed_log_z(k, model)
         cells = config.evaluation.log_z_cells
         return list(
-            grid_log_z(model.energy_function, model.temperature, bounds, self.event[0], cells, self.trainer.device)
+            grid_log_z(model.energy_function, model.temperature, bounds, self.event[0], cells, self.trainer.setup.device)
         )
 
     def _annealed_log_z(self, k: int, model: Model) -> list[Any] | None:
@@ -356,8 +354,8 @@ class _Session:
         assert settings is not None
         assert isinstance(events, Tensor)
         events = events if bounds is None else events[((events >= bounds[0]) & (events <= bounds[1])).all(dim=1)]
-        generator = stream(self.configs[k].seed, "log_z", self.trainer.device)
-        events = events[:BASE_EVENTS].to(self.trainer.device)
+        generator = stream(self.configs[k].seed, "log_z", self.trainer.setup.device)
+        events = events[:BASE_EVENTS].to(self.trainer.setup.device)
         try:
             base = fit_base(events, settings.widen)
             found = ais_log_z(model.energy_function, model.temperature, base, events, generator, settings, bounds)
@@ -370,14 +368,14 @@ class _Session:
     def _baselines(self, k: int) -> Baselines:
         """What linear models reach on the validation sample; found once."""
         if k not in self.linear:
-            self.linear[k] = baselines(self.configs[k], self.events[k], self.trainer.device)
+            self.linear[k] = baselines(self.configs[k], self.events[k], self.trainer.setup.device)
         return self.linear[k]
 
     def _provenance(self, k: int) -> dict[str, Any]:
-        facts = machine_facts(self.trainer.device) | {
+        facts = machine_facts(self.trainer.setup.device) | {
             "seed": self.configs[k].seed,
             "data_sha256": self.hashes[k],
-            "backend": self.trainer.backend.name,
+            "backend": self.trainer.setup.backend.name,
             "side_by_side": len(self.folders),
             "processes": self.team.size,
             "rollbacks": int(self.trainer.rollbacks[self._of(k)].sum()),

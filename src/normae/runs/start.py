@@ -37,7 +37,7 @@ def pretrained_config(config: Run) -> Run:
     """The configuration of the autoencoder inside a run: the same without its NAE phase."""
     training = replace(config.training, epochs=0)
     return replace(
-        config, name=f"{config.name}-pretrained", training=training, laplace=None, swag=None, log_z=None, start=None
+        config, name=f"{config.name}-pretrained", training=training, laplace=None, log_z=None, start=None
     )
 
 

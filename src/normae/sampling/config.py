@@ -96,6 +96,8 @@ class SamplingConfig:
         replay: share of chains that start from the buffer; the others start from noise.
         buffer_space: "latent" stores latent end points, as the paper; "feature" keeps persistent chains in feature
             space, and only fresh chains go through the latent space.
+        chains_from: where persistent feature chains begin: "latent", points decoded from latent noise, or "data",
+            training events.
         generation: length of the feature chain that generates samples; as in training where it is None, which is the
             paper's recipe. The latent chain of generation is eight times as long as in training.
         latent, feature: the two chains of the on-manifold start.
@@ -105,6 +107,7 @@ class SamplingConfig:
     buffer: int = 10_000
     replay: float = 0.95
     buffer_space: Literal["latent", "feature"] = "latent"
+    chains_from: Literal["latent", "data"] = "latent"
     generation: int | None = None
     latent: ChainConfig = field(default_factory=lambda: ChainConfig(steps=50))
     feature: ChainConfig = field(default_factory=lambda: ChainConfig(steps=100))

@@ -3,21 +3,23 @@
 from normae.training.classifier import ClassifierTrainer
 from normae.training.config import (
     ClassifierConfig,
+    ContrastConfig,
     EnsembleConfig,
     GuardConfig,
     PhaseConfig,
     Schedules,
-    SwagConfig,
     TemperatureConfig,
     TrainingConfig,
 )
-from normae.training.trainer import PHASES, Checkpoint, Happening, Record, Rollback, Trainer
+from normae.training.guard import Record
+from normae.training.loop import Checkpoint, Happening, Rollback
+from normae.training.trainer import Trainer
 
 __all__ = [
-    "PHASES",
     "Checkpoint",
     "ClassifierConfig",
     "ClassifierTrainer",
+    "ContrastConfig",
     "EnsembleConfig",
     "GuardConfig",
     "Happening",
@@ -25,7 +27,6 @@ __all__ = [
     "Record",
     "Rollback",
     "Schedules",
-    "SwagConfig",
     "TemperatureConfig",
     "Trainer",
     "TrainingConfig",

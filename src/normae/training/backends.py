@@ -4,7 +4,7 @@ The mathematics is the trainer's in every case. A backend that cannot serve fall
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,13 +25,11 @@ log = logging.getLogger(__name__)
 
 
 class Stateful(Protocol):
-    """What a capture needs of a trainer."""
+    """What a capture needs of a training: all that changes in it."""
 
     generators: list[torch.Generator]
 
-    def snapshot(self) -> dict[str, Tensor]: ...
-
-    def state(self) -> dict[str, Tensor]: ...
+    def tensors(self) -> dict[str, Tensor]: ...
 
 
 @dataclass(frozen=True)
@@ -58,16 +56,14 @@ class Backend:
             return self.kernels(architecture, layout, weights)
         return ReconstructionEnergy(architecture, layout.views(weights), explicit=self.explicit)
 
-    def capture(self, iterate: Callable[[], None], trainer: Stateful) -> Callable[[], None]:
+    def capture(self, iterate: Callable[[], None], state: Stateful) -> Callable[[], None]:
         """`iterate` itself, or the replay of its CUDA graph."""
-        if not self.graph:
-            return iterate
-        return capture_graph(iterate, trainer)
+        return capture_graph(iterate, state) if self.graph else iterate
 
 
-def capture_graph(iterate: Callable[[], None], trainer: Stateful) -> Callable[[], None]:
+def capture_graph(iterate: Callable[[], None], state: Stateful) -> Callable[[], None]:
     """Record one iteration. The warm-up that CUDA asks for changes the state, so the state is put back after it."""
-    before = trainer.snapshot()
+    before = {name: tensor.clone() for name, tensor in state.tensors().items()}
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -75,17 +71,22 @@ def capture_graph(iterate: Callable[[], None], trainer: Stateful) -> Callable[[]
             iterate()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    for generator in trainer.generators:
+    for generator in state.generators:
         graph.register_generator_state(generator)
     with torch.cuda.graph(graph):
         iterate()
-    for k, generator in enumerate(trainer.generators):
-        generator.set_state(before[f"generator.{k}"].cpu())
-    with torch.no_grad():
-        for name, tensor in trainer.state().items():
-            if not name.startswith("generator."):
-                tensor.copy_(before[name])
+    put_back(state.tensors(), state.generators, before)
     return graph.replay
+
+
+def put_back(tensors: Mapping[str, Tensor], generators: Sequence[torch.Generator], state: Mapping[str, Tensor]) -> None:
+    """Copy `state` into live tensors of the same names and shapes; "generator.K" is the state of generator K."""
+    for k, generator in enumerate(generators):
+        generator.set_state(state[f"generator.{k}"].cpu())
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            if not name.startswith("generator."):
+                tensor.copy_(state[name])
 
 
 def choose_backend(name: str, architecture: Autoencoder, sampling: SamplingConfig, device: torch.device) -> Backend:

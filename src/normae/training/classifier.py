@@ -23,10 +23,11 @@ from normae.data import SparseEvents
 from normae.errors import InputError, TrainingDiverged
 from normae.networks.parameters import Layout, call
 from normae.random import stream
-from normae.training.adam import Adam
 from normae.training.backends import capture_graph
 from normae.training.config import ClassifierConfig
-from normae.training.trainer import Checkpoint, Happening, Record
+from normae.training.guard import Record
+from normae.training.loop import Checkpoint, Happening
+from normae.training.state import Adam, snapshot
 
 PHASE = "classifier"
 ROWS = 2048
@@ -106,11 +107,13 @@ class ClassifierTrainer:
             "loss": self.loss,
             "position": self.position,
         }
-        return parts | {f"adam.{name}": value for name, value in self.optimizer.state().items()}
+        return parts | self.optimizer.state()
+
+    tensors = state
 
     def snapshot(self) -> dict[str, Tensor]:
         """A copy of `state()`."""
-        return {name: tensor.clone() for name, tensor in self.state().items()}
+        return snapshot(self.state())
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Continue from `state`, as `state()` gave it."""

@@ -1,4 +1,4 @@
-"""Settings of the two phases of a training, and of the guard that watches them."""
+"""Settings of the phases of a training, and of the guard that watches them."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -25,6 +25,7 @@ class PhaseConfig:
 
     Args:
         epochs: passes over the training sample; an incomplete last batch is left out.
+        iterations: most updates of the weights, where the epochs have more; None for no limit.
         batch: events of an update.
         learning_rate: of Adam with its default parameters.
         schedule: "constant", or "cosine" down to a hundredth of the learning rate.
@@ -38,6 +39,7 @@ class PhaseConfig:
     """
 
     epochs: int = 100
+    iterations: int | None = None
     batch: int = 2048
     learning_rate: float = 1e-3
     schedule: Schedule = "constant"
@@ -49,6 +51,8 @@ class PhaseConfig:
 
     def __post_init__(self) -> None:
         _at_least_zero("epochs", self.epochs)
+        if self.iterations is not None:
+            _at_least_zero("iterations", self.iterations)
         _positive("batch", self.batch)
         _positive("learning_rate", self.learning_rate)
         _at_least_zero("warmup", self.warmup)
@@ -77,6 +81,32 @@ class TrainingConfig(PhaseConfig):
         _at_least_zero("negative_penalty", self.negative_penalty)
         if not 0 <= self.average < 1:
             raise InputError(f"average: expected a decay of at least 0 and below 1, got {self.average}")
+
+
+@dataclass(frozen=True)
+class ContrastConfig:
+    """A start by classification against the standard Gaussian, in place of a pretraining, for whitened tables.
+
+    Args:
+        iterations: updates of the weights, at most.
+        batch: events of an update, and as many draws of the Gaussian.
+        learning_rate: of Adam; it decays along a cosine to a hundredth.
+        patience: looks at the validation sample without a better loss after which it stops.
+        every: iterations between two looks.
+        weight_decay: times the learning rate, what the weights shrink by in an update.
+    """
+
+    iterations: int = 2000
+    batch: int = 256
+    learning_rate: float = 1e-3
+    patience: int = 16
+    every: int = 25
+    weight_decay: float = 1e-3
+
+    def __post_init__(self) -> None:
+        for name in ("iterations", "batch", "learning_rate", "patience", "every"):
+            _positive(f"contrast.{name}", getattr(self, name))
+        _at_least_zero("contrast.weight_decay", self.weight_decay)
 
 
 @dataclass(frozen=True)
@@ -148,25 +178,6 @@ class EnsembleConfig:
 
 
 @dataclass(frozen=True)
-class SwagConfig:
-    """SWA-Gaussian: a Gaussian from the weights that the last part of the training went through.
-
-    Args:
-        snapshots: how many of them, at equal distances.
-        share: of the training's iterations that they cover; its learning rate should be constant there.
-    """
-
-    snapshots: int = 30
-    share: float = 0.5
-
-    def __post_init__(self) -> None:
-        if self.snapshots < 2 or not 0 < self.share <= 1:
-            raise InputError(
-                f"swag: expected at least 2 snapshots over a share in (0, 1], got {self.snapshots} and {self.share}"
-            )
-
-
-@dataclass(frozen=True)
 class ClassifierConfig:
     """A supervised classifier of the two classes of jets, in place of an autoencoder; the paper's by default.
 
@@ -197,4 +208,4 @@ class Schedules:
     temperature: TemperatureConfig = field(default_factory=TemperatureConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     bayesian: BayesianConfig | None = None
-    swag: SwagConfig | None = None
+    contrast: ContrastConfig | None = None

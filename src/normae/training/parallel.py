@@ -25,6 +25,10 @@ class Group:
     rank = 0
     size = 1
 
+    def named(self, name: str) -> str:
+        """The random stream `name` of this process; the first one has the streams of a training by itself."""
+        return name if self.rank == 0 else f"{name}/process/{self.rank}"
+
     def mean(self, tensor: Tensor) -> Tensor:
         """The mean of all processes' tensors."""
         return tensor

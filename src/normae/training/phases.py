@@ -1,0 +1,289 @@
+"""The phases of a training by epochs: an autoencoder's, and that of the normalized autoencoder.
+
+The gradient of the negative log-likelihood, Eq. (training_ebm) of the paper, is that of
+
+    L = (<E(x)>_data - <E(x)>_model) / T
+
+with the negative samples held fixed. Added are the paper's regularizers: the mean square of latent points (positive and
+negative), the sum of squared weights, and the mean square of the negative energies. In the "plain" form the first term
+is not divided by T; the regularizers are never rescaled. The temperature is trained on the same L with detached
+energies; with t = log T, dL/dt = -(E+ - E-)/T. All values are one for each of S models.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from normae.energy import mean_square
+from normae.networks.mlp import MLP
+from normae.networks.reconstruction import LocalEnergy, ReconstructionEnergy
+from normae.sampling.chain import run_chain
+from normae.sampling.manifold import Runner, StepSizes, adapted, into_bounds, negatives
+from normae.tensors import norm
+from normae.training.config import PhaseConfig, TrainingConfig
+from normae.training.setup import Order, Setup, rate_factor
+from normae.training.state import State
+
+TUNING = 40
+"""Short chains that find the step size before the first update, after a start by classification."""
+TUNING_CHAINS = 256
+
+
+def by_member(values: Tensor, members: int) -> Tensor:
+    """Mean over the block of each model, (S * B, ...) -> (S,)."""
+    return values.reshape(members, -1).mean(1)
+
+
+def regularizers(weights: Tensor, latent: list[Tensor], config: PhaseConfig) -> Tensor:
+    """Latent and L2 penalties with shape (S,), for weights (S, P) and latent points (S * B, d_z)."""
+    members = weights.shape[0]
+    total = weights.new_zeros(members)
+    if config.latent_penalty > 0:
+        for z in latent:
+            total = total + config.latent_penalty * by_member(z.square(), members)
+    if config.l2_penalty > 0:
+        total = total + config.l2_penalty * weights.square().sum(1)
+    return total
+
+
+def contrastive(positive: Tensor, negative: Tensor, temperature: Tensor, config: TrainingConfig) -> Tensor:
+    """The likelihood term and the negative-energy penalty, (S,), for energies (S * B,) and temperatures (S,)."""
+    members = len(temperature)
+    gap = by_member(positive, members) - by_member(negative, members)
+    if config.loss_scale == "temperature":
+        gap = gap / temperature
+    if config.negative_penalty > 0:
+        gap = gap + config.negative_penalty * by_member(negative.square(), members)
+    return gap
+
+
+def temperature_gradient(positive: Tensor, negative: Tensor, temperature: Tensor) -> Tensor:
+    """dL/dlog T with shape (S, 1)."""
+    members = len(temperature)
+    gap = by_member(positive, members) - by_member(negative, members)
+    slope: Tensor = -gap / temperature
+    return slope.detach()[:, None]
+
+
+def clip_rows(grad: Tensor, largest: float | None) -> Tensor:
+    """The gradient of each model, (S, P), limited in norm."""
+    if largest is None:
+        return grad
+    scale: Tensor = largest / norm(grad, keepdim=True).clamp_min(largest)
+    return grad * scale
+
+
+class Phase:
+    """A part of a training with a loss of its own.
+
+    A subclass says what an update is: `update`, in place on the state's tensors, can be captured in a CUDA graph.
+    """
+
+    name: str
+    config: PhaseConfig
+
+    def __init__(self, setup: Setup, state: State) -> None:
+        self.setup, self.state = setup, state
+
+    @property
+    def batch(self) -> int:
+        """Events of an update on this process."""
+        return min(self.config.batch // self.setup.group.size, self.setup.data.size)
+
+    @property
+    def per_epoch(self) -> int:
+        """Iterations of an epoch."""
+        return self.setup.data.size // self.batch
+
+    @property
+    def length(self) -> int:
+        """Iterations; an incomplete last batch of an epoch is left out."""
+        whole = self.config.epochs * self.per_epoch
+        return whole if self.config.iterations is None else min(whole, self.config.iterations)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.state.iteration >= self.length
+
+    def begin(self) -> None:
+        """The first moment, with fresh optimizers."""
+        for optimizer in (self.state.optimizer, self.state.temperature_optimizer):
+            for tensor in optimizer.state().values():
+                tensor.zero_()
+
+    def prepare(self) -> None:
+        """Get ready for iterations from wherever the state is."""
+        setup = self.setup
+        self.order = Order(setup.seeds, setup.group.named(self.name), setup.data.size, self.batch, setup.device)
+        self.index = torch.zeros(setup.members, self.batch, dtype=torch.int64, device=setup.device)
+        self.iterate = setup.backend.capture(self.update, self.state)
+
+    def factor(self) -> float:
+        """What the learning rates are multiplied by."""
+        return rate_factor(self.state.iteration, self.length, self.config.schedule, self.config.warmup)
+
+    def advance(self) -> None:
+        """One iteration."""
+        state, schedules, factor = self.state, self.setup.schedules, self.factor()
+        self.index.copy_(self.order.rows(state.iteration))
+        state.rate.copy_(state.rate_scale * (self.config.learning_rate * factor))
+        state.temperature_rate.copy_(state.rate_scale * (schedules.temperature.learning_rate * factor))
+        state.keep.fill_(min(schedules.training.average, (state.iteration + 1) / (state.iteration + 10)))
+        self.iterate()
+        state.position[1] += 1
+
+    def update(self) -> None:
+        """One update of the weights."""
+        raise NotImplementedError
+
+    def values(self, means: dict[str, list[float]]) -> dict[str, list[float]]:
+        """A line of metrics, from the means of `SUMS`."""
+        return {"positive_energy": means["positive_energy"], "learning_rate": self.state.rate.tolist()}
+
+    def finish(self) -> None:
+        """The last moment."""
+
+    def leaf(self) -> Tensor:
+        """The weights to differentiate by, (S, P + B), after the power iteration of an update."""
+        if self.state.spectral is not None:
+            self.state.spectral.iterate(self.state.weights)
+        return self.state.weights.detach().requires_grad_(True)
+
+    def noisy_energy(self, leaf: Tensor, draw: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Energies (S * B,) and latent points of events, with the iteration's draw, or with local noise if so set."""
+        noise, state = self.setup.noise, self.state
+        if not noise.local(self.name):
+            return state.energy(noise.weights(leaf, draw)).with_latent(x)
+        z = state.energy(noise.mean(leaf)).encode(x)
+        return mean_square(x - noise.decode(leaf, z, state.generators)), z
+
+
+class Pretraining(Phase):
+    """The autoencoder: the mean reconstruction error, and for Bayesian weights T KL/N with the initial T."""
+
+    name = "pretraining"
+
+    def __init__(self, setup: Setup, state: State) -> None:
+        super().__init__(setup, state)
+        self.config = setup.schedules.pretraining
+
+    def update(self) -> None:
+        """One update of the weights."""
+        config, state, noise, group = self.config, self.state, self.setup.noise, self.setup.group
+        leaf = self.leaf()
+        draw = noise.draw(state.weights, state.generators)
+        each, z = self.noisy_energy(leaf, draw, self.setup.data.take(self.index))
+        error = by_member(each, self.setup.members)
+        temperature = self.setup.schedules.temperature.initial
+        loss = error + temperature * noise.kl(leaf) / self.setup.events
+        if config.loss_scale == "temperature":
+            loss = loss / temperature
+        loss = loss + regularizers(noise.mean(leaf), [z], config)
+        grad = group.mean(torch.autograd.grad(loss.sum(), leaf)[0])
+        state.optimizer.update(clip_rows(grad, config.gradient_clip), state.rate)
+        state.sums[0] += group.mean(error.detach())
+
+
+class Likelihood(Phase):
+    """The normalized autoencoder, with negative samples from its chains."""
+
+    name = "training"
+
+    def __init__(self, setup: Setup, state: State) -> None:
+        super().__init__(setup, state)
+        self.config: TrainingConfig = setup.schedules.training
+
+    def begin(self) -> None:
+        """Fresh optimizers and averages, the first chains, and a step size that suits them."""
+        super().begin()
+        state, setup = self.state, self.setup
+        state.average.copy_(state.weights)
+        state.average_log_temperature.copy_(state.log_temperature)
+        if setup.sampling.buffer_space == "feature":
+            start = self._rows(state.buffer.capacity) if setup.sampling.chains_from == "data" else self._decoded()
+            state.buffer.storage.copy_(into_bounds(start, setup.sampling.feature).unflatten(0, (setup.members, -1)))
+        if setup.schedules.contrast is not None:
+            self._tune()
+
+    def _decoded(self) -> Tensor:
+        """Points decoded from latent noise, as many as the buffers hold."""
+        state, setup = self.state, self.setup
+        energy = state.energy(setup.noise.mean(state.weights))
+        with torch.no_grad():
+            n = setup.members * state.buffer.capacity
+            return energy.decode(energy.latent_noise(n, state.generators, state.weights))
+
+    def _rows(self, n: int) -> Tensor:
+        """Random training events, `n` for each model, (S * n, *event)."""
+        size, device = self.setup.data.size, self.setup.device
+        picks = [torch.randint(size, (n,), generator=g, device=device) for g in self.setup.streams("chains")]
+        return self.setup.data.take(torch.stack(picks))
+
+    def _tune(self) -> None:
+        """The step size with which chains from training events are accepted as often as they should be."""
+        state, setup, chain = self.state, self.setup, self.setup.sampling.feature
+        generators, position = setup.streams("step size"), into_bounds(self._rows(TUNING_CHAINS), chain)
+        energy = state.energy(setup.noise.mean(state.weights))
+        temperature = state.log_temperature.exp().repeat_interleave(TUNING_CHAINS)
+        two = replace(chain, steps=2)
+        for _ in range(TUNING):
+            size = state.log_sizes[1].exp().repeat_interleave(TUNING_CHAINS)
+            end = run_chain(energy, position, two, temperature, generators, size, members=setup.members)
+            position = end.position
+            accepted = setup.group.mean(end.acceptance.mean(0))
+            state.log_sizes[1] += 0.5 * (accepted - (chain.adapt or 0.65)).to(state.log_sizes)
+
+    def update(self) -> None:
+        """One update of the weights, the temperature, the averages, the buffer and the step sizes."""
+        config, state, setup, noise, group = self.config, self.state, self.setup, self.setup.noise, self.setup.group
+        leaf = self.leaf()
+        temperature = state.log_temperature.exp().flatten()
+        sizes = StepSizes(*state.log_sizes.exp())
+        draw = noise.draw(state.weights, state.generators)
+        energy, runner = self._chain_energy(draw)
+        negative = negatives(
+            energy, setup.sampling, state.buffer, temperature, sizes, self.batch, state.generators, runner
+        )
+        e_plus, z_plus = self.noisy_energy(leaf, draw, setup.data.take(self.index))
+        e_minus, z_minus = self.noisy_energy(leaf, draw, negative.position)
+        loss = contrastive(e_plus, e_minus, temperature, config)
+        loss = loss + regularizers(noise.mean(leaf), [z_plus, z_minus], config)
+        scale = 1.0 if config.loss_scale == "temperature" else temperature
+        loss = loss + scale * noise.kl(leaf) / setup.events
+        grad = group.mean(torch.autograd.grad(loss.sum(), leaf)[0])
+        state.optimizer.update(clip_rows(grad, config.gradient_clip), state.rate)
+        energies = [by_member(e.detach(), setup.members) for e in (e_plus, e_minus)]
+        means = [*energies, negative.latent_acceptance, negative.feature_acceptance]
+        self._follow(group.mean(torch.stack([mean.double() for mean in means])), temperature)
+
+    def _chain_energy(self, draw: Tensor) -> tuple[ReconstructionEnergy, Runner]:
+        """What the chains of an iteration walk on, and what runs them."""
+        setup, state, noise = self.setup, self.state, self.setup.noise
+        if not noise.local(self.name):
+            return state.energy(noise.weights(state.weights, draw)), setup.backend.runner
+        mean = setup.layout.views(noise.mean(state.weights))
+        energy = LocalEnergy(setup.architecture, mean, noise.widths(state.weights))
+        return energy, setup.backend.runner if isinstance(setup.architecture.decoder, MLP) else run_chain
+
+    def _follow(self, numbers: Tensor, temperature: Tensor) -> None:
+        """What an iteration's numbers, called `SUMS` and with shape (4, S), move beside the weights."""
+        state, sampling = self.state, self.setup.sampling
+        if self.setup.schedules.temperature.trained:
+            gradient = temperature_gradient(numbers[0], numbers[1], temperature).to(temperature.dtype)
+            state.temperature_optimizer.update(gradient, state.temperature_rate)
+        state.average.lerp_(state.weights, 1 - state.keep)
+        state.average_log_temperature.lerp_(state.log_temperature, 1 - state.keep)
+        for size, acceptance, chain in zip(
+            state.log_sizes, numbers[2:], (sampling.latent, sampling.feature), strict=True
+        ):
+            size.copy_(adapted(size, acceptance, chain.adapt))
+        state.sums += numbers
+
+    def values(self, means: dict[str, list[float]]) -> dict[str, list[float]]:
+        """A line of metrics."""
+        values = means | {"learning_rate": self.state.rate.tolist()}
+        values["temperature"] = self.state.log_temperature.exp().flatten().tolist()
+        values["latent_step_size"], values["feature_step_size"] = self.state.log_sizes.exp().tolist()
+        return values
