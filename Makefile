@@ -28,7 +28,7 @@ $(VENV)/.docs: $(VENV)/.installed
 
 demo: $(VENV)/.installed
 	rm -rf $(DEMO)
-	$(BIN)/normae train configs/toy-quick.toml --out $(DEMO)
+	$(BIN)/normae train toy-quick -o $(DEMO)
 	$(BIN)/normae evaluate $(DEMO)
 	$(BIN)/normae report $(DEMO)
 

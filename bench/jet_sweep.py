@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from normae import load, load_classifier
-from normae.config import Run, preset_path, read
+from normae.config import Run, read
 from normae.errors import InputError
 from normae.networks.scoring_energy import ScoringEnergy
 from normae.random import stream
@@ -146,7 +146,7 @@ def main() -> None:
     for k, item in enumerate(given.trainings):
         name, _, spec = item.partition("=")
         preset, *changes = spec.split(",")
-        config = read(Path(preset) if preset.endswith(".toml") else preset_path(preset), changes)
+        config = read(preset, changes)
         left = max(given.minutes - (time.monotonic() - begun) / 60, 0.1)
         folder = given.out / name
         watch = Watch(config, given.out, name, given.every, given.jets)

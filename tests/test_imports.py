@@ -6,7 +6,7 @@ from pathlib import Path
 import normae
 
 ROOT = Path(normae.__file__).parent
-FOUNDATION = ["errors", "files", "random", "tensors"]
+FOUNDATION = ["errors", "files", "presets", "progress", "random", "tensors"]
 ROOMS = [
     *FOUNDATION, "statistics", "data", "jets", "sources", "figures", "report", "coordinates", "energy", "sampling",
     "networks", "training", "posterior", "inference", "config", "zoo", "runs", "dual", "temperature", "evaluation",

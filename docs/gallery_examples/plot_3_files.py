@@ -25,8 +25,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from normae.config import preset_path
-
 folder = Path(tempfile.mkdtemp())
 
 
@@ -39,9 +37,8 @@ def type_in(line: str) -> None:
     done.check_returncode()
 
 
-(folder / "toy-quick.toml").write_text(preset_path("toy-quick").read_text())
 type_in(
-    "normae train toy-quick.toml --out runs/toy --set data.train=60_000 --set data.test=20_000 --set training.epochs=4 "
+    "normae train toy-quick -o runs/toy --set data.train=60_000 --set data.test=20_000 --set training.epochs=4 "
     "--set evaluation.classifier.points=8_000 --set evaluation.classifier.train=9_000 "
     "--set evaluation.classifier.validation=2_000 --set evaluation.classifier.test=5_000 "
     "--set guard.log_every=10 --set evaluation.grid=100 --set evaluation.log_z_cells=200"
@@ -140,7 +137,7 @@ steps = 200
 """
 (folder / "my.toml").write_text(settings)
 print("tables of my.toml:", ", ".join(name for name, value in tomllib.loads(settings).items() if type(value) is dict))
-type_in("normae train my.toml --out runs/mine")
+type_in("normae train my.toml -o runs/mine")
 type_in("normae evaluate runs/mine")
 type_in("normae report runs/mine")
 

@@ -51,7 +51,7 @@ plt.show()
 
 # %%
 # A training on 70 QCD jets, with the paper's preset made small. ``data.path`` may be one file, which the seed splits,
-# or a folder with ``train`` and ``test``. The command is ``normae train configs/jets-paper-qcd-nae.toml``, with each
+# or a folder with ``train`` and ``test``. The command is ``normae train jets-paper-qcd-nae``, with each
 # change as a ``--set``.
 
 run = Path(tempfile.mkdtemp()) / "qcd"
@@ -60,7 +60,7 @@ changes = [
     "network.channels=4", "network.hidden=[32]", "pretraining.epochs=60", "pretraining.batch=35", "training.epochs=5",
     "training.batch=35", "sampling.buffer=200", "sampling.latent.steps=5", "sampling.feature.steps=5",
 ]  # fmt: skip
-train(config.read(config.preset_path("jets-paper-qcd-nae"), changes), run)
+train(config.read("jets-paper-qcd-nae", changes), run)
 model = normae.load(run)
 
 # %%

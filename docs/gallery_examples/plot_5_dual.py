@@ -25,7 +25,7 @@ from normae.runs.session import train
 run = Path(tempfile.mkdtemp()) / "one"
 changes = ["data.density=one-gaussian", "data.train=60_000", "data.test=2_000", "training.epochs=8",
            "network.hidden=[64, 64]", "evaluation.log_z_cells=300"]  # fmt: skip
-train(config.read(config.preset_path("toy-quick"), changes), run)
+train(config.read("toy-quick", changes), run)
 
 # %%
 # ``dual_test`` draws labelled events of both densities (label 1 is B), fits a line of the true log r against that of

@@ -22,6 +22,7 @@ from normae.inference.ais import AISConfig
 from normae.networks.autoencoder import NetworkConfig
 from normae.networks.bayesian import BayesianConfig
 from normae.posterior.laplace import LaplaceConfig
+from normae.presets import find
 from normae.sampling.config import SamplingConfig
 from normae.sources import MOST_EVENTS, DataConfig
 from normae.training.config import (
@@ -54,7 +55,7 @@ class EvaluationConfig:
         long_factor: how much longer than the paper's recipe the feature chains of the second kind of samples are.
         classifier: the classifier test.
         draws: weight draws of a Bayesian run on jets.
-        generated: jets to generate from a run on jets, on a CUDA device; a CPU needs a word of the user's.
+        generated: jets to generate from a run on jets, on a CUDA device; on a CPU only with `--generated`.
     """
 
     grid: int = 500
@@ -85,7 +86,7 @@ class Run:
         start: a run folder or a name of the zoo whose autoencoder the NAE phase begins with, in place of a pretraining.
         contrast: a start by classification against the standard Gaussian, in place of [pretraining]; for a whitened
             table.
-        log_z: log Z by annealed importance sampling when the training is over, for vector events that no grid serves.
+        log_z: log Z by annealed importance sampling after the training, for vectors that are too long for a grid.
         classifier: train a supervised classifier of data.jets = "both", the encoder of `network` with one output, and
             no autoencoder; of the other tables only [data], [network] and [evaluation] belong to it.
         threads: CPU threads of the commands on this run; 0 leaves it to torch. Small networks are about as fast with
@@ -266,12 +267,12 @@ def _first_message(error: BaseValidationError) -> str:
     return f"{place.strip('.')}: {text}" if place.strip(".") else text
 
 
-def read(path: str | Path, overrides: Sequence[str] = ()) -> Run:
-    """The run of a TOML file, with overrides such as "training.epochs=5"."""
-    content = read_toml(path)
+def read(source: str | Path, overrides: Sequence[str] = ()) -> Run:
+    """The run of a preset, by its name, or of a TOML file, with overrides such as "training.epochs=5"."""
+    content = read_toml(find(source))
     for override in overrides:
         _set(content, override)
-    return structure(content, str(path))
+    return structure(content, str(source))
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -283,16 +284,6 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a TOML file ({error})") from None
-
-
-def preset_path(name: str, folder: Path | None = None) -> Path:
-    """Where the preset `name` is: in `folder`, in the installed package, or in the clone that the package runs from."""
-    package = Path(__file__).parent
-    places = [folder] if folder is not None else [package / "configs", package.parents[1] / "configs"]
-    for place in places:
-        if (place / f"{name}.toml").is_file():
-            return place / f"{name}.toml"
-    raise InputError(f"{name}: no such preset in {places[0]}")
 
 
 def _set(content: dict[str, Any], override: str) -> None:

@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from normae.bench.floor import Floor, Sizes
 from normae.bench.iterations import iterations
 from normae.bench.toy import TINY, _sizes
-from normae.config import preset_path, read
+from normae.config import read
 from normae.random import stream
 
 SIZES = Sizes(encoder=(2, 16, 8, 3), decoder=(3, 8, 16, 2), batch=32, latent_steps=2, feature_steps=5)
@@ -28,7 +28,7 @@ def test_the_paper_s_iteration_is_96_gflop():
 
 def test_the_trainer_s_iteration_takes_at_least_these_products():
     """It does them all, and little more."""
-    run = read(preset_path("toy-paper"), TINY)
+    run = read("toy-paper", TINY)
     events = torch.randn(500, 2, generator=stream(0, "x"))
     work = iterations(run, events, "explicit", torch.device("cpu"), 1)
     floor = Floor(_sizes(run), torch.device("cpu"), stream(0, "floor"))

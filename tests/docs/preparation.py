@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import normae
-from normae.config import preset_path, read, structure
+from normae.config import read, structure
 from normae.runs.session import train
 from tiny_run import tiny
 
@@ -93,7 +93,7 @@ def classifier() -> Names:
 
     settings = ["device=cpu", f"data.path={SAMPLE}", "data.train=60", "data.test=10", "data.validation=30",
                 "network.channels=2", "network.hidden=[8]", "classifier.epochs=1", "classifier.batch=20"]  # fmt: skip
-    assert train(read(preset_path("jets-paper-classifier"), settings), "runs/classifier")
+    assert train(read("jets-paper-classifier", settings), "runs/classifier")
     return {"normae": normae, "x": package.images(package.read(SAMPLE, 3))}
 
 

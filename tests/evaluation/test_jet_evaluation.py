@@ -15,8 +15,8 @@ from scipy.stats import norm
 
 from normae import zoo
 from normae.cli import main
-from normae.cli.show import describe_run
-from normae.config import Run, preset_path, read, to_toml
+from normae.cli.info import describe_run
+from normae.config import Run, read, to_toml
 from normae.dual.jets import read_labelled_jets, run_reference
 from normae.dual.judge import DualSettings
 from normae.dual.test import dual_test
@@ -404,7 +404,7 @@ def test_the_zoo_s_jet_models_are_small_complete_and_load():
             continue
         assert load(name).score(image)[0] > 0
         if nae_of(name) is not None:
-            nae = replace(read(preset_path(sources()[name].preset)), start=name)
+            nae = replace(read(sources()[name].preset), start=name)
             assert "weights" in read_start(nae, (1, 40, 40)).tensors, "an NAE's before the division by singular values"
 
 

@@ -12,6 +12,7 @@ from normae.cli.jets import app
 from normae.errors import InputError
 from normae.jets import generator
 from normae.jets.pythia import Batch, Process, holds_top
+from watched import watched
 
 pytest.importorskip("pythia8mc")
 
@@ -87,10 +88,11 @@ def test_restart(qcd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (tmp_path / "stopped.h5.parts" / "block-00000-3.h5").exists()
     with pytest.raises(InputError, match=r"another run \(seed differ\)"):
         jets.generate(job(seed=9), path)
-    progress: list[int] = []
-    jets.generate(job(), path, progress=progress.append)
+    told: list[tuple[int, int]] = []
+    with watched(lambda done, total: told.append((done, total))):
+        jets.generate(job(), path)
     assert calls == [0, 1, 1]
-    assert progress == [3, 3]
+    assert told[:2] == [(3, 6), (6, 6)]
     same(jets.read(path), jets.read(qcd))
     assert [p.name for p in tmp_path.iterdir()] == ["stopped.h5"]
 

@@ -29,6 +29,7 @@ from normae.scoring.cluster import ClusterOptions, Workers, batch_cluster, on_cl
 from normae.scoring.parts import open_file, parts_of
 from normae.scoring.score import Scorer, open_scorer, score
 from tiny_run import tiny
+from watched import watched
 
 ROWS = 20_000
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -114,7 +115,8 @@ def test_a_worker_killed_in_the_middle(scorer, files, plain, two, tmp_path):
             os.kill(victim, signal.SIGKILL)
             killed.append(done)
 
-    assert score(scorer, files, tmp_path / "s.parquet", watch=kill, do=two)
+    with watched(kill):
+        assert score(scorer, files, tmp_path / "s.parquet", do=two)
     assert killed
     assert not psutil.pid_exists(victim) or psutil.Process(victim).status() == psutil.STATUS_ZOMBIE
     assert (tmp_path / "s.parquet").read_bytes() == plain
@@ -131,8 +133,8 @@ def test_a_restart_does_only_what_is_missing(scorer, files, plain, two, tmp_path
         if done > 8_000:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        score(scorer, files, out, watch=stop, do=two)
+    with watched(stop), pytest.raises(KeyboardInterrupt):
+        score(scorer, files, out, do=two)
     assert not out.exists()
     time.sleep(0.5)  # a worker may be at a part still
     kept = {path.name: path.stat().st_mtime_ns for path in parts.glob("[!.]*.parquet")}
@@ -378,7 +380,8 @@ def test_slurm_s_path_with_a_stand_in_for_sbatch(scorer, files, plain, tmp_path,
 
     with dask.config.set({"distributed.deploy.lost-worker-timeout": "0.1s"}):
         do = on_cluster("slurm", 1, options=ClusterOptions(interface="lo"))
-        assert score(scorer, files, tmp_path / "s.parquet", watch=kill, do=do)
+        with watched(kill):
+            assert score(scorer, files, tmp_path / "s.parquet", do=do)
     assert (tmp_path / "s.parquet").read_bytes() == plain
     jobs = [int(line) for line in (tools / "jobs").read_text().split()]
     assert jobs[0] == killed[0]

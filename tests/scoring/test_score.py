@@ -24,6 +24,7 @@ from normae.runs.session import train
 from normae.scoring.score import Scorer, open_scorer, parse_shard, score
 from normae.sources import load_events
 from tiny_run import tiny
+from watched import watched
 
 NAMES = ("mass", "η", "tau 1")
 ROWS = 2000
@@ -142,7 +143,7 @@ def test_chunks_shards_and_stops_change_no_byte(scorer, parquet, tmp_path, suffi
     for shard in ("2/3", "0/3", "1/3"):
         assert not score(scorer, files, out, shard=shard)
         assert not out.exists()
-    assert score(scorer, files, out, watch=lambda done, total: None)
+    assert score(scorer, files, out)
     assert out.read_bytes() == whole
     out = tmp_path / f"stopped.{suffix}"
     _stop_after(scorer, files, out, 1000)
@@ -157,8 +158,8 @@ def _stop_after(scorer: Scorer, files: list[Path], out: Path, rows: int) -> None
         if done > rows:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        score(scorer, files, out, watch=stop)
+    with watched(stop), pytest.raises(KeyboardInterrupt):
+        score(scorer, files, out)
     assert not out.exists()
 
 
@@ -381,7 +382,6 @@ def test_shards():
 
 MEASURE = """
 import sys
-import normae.cli.app
 from normae.scoring.score import open_scorer, score
 def peak():  # not ru_maxrss, which begins with the peak of the parent
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024

@@ -13,7 +13,7 @@ from normae.bench.jet_files import synthetic
 from normae.bench.others import Missing, plain
 from normae.bench.rows import Report
 from normae.bench.timing import Work, interleaved, median
-from normae.config import Run, preset_path, read
+from normae.config import Run, read
 from normae.data import SparseEvents
 from normae.inference import Model
 from normae.jets import sparse_images
@@ -35,7 +35,7 @@ BATCHES = (64, 128, 512, 2048)
 def jets(device: torch.device, quick: bool, rounds: int) -> Report:
     """Measure all three."""
     cuda = device.type == "cuda"
-    run = read(preset_path(PRESET), TINY if quick else ([] if cuda else CPU))
+    run = read(PRESET, TINY if quick else ([] if cuda else CPU))
     images = sparse_images(synthetic(40 if quick else 8192))
     events = sparse_events(images, np.ones(len(images), dtype=np.bool_))
     report = Report()

@@ -13,7 +13,7 @@ from normae.bench.iterations import backends, iterations, network, repeated
 from normae.bench.others import Missing, TorchEBM, plain
 from normae.bench.rows import Report
 from normae.bench.timing import Work, interleaved, median
-from normae.config import Run, preset_path, read
+from normae.config import Run, read
 from normae.data import DENSITIES
 from normae.networks import MLP
 from normae.networks.reconstruction import ReconstructionEnergy
@@ -33,7 +33,7 @@ CHAINS = "toy chains"
 
 def toy(device: torch.device, quick: bool, rounds: int) -> Report:
     """Measure both."""
-    run = read(preset_path(PRESET), TINY if quick else [])
+    run = read(PRESET, TINY if quick else [])
     report = Report()
     _iterations(report, run, device, 1 if quick or device.type == "cpu" else 10, rounds)
     _chains(report, run, device, rounds)

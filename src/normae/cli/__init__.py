@@ -12,9 +12,12 @@ def main() -> None:
     failed exit code 1; an interruption exit code 130.
     """
     try:
-        from normae.cli.app import app  # here, so that an interruption while torch is imported is one sentence too
+        from normae.cli.app import app  # here, so that an interruption of the import is one sentence too
+        from normae.cli.console import Bars
+        from normae.progress import shown_by
 
-        app()
+        with shown_by(Bars()):
+            app()
     except (InputError, OSError, MemoryError) as error:
         _say(str(error) or type(error).__name__, 2)
     except TrainingDiverged as error:

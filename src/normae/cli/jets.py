@@ -1,35 +1,24 @@
 """`normae jets`: generate, convert, images, observables, show, info."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
-from rich.console import Console
-from rich.progress import Progress, ProgressColumn, Task
-from rich.text import Text
 
-from normae import jets
+from normae.cli.console import note, say
+from normae.cli.options import Command
 from normae.errors import InputError
 
-app = typer.Typer(help="Jets: generate, convert, make images and observables, look at them.", no_args_is_help=True)
-console = Console(stderr=True)
+app = typer.Typer(name="jets", no_args_is_help=True, help="Generate jets, convert them, and look at them.")
 
-Source = Annotated[Path, typer.Argument(help="TopTagging HDF5, npz of simulated jets, or a normae HDF5 file.")]
-Out = Annotated[Path, typer.Option("--out", "-o", help="The file to write.")]
+Source = Annotated[
+    Path, typer.Argument(help="TopTagging HDF5, npz of simulated jets, or normae's HDF5.", show_default=False)
+]
+Out = Annotated[Path, typer.Option("--out", "-o", help="The file to write.", show_default=False)]
 RowsOption = Annotated[str | None, typer.Option("--rows", help="START:STOP, or the number of rows from the start.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Drop and count bad jets instead of stopping at the first.")]
-Key = Annotated[str, typer.Option("--key", help="pandas key of a TopTagging file.")]
-
-
-class Rate(ProgressColumn):
-    """Jets per second."""
-
-    def render(self, task: Task) -> Text:
-        """Empty until a first block is done."""
-        mean = task.completed / task.elapsed if task.elapsed else 0.0
-        rate = task.finished_speed or task.speed or mean
-        return Text(f"{rate:.1f} jets/s" if rate else "")
+Dataset = Annotated[str, typer.Option("--dataset", help="The group of a TopTagging file that holds the jets.")]
 
 
 def parse_rows(text: str | None) -> int | slice | None:
@@ -45,54 +34,13 @@ def parse_rows(text: str | None) -> int | slice | None:
         raise InputError(f"--rows {text!r}: expected START:STOP or a number") from None
 
 
-def _say(done: str, skipped: int) -> None:
-    typer.echo(done + (f", {skipped} bad jets skipped" if skipped else ""), err=True)
+def _done(words: str, skipped: int) -> None:
+    note(words + (f", {skipped} bad jets skipped" if skipped else ""))
 
 
-@app.command()
-def convert(source: Source, out: Out, rows: RowsOption = None, skip_bad: SkipBad = False, key: Key = "table") -> None:
-    """Write jets in normae's own ragged HDF5 format."""
-    count, skipped = jets.convert(source, out, parse_rows(rows), skip_bad=skip_bad, key=key)
-    _say(f"{count} jets in {out}", skipped)
-
-
-@app.command()
-def images(
-    source: Source,
-    out: Out,
-    rows: RowsOption = None,
-    skip_bad: SkipBad = False,
-    key: Key = "table",
-    single: Annotated[bool, typer.Option("--float32", help="Pixel values as float32 instead of float16.")] = False,
-) -> None:
-    """Write sparse, normalized jet images; the Gaussian filter is applied when a batch is made dense."""
-    dtype = np.float32 if single else np.float16
-    count, skipped = jets.convert_images(source, out, parse_rows(rows), skip_bad=skip_bad, key=key, dtype=dtype)
-    _say(f"{count} images in {out}", skipped)
-
-
-@app.command()
-def observables(
-    source: Source,
-    out: Out,
-    rows: RowsOption = None,
-    skip_bad: SkipBad = False,
-    key: Key = "table",
-    threshold: Annotated[
-        float, typer.Option(help="Images only: the intensity that a pixel must exceed.")
-    ] = jets.THRESHOLD,
-) -> None:
-    """Write label, eta, phi, mass, tau1, tau2, tau3 as CSV, Parquet or npz, of jets or of images."""
-    jets.check_suffix(out)
-    jets.check_output(source, out)
-    columns, skipped = jets.file_observables(source, parse_rows(rows), skip_bad=skip_bad, key=key, threshold=threshold)
-    jets.write_columns(out, columns)
-    _say(f"observables of {len(columns['label'])} jets in {out}", skipped)
-
-
-@app.command()
+@app.command(cls=Command)
 def generate(
-    kind: Annotated[str, typer.Argument(help="qcd or top.")],
+    kind: Annotated[str, typer.Argument(help="qcd or top.", show_default=False)],
     out: Out,
     count: Annotated[int, typer.Option("-n", help="How many jets.")] = 1000,
     seed: Annotated[int, typer.Option("--seed", help="The file depends on it alone, not on the workers.")] = 0,
@@ -104,31 +52,108 @@ def generate(
         float, typer.Option("--top-mass", help="In GeV; 171 looks more like the public files.")
     ] = 173.0,
 ) -> None:
-    """Generate jets with Pythia and the detector; a run that was stopped takes up where it was."""
-    job = jets.Job(jets.Process(kind, mpi, top_mass), count, seed)
-    jets.check_run(job, out, workers)
-    with Progress(*Progress.get_default_columns(), Rate(), console=console) as bar:
-        task = bar.add_task(f"{kind} jets", total=count)
-        jets.generate(job, out, workers, lambda done: bar.advance(task, done))
-    _say(f"{count} jets in {out}", 0)
+    """Generate jets with Pythia and a simple detector.
+
+    After a stop the same command goes on.
+
+    Example: normae jets generate qcd -n 1000 -o qcd.h5
+    """
+    from normae import jets
+
+    begun = time.monotonic()
+    jets.generate(jets.Job(jets.Process(kind, mpi, top_mass), count, seed), out, workers)
+    note(f"{count} jets in {out}, {count / (time.monotonic() - begun):.1f} jets/s")
 
 
-@app.command()
-def show(
+@app.command(cls=Command)
+def convert(
+    source: Source, out: Out, rows: RowsOption = None, skip_bad: SkipBad = False, dataset: Dataset = "table"
+) -> None:
+    """Write jets in normae's own HDF5 format.
+
+    Example: normae jets convert test.h5 -o jets.h5
+    """
+    from normae import jets
+
+    count, skipped = jets.convert(source, out, parse_rows(rows), skip_bad=skip_bad, key=dataset)
+    _done(f"{count} jets in {out}", skipped)
+
+
+@app.command(cls=Command)
+def images(
     source: Source,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; SOURCE-figures where not given.")] = None,
+    out: Out,
     rows: RowsOption = None,
     skip_bad: SkipBad = False,
-    key: Key = "table",
+    dataset: Dataset = "table",
+    single: Annotated[bool, typer.Option("--float32", help="Pixel values as float32 instead of float16.")] = False,
 ) -> None:
-    """Draw mean and single images and a page of observables, of jets or of images: PNG, PDF and CSV."""
+    """Write sparse, normalized images of jets.
+
+    The Gaussian filter is applied when a batch is made dense.
+
+    Example: normae jets images jets.h5 -o images.h5
+    """
+    import numpy as np
+
+    from normae import jets
+
+    dtype = np.float32 if single else np.float16
+    count, skipped = jets.convert_images(source, out, parse_rows(rows), skip_bad=skip_bad, key=dataset, dtype=dtype)
+    _done(f"{count} images in {out}", skipped)
+
+
+@app.command(cls=Command)
+def observables(
+    source: Source,
+    out: Out,
+    rows: RowsOption = None,
+    skip_bad: SkipBad = False,
+    dataset: Dataset = "table",
+    threshold: Annotated[
+        float | None, typer.Option(help="Images only: pixels below it are empty; 1e-5 if not given.")
+    ] = None,
+) -> None:
+    """Write label, eta, phi, mass, tau1, tau2, tau3 of jets or images.
+
+    Example: normae jets observables jets.h5 -o observables.csv
+    """
+    from normae import jets
+
+    jets.check_suffix(out)
+    jets.check_output(source, out)
+    least = jets.THRESHOLD if threshold is None else threshold
+    columns, skipped = jets.file_observables(source, parse_rows(rows), skip_bad=skip_bad, key=dataset, threshold=least)
+    jets.write_columns(out, columns)
+    _done(f"observables of {len(columns['label'])} jets in {out}", skipped)
+
+
+@app.command(cls=Command)
+def show(
+    source: Source,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; SOURCE-figures if not given.")] = None,
+    rows: RowsOption = None,
+    skip_bad: SkipBad = False,
+    dataset: Dataset = "table",
+) -> None:
+    """Draw images and observables of jets: PNG, PDF and CSV.
+
+    Example: normae jets show jets.h5
+    """
+    from normae import jets
+
     folder = out or source.with_name(source.stem + "-figures")
-    for path in jets.save_figures(source, folder, parse_rows(rows), skip_bad=skip_bad, key=key):
-        typer.echo(path)
+    for path in jets.save_figures(source, folder, parse_rows(rows), skip_bad=skip_bad, key=dataset):
+        say(path)
 
 
-@app.command()
-def info(source: Source, skip_bad: SkipBad = False, key: Key = "table") -> None:
-    """Say what a file holds: format, jets of each class, constituents, pT; every jet is read and checked."""
-    for name, value in jets.summary(source, skip_bad=skip_bad, key=key).items():
-        typer.echo(f"{name:<24}{value}")
+@app.command(cls=Command)
+def info(source: Source, skip_bad: SkipBad = False, dataset: Dataset = "table") -> None:
+    """Print what a file of jets holds. Every jet is read and checked.
+
+    Example: normae jets info jets.h5
+    """
+    from normae import jets
+
+    for name, value in jets.summary(source, skip_bad=skip_bad, key=dataset).items():
+        say(f"{name:<24}{value}")

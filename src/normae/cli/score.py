@@ -4,34 +4,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from normae.cli.console import note
+from normae.cli.options import Columns, Dataset, Device, Run, parse_columns
 from normae.errors import InputError
 
 if TYPE_CHECKING:
     from normae.scoring.parts import Doer
 
-console = Console(stderr=True)
-
 
 def score(
-    run: Annotated[str, typer.Argument(help="A run folder or a model of the zoo.", show_default=False)],
+    run: Run,
     files: Annotated[list[Path], typer.Argument(help="Tables, or files of jets.", show_default=False)],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="A .parquet, .csv or .npz file to write.", show_default=False)
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The .parquet, .csv or .npz file to write.", show_default=False)
     ],
-    columns: Annotated[
-        str | None, typer.Option(help="a,b,c: the columns to take, where the run knows no names or others.")
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="Array of an .npz, group or dataset of an HDF5, tree of a ROOT file.")
-    ] = None,
+    columns: Columns = None,
+    dataset: Dataset = None,
     shard: Annotated[
-        str | None, typer.Option(help="i/n: only the i-th of n shares, from 0; join with a last call without it.")
+        str | None, typer.Option(help="i/n: only the i-th of n shares, from 0. A last call without it joins them.")
     ] = None,
     chunk: Annotated[int, typer.Option(help="Rows that are read at a time.")] = 1 << 16,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     cluster: Annotated[
         str | None, typer.Option(help="local, slurm, htcondor, or tcp://HOST:PORT of a dask scheduler.")
     ] = None,
@@ -43,31 +37,22 @@ def score(
         Path | None, typer.Option(help="With --cluster: a TOML file with memory, queue, directives and so on.")
     ] = None,
 ) -> None:
-    """Score files in constant memory; call it again after a stop, and only what is missing is done."""
+    """Score files of any size, in constant memory.
+
+    After a stop the same command does only what is missing.
+
+    Example: normae score runs/toy events.parquet -o scores.parquet
+    """
     from normae.scoring.score import open_scorer, parse_shard
     from normae.scoring.score import score as score_files
 
     parse_shard(shard)
     do = _place(cluster, workers, threads, cluster_options)
-    scorer = open_scorer(run, None if columns is None else columns.split(","), device)
-    for note in scorer.notes:
-        console.print(f"Note: {note}", soft_wrap=True, highlight=False, markup=False)
-    with Progress(
-        TextColumn("scoring"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    ) as bar:
-        task = bar.add_task("scoring", total=None)
-
-        def watch(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        whole = score_files(scorer, files, output, shard, chunk, dataset, watch, do)
-    done = f"Scores: {output}" if whole else f"Shard {shard} of {output} is done; the last call, without --shard, joins"
-    console.print(done, soft_wrap=True, highlight=False, markup=False)
+    scorer = open_scorer(run, parse_columns(columns), device)
+    for sentence in scorer.notes:
+        note(f"Note: {sentence}")
+    whole = score_files(scorer, files, out, shard, chunk, dataset, do)
+    note(f"Scores: {out}" if whole else f"Shard {shard} of {out} is done; the last call, without --shard, joins")
 
 
 def _place(cluster: str | None, workers: int | None, threads: int | None, options: Path | None) -> "Doer":

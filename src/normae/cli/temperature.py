@@ -1,76 +1,95 @@
-"""`normae temperature`: of a trained run from background events alone, or the root of m(T) = 1 over short trainings."""
+"""`normae temperature`: estimates of T from background events alone, and the search for the T with slope 1."""
 
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from typer.core import TyperGroup
 
-from normae.cli.progress import TrainingDisplay
+from normae.cli.console import say, show
+from normae.cli.options import Command, Device, Run, Set
 from normae.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
     from normae.temperature.estimates import Temperatures
 
-console = Console()
+
+class OneWord(TyperGroup):
+    """The old form had no word for what to do: TOML files were searched, a run was estimated."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Add the word that is missing."""
+        if args and args[0] not in (*self.commands, "--help"):
+            args = ["search" if any(word.endswith(".toml") for word in args) else "estimate", *args]
+        return super().parse_args(ctx, args)
 
 
-def temperature(
-    what: Annotated[list[str], typer.Argument(help="A run, or the configurations of A and B.", show_default=False)],
-    out: Annotated[Path | None, typer.Option(help="Folder of a search.", show_default=False)] = None,
-    reference: Annotated[str | None, typer.Option(help="Classifier of jets that a search is held against.")] = None,
-    start: Annotated[list[str] | None, typer.Option(help="Autoencoder of A, and again of B.")] = None,
-    override: Annotated[list[str] | None, typer.Option("--set", help="section.key=value, of both.")] = None,
-    trainings: Annotated[int, typer.Option(help="Most temperatures of a search.")] = 6,
-    epochs: Annotated[int | None, typer.Option(help="Of each training of a search.")] = None,
-    first: Annotated[float | None, typer.Option(help="Where a search begins.")] = None,
-    events: Annotated[int, typer.Option(help="Most events; 0 for all (a search), 2000 (a run).")] = 0,
-    data: Annotated[Path | None, typer.Option(help="Of a run: other events than it was trained on.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Stop a search after so many minutes.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+app = typer.Typer(name="temperature", cls=OneWord, no_args_is_help=True, help="Estimate or search the temperature.")
+
+
+@app.command(cls=Command)
+def estimate(
+    run: Run,
+    events: Annotated[int, typer.Option(help="Most events to use.", min=1)] = 2000,
+    data: Annotated[Path | None, typer.Option(help="Events to use, if not those that the run was trained on.")] = None,
+    device: Device = "auto",
 ) -> None:
-    """Estimate the temperature of a RUN without a signal sample, or search it: CONFIG_A CONFIG_B --out FOLDER."""
-    if len(what) == 1:
-        _estimate(what[0], events or 2000, data, device)
-        return
-    if len(what) != 2 or out is None:
-        raise InputError("expected one run, or two configurations and --out, the folder of the search")
-    from normae.temperature.search import SearchSettings, read_pair, search_temperature
+    """Estimate the temperature of a run from background alone.
 
-    starts = (None, None) if not start else tuple(start)
-    if len(starts) != 2:
-        raise InputError(f"--start: expected it twice, for A and for B, got {len(starts)}")
-    settings = SearchSettings(trainings=trainings, epochs=epochs, events=events, start=first)
-    configs = read_pair(what, [*(override or []), f"device={json.dumps(device)}"])
-    with TrainingDisplay(console) as display:
-        found = search_temperature(configs, out, starts, reference, settings, display, minutes)
-    table = Table("temperature", "slope m")
-    for point in found.points:
-        table.add_row(f"{point.temperature:.3g}", str(point.slope))
-    console.print(table)
-    if not found.finished:
-        raise Interrupted("stopped; the search is safe. Go on with the same command")
-    console.print(f"m = 1 at T = {found.temperature}. Numbers and figure: {out}", soft_wrap=True)
-
-
-def _estimate(run: str, events: int, data: Path | None, device: str) -> None:
+    Example: normae temperature estimate runs/toy
+    """
     from normae.temperature.estimates import estimate_temperatures, write_temperatures
 
     found = estimate_temperatures(run, events, device=device, data=data)
-    console.print(_table(run, found))
+    show(("temperature of", "value", "in units of the model's"), _rows(found), run)
     if Path(run).is_dir():
-        console.print(f"Numbers: {write_temperatures(run, found)}; figures beside it", soft_wrap=True)
+        say(f"Numbers: {write_temperatures(run, found)}; figures beside it")
 
 
-def _table(run: str, found: "Temperatures") -> Table:
-    table = Table("temperature of", "value", "in units of the model's", title=run)
-    table.add_row("the model", f"{found.model:.4g}", "1")
-    for name, estimate in found.estimates.items():
-        error = "" if math.isfinite(estimate.error) else " (error not known)"
-        table.add_row(name, f"{estimate}{error}", f"{estimate.value / found.model:.3g}")
-    table.add_row("mean energy", str(found.mean_energy), f"{found.mean_energy.value / found.model:.3g}")
-    table.add_row("effective dimension", str(found.dimension), "")
-    return table
+def _rows(found: "Temperatures") -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = [("the model", f"{found.model:.4g}", "1")]
+    for name, one in found.estimates.items():
+        error = "" if math.isfinite(one.error) else " (error not known)"
+        rows.append((name, f"{one}{error}", f"{one.value / found.model:.3g}"))
+    rows.append(("mean energy", found.mean_energy, f"{found.mean_energy.value / found.model:.3g}"))
+    return [*rows, ("effective dimension", found.dimension, "")]
+
+
+@app.command(cls=Command)
+def search(
+    configs: Annotated[
+        list[str], typer.Argument(metavar="CONFIG_A CONFIG_B", help="Two presets or TOML files.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the search.", show_default=False)],
+    reference: Annotated[str | None, typer.Option(help="A trained classifier of jets to compare with.")] = None,
+    start: Annotated[list[str] | None, typer.Option(help="A trained autoencoder of A, and again of B.")] = None,
+    override: Set = None,
+    trainings: Annotated[int, typer.Option(help="Most temperatures to try.")] = 6,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of each training.")] = None,
+    first: Annotated[float | None, typer.Option(help="The temperature to begin with.")] = None,
+    events: Annotated[int, typer.Option(help="Most events to compare on; 0 for all.")] = 0,
+    minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes; the same command goes on.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Search the temperature at which the dual test has slope m = 1.
+
+    Example: normae temperature search jets-paper-qcd-nae jets-paper-top-nae -o runs/search --reference runs/classifier
+    """
+    from normae.cli.training import TrainingDisplay
+    from normae.temperature.search import SearchSettings, read_pair, search_temperature
+
+    starts = (None, None) if not start else tuple(start)
+    if len(configs) != 2:
+        raise InputError(f"expected two configurations, got {len(configs)}")
+    if len(starts) != 2:
+        raise InputError(f"--start: expected it twice, for A and for B, got {len(starts)}")
+    settings = SearchSettings(trainings=trainings, epochs=epochs, events=events, start=first)
+    pair = read_pair(configs, [*(override or []), f"device={json.dumps(device)}"])
+    with TrainingDisplay() as display:
+        found = search_temperature(pair, out, starts, reference, settings, display, minutes)
+    show(("temperature", "slope m"), [(f"{point.temperature:.3g}", point.slope) for point in found.points])
+    if not found.finished:
+        raise Interrupted("stopped; the search is safe. Go on with the same command")
+    say(f"m = 1 at T = {found.temperature}. Numbers and figure: {out}")

@@ -11,6 +11,7 @@ from normae.evaluation.toy_posterior import LEVELS, CoverageTest, coverage_test
 from normae.figures import Curve, coverage_curves, figure_style, new_figure, pull_histogram, region_coverage
 from normae.files import write_json
 from normae.inference import BayesianModel
+from normae.progress import counted
 from normae.report import save_figure
 from normae.runs.folder import RunFolder, locked
 from normae.runs.load import load
@@ -28,7 +29,7 @@ def coverage_of_group(path: str | Path, device: str = "auto") -> dict[str, Estim
     if len(members) < 2:
         raise InputError(f"{path}: expected a folder with at least 2 trainings of different seeds (--seeds 0-15)")
     with locked(group.path):
-        tests = [_test(member, device) for member in members]
+        tests = [_test(member, device) for member in counted("trainings", members)]
         numbers = summary(tests)
         write_json(
             group.path / "coverage.json", {name: {"value": e.value, "error": e.error} for name, e in numbers.items()}

@@ -76,7 +76,7 @@ def evaluate(
             config = replace(config, data=replace(config.data, path=str(data)))
         return _evaluate_jets(run, config, figures, device, generated)
     if generated is not None or data is not None:
-        raise InputError(f"{path}: --generated and --data are for runs on jets, and this is not one")
+        raise InputError(f"{path}: --generated and --jets are for runs on jets, and this is not one")
     model = load(run.path, device)
     events = load_events(config.data, config.seed)
     if events.density is None:

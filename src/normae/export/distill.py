@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from normae.export.fixed import Fixed, FixedNetwork, fixed_network, type_for, weight_types
 from normae.networks.mlp import MLP
+from normae.progress import counted
 from normae.random import stream
 
 Score = Callable[[NDArray[np.float32]], NDArray[Any]]
@@ -104,7 +105,7 @@ def _train(
     steps = epochs * -(-len(z) // config.batch)
     optimizer = torch.optim.Adam(own.parameters(), lr=config.learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(steps, 1))
-    for _ in range(epochs):
+    for _ in counted("distilling", range(epochs)):
         for rows in torch.randperm(len(z), generator=order).split(config.batch):
             loss = (module(z[rows])[:, 0] - t[rows]).square().mean()
             optimizer.zero_grad()

@@ -40,7 +40,7 @@ def export_onnx(
     """
     out = Path(out)
     if out.suffix != ".onnx":
-        raise InputError(f"--output: expected a name that ends in .onnx, got {out}")
+        raise InputError(f"--out: expected a name that ends in .onnx, got {out}")
     if out.exists():
         raise InputError(f"{out}: exists already; choose another name, or remove it first")
     require("export", "onnx", "onnxruntime")

@@ -35,6 +35,7 @@ from torch import Tensor
 from normae.energy import Energy, held, value_and_grad
 from normae.errors import InputError, LogZDisagreement
 from normae.inference.log_z import LogZ
+from normae.progress import counted
 from normae.random import normal
 from normae.sampling.config import ChainConfig
 from normae.sampling.langevin import LangevinState, Scale, select, step
@@ -265,7 +266,7 @@ def _forward(
     betas, sizes = schedule
     point, log_weight = target.at(start), torch.zeros(len(start), dtype=torch.float64, device=start.device)
     moved = 0.0
-    for k in range(1, len(betas)):
+    for k in counted("annealing", range(1, len(betas))):
         log_weight += (betas[k] - betas[k - 1]) * _gain(point)
         if k < len(betas) - 1:
             point, accepted = _move(point, target, betas[k], sizes[k], generator)
@@ -281,7 +282,7 @@ def _reverse(
     point, log_weight = target.at(start), torch.zeros(len(start), dtype=torch.float64, device=start.device)
     for _ in range(burn_in):
         point, _ = _move(point, target, 1.0, sizes[-1], generator)
-    for k in range(len(betas) - 1, 0, -1):
+    for k in counted("annealing", range(len(betas) - 1, 0, -1)):
         log_weight += (betas[k] - betas[k - 1]) * _gain(point)
         if k > 1:
             point, _ = _move(point, target, betas[k - 1], sizes[k - 1], generator)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from normae.energy import Energy, Latent, held, value_and_grad
 from normae.errors import InputError
+from normae.progress import progress
 from normae.sampling.chain import Chain, run_chain
 from normae.sampling.config import ChainConfig, SamplingConfig
 from normae.sampling.manifold import into_bounds
@@ -37,10 +38,11 @@ def walk(
     latent = lengthened(sampling.latent, latent_steps, GENERATION_FACTOR * sampling.latent.steps)
     feature = lengthened(sampling.feature, feature_steps, sampling.generation_steps)
     z = energy.latent_noise(n, generator, like)
-    end = run_chain(energy.latent(), z, latent, temperature, generator)
-    with torch.no_grad():
-        start = into_bounds(energy.decode(end.position), feature)
-    return run_chain(energy, start, feature, temperature, generator, trace=trace, members=energy.members)
+    with progress("chain", latent.steps + feature.steps) as tick:
+        end = run_chain(energy.latent(), z, latent, temperature, generator, tick=tick)
+        with torch.no_grad():
+            start = into_bounds(energy.decode(end.position), feature)
+        return run_chain(energy, start, feature, temperature, generator, None, trace, energy.members, tick)
 
 
 def lengthened(config: ChainConfig, steps: int | None, otherwise: int) -> ChainConfig:

@@ -18,6 +18,7 @@ from torch import Tensor
 from normae.energy import Energy
 from normae.errors import InputError
 from normae.posterior.draw import Draws
+from normae.progress import counted
 from normae.random import uniform
 
 Bounds = tuple[float, float]
@@ -93,7 +94,9 @@ def grid_points(axis: Tensor, dimension: int) -> Tensor:
 @torch.no_grad()
 def evaluate_in_chunks(function: Energy, x: Tensor, device: torch.device | str = "cpu", chunk: int = CHUNK) -> Tensor:
     """function(x) with shape (..., N), in float64 on the CPU, in pieces of bounded memory."""
-    return torch.cat([function(piece.to(device)).double().cpu() for piece in torch.split(x, chunk)], dim=-1)
+    return torch.cat(
+        [function(piece.to(device)).double().cpu() for piece in counted("scoring", torch.split(x, chunk))], dim=-1
+    )
 
 
 def _midpoint(

@@ -25,6 +25,7 @@ from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.scoring_energy import ScoringEnergy
 from normae.posterior.draw import Certain, Draws, Posterior
+from normae.progress import counted
 from normae.random import stream
 from normae.sampling.chain import Chain, run_chain
 from normae.sampling.config import SamplingConfig
@@ -325,7 +326,7 @@ class Model:
         generator = stream(seed, "sample", self.device)
         ends = (
             self.sample_chain(min(chunk, n - start), generator, latent_steps, feature_steps).position
-            for start in range(0, n, chunk)
+            for start in counted("sampling", range(0, n, chunk))
         )
         return np.concatenate([self.coordinates.inverse(end).cpu().numpy() for end in ends])
 

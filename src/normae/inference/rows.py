@@ -21,6 +21,7 @@ from torch import Tensor
 
 from normae.errors import LogZUnknown
 from normae.posterior.draw import together
+from normae.progress import progress
 
 CPU_PIECE = 1 << 11
 """Events at a time on a CPU, whose activations then stay in the cache."""
@@ -92,10 +93,11 @@ def in_pieces(
         dtype: of the tensors.
     """
     values, finite = [], []
-    with torch.no_grad():
+    with torch.no_grad(), progress("scoring", len(events)) as tick:
         for piece in _on_device(events, device, most, dtype):
             finite.append(torch.isfinite(piece).flatten(1).all(dim=1))
             values.append(function(piece))
+            tick(len(piece))
             if values[-1].numel() > len(piece):  # many values an event do not wait on the device
                 values[-1] = values[-1].cpu()
     return torch.cat(values, dim=-1).cpu(), torch.cat(finite).cpu()

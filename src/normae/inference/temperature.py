@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from normae.energy import Energy, value_and_grad
+from normae.progress import counted
 from normae.random import normal
 from normae.tensors import norm
 
@@ -90,7 +91,7 @@ def _random(
         grad = _tangent(x, grad)
     total = torch.zeros_like(value)
     with torch.no_grad():
-        for _ in range(directions):
+        for _ in counted("curvature", range(directions)):
             v = normal(x.shape, generator, x)
             v = _tangent(x, v) if sphere else v
             total += energy(_moved(x, v, width, sphere)) + energy(_moved(x, v, -width, sphere)) - 2 * value

@@ -8,7 +8,6 @@ many follow. A finished block is kept in FILE.parts/ until the file is whole; a 
 import json
 import multiprocessing
 import re
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from normae.jets.detector import energy_flow
 from normae.jets.formats import Writer, write
 from normae.jets.pythia import JET_RADIUS, Batch, Events, Process, holds_top
 from normae.jets.reader import read
+from normae.progress import Tick, progress
 
 BLOCK = 500
 PT_RANGE = (550.0, 650.0)
@@ -141,11 +141,8 @@ def _clean(folder: Path) -> None:
         folder.rmdir()
 
 
-def generate(job: Job, path: str | Path, workers: int = 1, progress: Callable[[int], None] = lambda _: None) -> None:
-    """Generate the jets of `job` into `path`, in `workers` processes.
-
-    `progress` is called with the number of jets of each block that is done, also of those found from an earlier run.
-    """
+def generate(job: Job, path: str | Path, workers: int = 1) -> None:
+    """Generate the jets of `job` into `path`, in `workers` processes; blocks of an earlier run are taken up."""
     path = Path(path)
     check_run(job, path, workers)
     folder = _parts(path)
@@ -154,27 +151,27 @@ def generate(job: Job, path: str | Path, workers: int = 1, progress: Callable[[i
         write_json(folder / "recipe.json", job.attributes())
     sizes = dict(enumerate(job.blocks()))
     done = {b: n for b, n in sizes.items() if _part(folder, b, n).exists()}
-    for size in done.values():
-        progress(size)
-    _run(job, folder, {b: n for b, n in sizes.items() if b not in done}, workers, progress)
+    with progress(f"{job.process.kind} jets", sum(sizes.values())) as tick:
+        tick(sum(done.values()))
+        _run(job, folder, {b: n for b, n in sizes.items() if b not in done}, workers, tick)
     with atomic_path(path) as temporary, Writer(temporary, job.attributes()) as out:
         for block, size in sizes.items():
             out.append(read(_part(folder, block, size)))
     _clean(folder)
 
 
-def _run(job: Job, folder: Path, todo: dict[int, int], workers: int, progress: Callable[[int], None]) -> None:
+def _run(job: Job, folder: Path, todo: dict[int, int], workers: int, tick: Tick) -> None:
     """Generate the blocks that are left."""
     if workers == 1 or len(todo) <= 1:
         for block, size in todo.items():
-            progress(_write_block(job, folder, block, size))
+            tick(_write_block(job, folder, block, size))
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context) as pool:
         futures = [pool.submit(_write_block, job, folder, block, size) for block, size in todo.items()]
         try:
             for future in as_completed(futures):
-                progress(future.result())
+                tick(future.result())
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

@@ -21,6 +21,7 @@ from normae.jets.container import Jets, falling_order, offsets_of
 from normae.jets.formats import FORMAT, IMAGES, Npz, Ragged, text_of
 from normae.jets.tables import Table
 from normae.jets.threads import in_order
+from normae.progress import counted
 
 Rows = int | tuple[int, int] | slice | range | None
 CHUNK = 2048
@@ -200,7 +201,7 @@ def _pieces(path: str | Path, rows: Rows, skip_bad: bool, key: str, size: int) -
     with open_source(path, key) as source:
         edges = _edges(*row_range(rows, source.count), size, source.alignment)
         parts = in_order(lambda rows: _checked(source.load(*rows), rows[0], skip_bad), pairwise(edges))
-        for stop, part in zip(edges[1:], parts, strict=True):
+        for stop, part in zip(counted("jets", edges[1:]), parts, strict=True):
             yield (stop - edges[0]) / (edges[-1] - edges[0]), part
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normae import zoo
-from normae.config import preset_path
 from normae.dual.judge import DualSettings
 from normae.dual.test import dual
 from normae.errors import InputError
@@ -21,6 +20,7 @@ from normae.files import write_json, write_text
 from normae.jets.substructure import NAMES
 from normae.paper.reproduce import Source, copy_model, plain, train_source
 from normae.paper.temperature import compare_temperatures, draw_compared, temperature_rows
+from normae.presets import preset_path
 from normae.report.paper import RATIO, TAGGING, TAGGING_METRICS, markdown_table
 from normae.runs.ensemble import gather, made_of
 from normae.runs.folder import RunFolder

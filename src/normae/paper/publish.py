@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from normae.config import Run, preset_path, read, to_toml
+from normae.config import Run, read, to_toml
 from normae.errors import InputError
 from normae.evaluation.jet_card import jet_card
 from normae.evaluation.toy_page import posterior_words
@@ -125,7 +125,7 @@ log p is normalized over the box {bounds} in each coordinate and is not a probab
 def _changes(config: Run) -> str:
     """What was set besides the preset, where there is a preset of that name."""
     try:
-        preset = tomllib.loads(to_toml(read(preset_path(config.name))))
+        preset = tomllib.loads(to_toml(read(config.name)))
     except InputError:
         return ""
     found = tomllib.loads(to_toml(config))

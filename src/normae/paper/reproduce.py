@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from normae import zoo
-from normae.config import preset_path, read
+from normae.config import read
 from normae.errors import InputError, Interrupted
 from normae.evaluation.toy import evaluate
 from normae.evaluation.toy_page import report
 from normae.files import atomic_path, write_json, write_text
+from normae.presets import preset_path
 from normae.report.paper import BAYES, DUAL, TOY, PaperValue, markdown_table
 from normae.runs.folder import RunFolder, locked
 from normae.runs.session import Watch, train

@@ -1,7 +1,7 @@
 """Which estimate of the temperature predicts m = 1: each without a signal sample, beside what the dual test asks for.
 
 For a fixed pair of energies with one T the slope m of the dual test is proportional to T, so that it is 1 at T/m. That
-needs the other class. The estimates of `normae temperature RUN` do not. For the toy T is learned, and m = 1 with it.
+needs the other class. The estimates of `normae temperature estimate` do not. For the toy T is learned, and m is 1.
 """
 
 from collections.abc import Mapping

@@ -39,6 +39,7 @@ from normae.networks.bayesian import Which, parameter_prefix
 from normae.networks.mlp import ACTIVATIONS, MLP
 from normae.networks.parameters import Layout
 from normae.networks.reconstruction import ReconstructionEnergy
+from normae.progress import counted
 
 CHUNK = 1 << 11
 ROUNDING = 1e-11
@@ -180,7 +181,7 @@ def fit_laplace(
         own = linear.pairs(points)[1]
         directions = _directions(kernel(own, own), config.rank)
         slopes = []
-        for piece in torch.split(sample, CHUNK):
+        for piece in counted("linearizing", torch.split(sample, CHUNK)):
             score, pairs = linear.pairs(piece)
             slopes.append(torch.cat([directions @ kernel(own, pairs), -score[None]]))
     precision = len(events) * torch.cov(torch.cat(slopes, dim=1), correction=0)

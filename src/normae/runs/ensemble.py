@@ -37,7 +37,7 @@ def gather(runs: Sequence[str | Path], out: str | Path, data: str | Path | None 
     """
     target, folders = RunFolder(out), seed_folders(runs)
     if data is not None and any(read(f.config).data.jets is None or not read(f.config).posteriors for f in folders):
-        raise InputError("--data: expected Bayesian runs on jets with it")
+        raise InputError("--jets: expected Bayesian runs on jets with it")
     if target.path.exists():
         raise InputError(f"{out}: exists; choose a new folder")
     first = _members_settings(folders)

@@ -60,7 +60,7 @@ class RunFolder:
         """The folder at `path`, which must be a run folder."""
         run = cls(path)
         if not run.path.is_dir():
-            raise InputError(f"{path}: no such run folder; make one with `normae train CONFIG --out {path}`")
+            raise InputError(f"{path}: no such run folder; make one with `normae train PRESET -o {path}`")
         if not run.config.is_file():
             if members := run.members():
                 names = ", ".join(member.path.name for member in members)

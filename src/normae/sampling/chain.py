@@ -9,6 +9,7 @@ from torch import Tensor
 
 from normae.energy import Energy, held
 from normae.errors import InputError
+from normae.progress import Tick, ignore
 from normae.random import Generators
 from normae.sampling.config import BoundsRule, ChainConfig, ClipRule, Metropolis, Sphere
 from normae.sampling.langevin import Scalar, Scale, init, step
@@ -47,6 +48,7 @@ def run_chain(
     step_size: Scalar | None = None,
     trace: int | None = None,
     members: int = 1,
+    tick: Tick = ignore,
 ) -> Chain:
     """Run `config.steps` steps from `start`, with shape (N, *event).
 
@@ -55,6 +57,7 @@ def run_chain(
         step_size: lambda where it differs from the configured one, a number or a tensor with shape (N,).
         trace: record every `trace`-th position.
         members: number S of models whose samples stand in S equal blocks, for the acceptance.
+        tick: told each step.
     """
     step_size = config.step_size if step_size is None else step_size
     sigma = default_noise(step_size, config)
@@ -72,6 +75,7 @@ def run_chain(
         counts.append(info.accepted.reshape(members, -1).sum(1))
         if trace is not None and (t + 1) % trace == 0:
             records.append(state.position)
+        tick()
     none = torch.zeros(0, members, dtype=torch.float64, device=start.device)
     acceptance = torch.stack(counts).double() * (members / len(start)) if counts else none
     return Chain(state.position, state.energy, acceptance, torch.stack(records) if records else None)

@@ -1,10 +1,11 @@
 """Scores of files of any size: parts that are written whole or not at all, here or on a cluster, then joined."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from normae.errors import InputError
+from normae.progress import progress
 from normae.scoring.join import check_suffix, join
 from normae.scoring.parts import Doer, here, open_file, parts_of
 from normae.scoring.scorer import Scorer, open_scorer
@@ -41,7 +42,6 @@ def score(
     shard: str | None = None,
     chunk: int = CHUNK,
     dataset: str | None = None,
-    watch: Callable[[int, int], None] | None = None,
     do: Doer = here,
 ) -> bool:
     """Score `files` into `out`, a .parquet, .csv or .npz file.
@@ -51,7 +51,6 @@ def score(
         shard: "i/n" writes only the i-th of n shares of the parts, and joins nothing.
         chunk: rows that are read at a time; it does not change the result.
         dataset: as for `normae.data.open_table`; the pandas key of a file of jets.
-        watch: told the rows that are done and all rows of this call.
         do: scores parts and writes them, in this process or elsewhere (`normae.scoring.cluster`).
 
     Returns:
@@ -67,18 +66,11 @@ def score(
     parts = parts_of(scorer, opened)
     mine = parts[len(parts) * number // count : len(parts) * (number + 1) // count]
     with parts_folder(out) as folder:
-        done = 0
-        total = sum(part.stop - part.start for part in mine)
-
-        def advance(rows: int) -> None:
-            nonlocal done
-            done += rows
-            if watch is not None:
-                watch(done, total)
-
         missing = [part for part in mine if not (folder / part.name).is_file()]
-        advance(total - sum(part.stop - part.start for part in missing))
-        do(scorer, missing, folder, chunk, advance)
+        total, left = (sum(part.stop - part.start for part in some) for some in (mine, missing))
+        with progress("scoring", total) as tick:
+            tick(total - left)
+            do(scorer, missing, folder, chunk, tick)
         if shard is not None:
             return False
         join([folder / part.name for part in parts], out)

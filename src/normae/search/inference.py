@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy.stats import kstest, norm
 
 from normae.errors import InputError
+from normae.progress import counted
 from normae.search.templates import Templates
 from normae.search.workspace import workspace
 from normae.statistics.histogram import Floats
@@ -85,7 +86,7 @@ def pseudo_experiments(templates: Templates, count: int, seed: int = 0) -> NDArr
     point[model.config.poi_index] = 0.0
     expected = np.asarray(model.expected_actualdata(point))
     found = []
-    for _ in range(count):
+    for _ in counted("experiments", range(count)):
         data = random.poisson(expected).astype(np.float64)
         found.append(_fit(model, templates, np.concatenate([data, _constraints(model, point, random)])).p_value)
     return np.array(found)

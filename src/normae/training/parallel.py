@@ -67,11 +67,6 @@ class Processes(Group):
         return parts
 
 
-def launched_rank() -> int:
-    """The number that torchrun gave this process; 0 where it was started by itself."""
-    return int(os.environ.get("RANK", "0"))
-
-
 @contextmanager
 def processes() -> Iterator[Group]:
     """The processes that torchrun started, connected for as long as the context lasts, or this one alone."""

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, linear
 
 from normae.errors import InputError
+from normae.progress import progress
 from normae.statistics.auc import auc
 from normae.statistics.estimate import Estimate
 
@@ -180,12 +181,14 @@ def fit(
     optimizer = torch.optim.Adam(weights, lr=settings.learning_rate, fused=True)
     losses: list[tuple[float, float]] = []
     best, best_epoch, kept = math.inf, 0, [weight.detach().clone() for weight in weights]
-    while len(losses) < settings.max_epochs and len(losses) - best_epoch < settings.patience:
-        train_loss = _epoch(weights, optimizer, train, settings.batch, generator)
-        loss = binary_cross_entropy_with_logits(logits(weights, validation.x), validation.label).item()
-        losses.append((train_loss, loss))
-        if loss < best:
-            best, best_epoch, kept = loss, len(losses), [weight.detach().clone() for weight in weights]
+    with progress("classifier", settings.max_epochs) as tick:
+        while len(losses) < settings.max_epochs and len(losses) - best_epoch < settings.patience:
+            train_loss = _epoch(weights, optimizer, train, settings.batch, generator)
+            loss = binary_cross_entropy_with_logits(logits(weights, validation.x), validation.label).item()
+            losses.append((train_loss, loss))
+            tick()
+            if loss < best:
+                best, best_epoch, kept = loss, len(losses), [weight.detach().clone() for weight in weights]
     for weight, value in zip(weights, kept, strict=True):
         weight.data.copy_(value)
     return losses

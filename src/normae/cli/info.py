@@ -1,20 +1,37 @@
-"""What `normae info` says about a run folder."""
+"""`normae info`: what a run folder holds."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from normae.config import Run, read
-from normae.runs.folder import RunFolder
+from normae.cli.console import say
+from normae.cli.options import Folder
+
+if TYPE_CHECKING:
+    from normae.config import Run
+    from normae.runs.folder import RunFolder
+
+
+def info(run: Folder) -> None:
+    """Print what a run folder holds and how far its training is.
+
+    Example: normae info runs/toy
+    """
+    say(describe_run(run))
 
 
 def describe_run(path: Path) -> str:
     """A few lines about the run, or about each run of a folder with several seeds."""
+    from normae.runs.folder import RunFolder
+
     folder = RunFolder(path)
     if not folder.config.is_file() and folder.members():
         return "\n\n".join(_describe(member) for member in folder.members())
     return _describe(RunFolder.existing(path))
 
 
-def _describe(run: RunFolder) -> str:
+def _describe(run: "RunFolder") -> str:
+    from normae.config import read
+
     config = read(run.config)
     source = config.data.density or config.data.file or f"jets ({config.data.jets})"
     lines = [
@@ -36,7 +53,7 @@ def _describe(run: RunFolder) -> str:
     return "\n".join(lines)
 
 
-def _state(run: RunFolder, config: Run) -> str:
+def _state(run: "RunFolder", config: "Run") -> str:
     if run.model.is_file():
         return "evaluated" if run.metrics.is_file() else "trained, not evaluated"
     history = run.read_history()

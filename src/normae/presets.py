@@ -1,0 +1,51 @@
+"""The presets: the settings of complete trainings as TOML files, found by name from anywhere."""
+
+import difflib
+from pathlib import Path
+
+from normae.errors import InputError
+
+_PACKAGE = Path(__file__).parent
+_PLACES = (_PACKAGE / "configs", _PACKAGE.parents[1] / "configs")
+"""In the installed package, and in the clone that the package runs from."""
+
+
+def presets(folder: Path | None = None) -> dict[str, Path]:
+    """All presets by name, those of `folder` or the package's own."""
+    places = _PLACES if folder is None else (folder,)
+    return {path.stem: path for place in reversed(places) for path in sorted(place.glob("*.toml"))}
+
+
+def describe(path: Path) -> str:
+    """What a preset is: its first comment line."""
+    with path.open(encoding="utf-8") as file:
+        return file.readline().lstrip("# ").rstrip()
+
+
+def preset_path(name: str, folder: Path | None = None) -> Path:
+    """Where the preset `name` is, in `folder` or in the package; an unknown one is named with its nearest."""
+    known = presets(folder)
+    if name not in known:
+        raise InputError(f"{name}: no such preset{'' if folder is None else f' in {folder}'}{_nearest(name, known)}")
+    return known[name]
+
+
+def find(source: str | Path) -> Path:
+    """The TOML file that `source` is, or that it names: a path, or a preset with or without .toml."""
+    path = Path(source)
+    if path.is_file():
+        return path
+    name, bare = path.name.removesuffix(".toml"), path.name == str(source)
+    if bare and name in presets():
+        return presets()[name]
+    if path.is_dir():
+        raise InputError(f"{path}: a folder; expected a TOML file or the name of a preset")
+    if bare and not path.suffix:
+        return preset_path(name)
+    hint = _nearest(name, presets()) if bare and path.suffix == ".toml" else ""
+    raise InputError(f"{path}: no such configuration file{hint}")
+
+
+def _nearest(name: str, known: dict[str, Path]) -> str:
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.3)
+    return f"; presets with names like it: {', '.join(near)}" if near else "; `normae presets` lists their names"

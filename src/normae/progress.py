@@ -1,0 +1,80 @@
+"""Progress of long work: the library counts what is done, and whoever started the work says who is shown it.
+
+    with progress("scoring", len(events)) as tick:
+        for piece in pieces:
+            ...
+            tick(len(piece))
+
+By default nobody is. The command line shows bars on a terminal; `shown_by(plain)` prints lines.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Tick(Protocol):
+    """Told that `done` more are done, with a few words about them."""
+
+    def __call__(self, done: int = 1, note: str = "") -> None: ...
+
+
+Display = Callable[[str, int], AbstractContextManager[Tick]]
+"""From what is done, and how many of it there are, to a context in which they are counted."""
+
+
+def ignore(done: int = 1, note: str = "") -> None:
+    """A tick that nobody sees."""
+
+
+@contextmanager
+def _silent(_what: str, _total: int) -> Iterator[Tick]:
+    yield ignore
+
+
+_display: ContextVar[Display] = ContextVar("display", default=_silent)
+
+
+def progress(what: str, total: int) -> AbstractContextManager[Tick]:
+    """A context that counts `total` of `what` with the tick that it gives."""
+    return _display.get()(what, total)
+
+
+def counted(what: str, items: Sequence[T]) -> Iterator[T]:
+    """The items, each counted when the next one is asked for."""
+    with progress(what, len(items)) as tick:
+        for item in items:
+            yield item
+            tick()
+
+
+@contextmanager
+def shown_by(display: Display) -> Iterator[None]:
+    """Within the context, progress is shown by `display`."""
+    before = _display.set(display)
+    try:
+        yield
+    finally:
+        _display.reset(before)
+
+
+@contextmanager
+def plain(what: str, total: int, every: float = 5.0) -> Iterator[Tick]:
+    """A display of lines on standard error, one every so many seconds, with the time left."""
+    begun = said = time.monotonic()
+    count = 0
+
+    def tick(done: int = 1, note: str = "") -> None:
+        nonlocal said, count
+        count += done
+        now = time.monotonic()
+        if now - said >= every and count:
+            said, left = now, (now - begun) * (total - count) / count
+            print(f"{what} {count}/{total} {note}".rstrip() + f", {left:.0f} s left", file=sys.stderr, flush=True)
+
+    yield tick
