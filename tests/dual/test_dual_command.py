@@ -18,6 +18,7 @@ from normae.dual.judge import DualSettings, Side, judge, supported, true_ratio
 from normae.dual.output import default_folder, notes
 from normae.dual.test import dual, dual_test
 from normae.errors import InputError
+from normae.inference import Rows
 from normae.report import Report
 from normae.runs.folder import locked
 from normae.runs.session import train
@@ -250,7 +251,7 @@ def exact_sides(sample: Labelled, scale: float = 1.0, log_z: float = 3.0) -> tup
     """Models that are the true densities, with -E/T = scale log p + log Z and that log Z."""
     x = torch.from_numpy(sample.x)
     a, b = (scale * density.log_prob(x).numpy()[None] for density in (A, B))
-    return Side("A", a + log_z, np.array([log_z])), Side("B", b, np.array([0.0]))
+    return Side("A", Rows(-a - log_z, np.array([log_z]))), Side("B", Rows(-b, np.array([0.0])))
 
 
 QUICK = DualSettings(n_bootstrap=30, events=4000)

@@ -13,7 +13,6 @@ from normae.config import read, structure, to_toml
 from normae.data.toys import GaussianMixture, two_gaussians
 from normae.errors import InputError, LogZDisagreement, LogZUnknown
 from normae.inference import AISConfig, LogZ, ais_log_z, fit_base, grid_log_z
-from normae.inference.ais import bennett, effective_size, log_mean_exp
 from normae.networks import Autoencoder, NetworkConfig, build_autoencoder
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.random import stream
@@ -201,22 +200,6 @@ def test_bad_settings_and_bases_are_named():
     for events in (torch.zeros(10, 2), torch.ones(1, 2), torch.full((10, 2), math.nan)):
         with pytest.raises(InputError, match="base: expected"):
             fit_base(events)
-
-
-# --- estimates from weights
-
-
-def test_bennett_on_gaussian_weights():
-    """log w ~ N(r - s^2/2, s^2) forward and N(r + s^2/2, s^2) in reverse obey the relation of both ways."""
-    numbers = np.random.default_rng(0)
-    r, s = -3.0, 1.5
-    forward = numbers.normal(r - s * s / 2, s, size=(50, 400))
-    reverse = numbers.normal(r + s * s / 2, s, size=(50, 100))
-    assert bennett(forward, reverse).mean() == pytest.approx(r, abs=4 * 0.1 / math.sqrt(50))
-    assert bennett(forward, reverse).std() < log_mean_exp(forward).std() * 1.2
-    assert log_mean_exp(forward).mean() < r + 0.05
-    assert effective_size(np.zeros(7)) == pytest.approx(7)
-    assert effective_size(np.array([0.0, -1e4])) == pytest.approx(1)
 
 
 @pytest.mark.slow

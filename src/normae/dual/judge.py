@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from normae.data import Density
 from normae.data.labelled import Labelled
 from normae.errors import InputError
-from normae.posterior.modes import together
+from normae.inference import Rows
 from normae.random import stream
 from normae.sources import MOST_EVENTS
 from normae.statistics import (
@@ -93,34 +93,30 @@ class DualSettings:
 
 
 class Side(NamedTuple):
-    """One model at the events of the sample.
-
-    `rows` is -E/T of each of n weight draws, with shape (n, N), n = 1 for a deterministic model; `log_z` that of each
-    draw with shape (n,), or None where it is not known, and `log_z_error` what is left open in it; `mixture` whether
-    the model's density is the mean of those of the draws.
-    """
+    """One model at the N events of the sample; it has one row where it is deterministic."""
 
     name: str
-    rows: NDArray[np.floating]
-    log_z: Array | None = None
-    log_z_error: float = 0.0
-    mixture: bool = False
+    rows: Rows
 
     @property
     def bayesian(self) -> bool:
         """Whether there is more than one draw."""
-        return len(self.rows) > 1
+        return len(self.rows.scores) > 1
+
+    @property
+    def log_z(self) -> Array | None:
+        """Of each draw, with shape (n,), or None where it is not known."""
+        return self.rows.log_z
 
     @property
     def mean(self) -> Array:
-        """-E/T with shape (N,), the mean over draws or that of their mean density; each draw with its own log Z."""
-        central: Array
-        if self.mixture:
-            away = 0.0 if self.log_z is None else (self.log_z - self.log_z.mean())[:, None]
-            central = -together(away - self.rows.astype(np.float64), self.mixture)
-        else:
-            central = self.rows.mean(axis=0, dtype=np.float64)
+        """-E/T with shape (N,), what the draws say together, in float64."""
+        central: Array = -self.rows._replace(scores=self.rows.scores.astype(np.float64)).score()
         return central
+
+    def shifted(self, shift: float) -> "Side":
+        """With log p of every draw larger by `shift`."""
+        return self._replace(rows=self.rows._replace(scores=self.rows.scores - np.float32(shift)))
 
 
 class Against(NamedTuple):
@@ -240,8 +236,8 @@ def judge(
     distributions = {choice: _distribution(choice, first, sample, a, b, ratios, settings) for choice in ratios}
     if constant is None:
         shift = fitted_shift(first, central, sample.labels)
-        shifted, moved = {"c0": central + shift}, b._replace(rows=b.rows + np.float32(shift))
-        distributions["fit"] = _distribution("c0", first, sample, a, moved, shifted, settings)
+        shifted = {"c0": central + shift}
+        distributions["fit"] = _distribution("c0", first, sample, a, b.shifted(shift), shifted, settings)
     found = DualResult(
         (a.name, b.name), sample, ratios, constant, against, distributions, densities, classifier, {}, settings
     )
@@ -265,7 +261,7 @@ def _constant(a: Side, b: Side) -> Estimate | None:
     """log Z_A - log Z_B: the mean over draws, with their spread and the numerical errors."""
     if a.log_z is None or b.log_z is None:
         return None
-    error = np.linalg.norm([a.log_z.std(), b.log_z.std(), a.log_z_error, b.log_z_error])
+    error = np.linalg.norm([a.log_z.std(), b.log_z.std(), a.rows.log_z_error, b.rows.log_z_error])
     return Estimate(float(a.log_z.mean() - b.log_z.mean()), float(error))
 
 
@@ -278,7 +274,8 @@ def _against(
     settings: DualSettings,
     classifier: ClassifierReference | None,
 ) -> Against:
-    pairs = pair_lines(reference, a.rows, b.rows, sample.labels) if a.bayesian or b.bayesian else None
+    several = a.bayesian or b.bayesian
+    pairs = pair_lines(reference, -a.rows.scores, -b.rows.scores, sample.labels) if several else None
     spread = 0.0 if pairs is None else float(pairs.slope.std())
     comparisons: dict[str, RatioComparison] = {}
     judged, whole = None, None
@@ -363,8 +360,9 @@ def _distribution(
 
 def _log_p(side: Side, choice: str, index: NDArray[np.int64]) -> Array:
     """log p of each draw at some events, up to log Z for C = 0, with shape (n, N)."""
-    rows = side.rows[:, index].astype(np.float64)
-    return rows if choice == "c0" or side.log_z is None else rows - side.log_z[:, None]
+    some: Rows = side.rows._replace(scores=side.rows.scores[:, index].astype(np.float64))
+    log_p: Array = -some.scores if choice == "c0" or side.log_z is None else some.log_prob_draws()
+    return log_p
 
 
 def _edges(reference: Array, ratios: dict[str, Array]) -> Array:
@@ -398,7 +396,7 @@ def _metrics(result: DualResult, a: Side, b: Side) -> dict[str, Estimate]:
         metrics["constant_log_z"] = result.constant
     for side, model in (("a", a), ("b", b)):
         if model.log_z is not None:
-            error = float(np.hypot(model.log_z.std(), model.log_z_error))
+            error = float(np.hypot(model.log_z.std(), model.rows.log_z_error))
             metrics[f"log_z_{side}"] = Estimate(float(model.log_z.mean()), error)
     return metrics | _classifier_metrics(result)
 

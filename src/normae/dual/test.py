@@ -6,15 +6,13 @@
 
 from pathlib import Path
 
-import numpy as np
-
 from normae.config import Run, read
 from normae.data import DENSITIES, Density
 from normae.data.labelled import Labelled, cut, draw_labelled, is_labelled, read_labelled
 from normae.dual.jets import jet_classes, jet_samples, run_reference
 from normae.dual.judge import FEWEST_EVENTS, DualResult, DualSettings, Side, judge
-from normae.errors import InputError, LogZUnknown
-from normae.inference import BayesianModel, Model
+from normae.errors import InputError
+from normae.inference import Model
 from normae.runs.classifier import load_classifier
 from normae.runs.load import load, run_of
 from normae.sources import jets_path
@@ -81,7 +79,7 @@ def dual_test(
 
 
 def _number_of_draws(models: tuple[Model, Model], settings: DualSettings) -> int:
-    if any(isinstance(model, BayesianModel) for model in models):
+    if any(not model.posterior.certain for model in models):
         return settings.draws or DRAWS
     if settings.draws is not None:
         raise InputError(f"draws: {models[0].name} and {models[1].name} are deterministic and have no weight draws")
@@ -133,18 +131,8 @@ def check_numbers(sample: Labelled, data: str | Path) -> None:
 
 
 def evaluate_side(model: Model, sample: Labelled, draws: int, seed: int) -> Side:
-    """-E/T of every weight draw at the events, and their log Z where they can be had."""
-    if isinstance(model, BayesianModel):
-        rows = -model.score_draws(sample.x, draws, seed)
-        try:
-            return Side(model.name, rows, model.log_z_draws(draws, seed), mixture=model.mixture)
-        except LogZUnknown:
-            return Side(model.name, rows, mixture=model.mixture)
-    rows = -model.score(sample.x)[None]
-    try:
-        return Side(model.name, rows, np.array([model.log_z.value]), model.log_z.error)
-    except LogZUnknown:
-        return Side(model.name, rows)
+    """The model at the events of the sample."""
+    return Side(model.name, model.rows(sample.x, draws, seed))
 
 
 def dual(

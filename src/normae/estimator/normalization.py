@@ -8,19 +8,15 @@ whose cost is still a fraction of the training's, and where those disagree too t
 """
 
 import copy
-import logging
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from normae.errors import LogZDisagreement
-from normae.inference import AISConfig, LogZ, Model, ais_log_z, fit_base, grid_log_z
+from normae.inference import AISConfig, LogZ, Model, annealed_log_z, choose_log_z
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.random import stream
 from normae.sampling.chain import run_chain
-
-log = logging.getLogger(__name__)
 
 GRID_CELLS = {1: 20_000, 2: 300}
 """Cells along each axis of the grid for log Z."""
@@ -54,22 +50,17 @@ def log_z_of(model: Model, chains: Tensor, seed: int) -> LogZ:
         LogZDisagreement: the bounds of the longest annealing differ.
         InputError: the model is too far from a Gaussian for any annealing.
     """
-    dimension, bounds = model.event[0], model.sampling.feature.bounds
-    if dimension in GRID_CELLS and bounds is not None:
-        energy = model.energy_function
-        return grid_log_z(lambda x: energy(x.double()), model.temperature, bounds, dimension, GRID_CELLS[dimension])
-    # in float32: twice as fast, and its rounding is far below the error of the annealing
-    fast = ReconstructionEnergy(copy.deepcopy(model.autoencoder).float())
-    chains = chains.float()
-    some = chains[torch.randperm(len(chains), generator=stream(seed, "log Z starts"))[: RUNS[-1].chains]]
-    start = loosened(model, fast, some, stream(seed, "log Z small steps"))
-    for k, config in enumerate(RUNS):
-        generator = stream(seed, f"log Z {k}")
-        try:
-            base = fit_base(chains, config.widen)
-            return ais_log_z(fast, model.temperature, base, start, generator, config, bounds).log_z
-        except LogZDisagreement as error:
-            if config is RUNS[-1]:
-                raise
-            log.debug("%s; once more with %d steps", error, RUNS[k + 1].steps)
-    raise AssertionError("unreachable: the last run returns or raises")
+    bounds, energy = model.sampling.feature.bounds, model.energy_function
+    cells = GRID_CELLS.get(model.event[0], 0)
+
+    def annealed() -> LogZ:
+        # in float32: twice as fast, and its rounding is far below the error of the annealing
+        fast, walkers = ReconstructionEnergy(copy.deepcopy(model.autoencoder).float()), chains.float()
+        some = walkers[torch.randperm(len(walkers), generator=stream(seed, "log Z starts"))[: RUNS[-1].chains]]
+        start = loosened(model, fast, some, stream(seed, "log Z small steps"))
+        streams = [stream(seed, f"log Z {k}") for k in range(len(RUNS))]
+        return annealed_log_z(fast, model.temperature, walkers, start, streams, RUNS, bounds).log_z
+
+    found = choose_log_z(lambda x: energy(x.double()), model.temperature, model.event, bounds, cells, annealed=annealed)
+    assert found is not None
+    return found

@@ -2,7 +2,7 @@
 
 A Bayesian model is exported with K fixed draws, the same as those behind `model.score`, so that the file gives the same
 numbers: `energy`, `score` and `log_prob` are means over draws, `score_std` is the spread, and `score_draws` has every
-draw. With a `Preparation` the graph takes rows of the table, and its density is that of the table.
+draw. Where the model has coordinates, the graph takes rows in the user's units, and its density is in these units.
 """
 
 import json
@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from normae.errors import InputError, LogZUnknown
-from normae.estimator.preparation import LIMIT, Preparation
+from normae.coordinates import TableCoordinates
+from normae.coordinates.table import LIMIT
+from normae.errors import InputError
+from normae.estimator.preparation import Preparation
 from normae.export.graph import Graph
 from normae.export.laplace import linearized_scores
 from normae.export.networks import energies
-from normae.inference import BayesianModel, Model
+from normae.inference import Model
 from normae.inference.model import DRAWS
+from normae.posterior.draw import Draws
 from normae.posterior.ensemble import MixedDraws
 from normae.posterior.laplace import LinearizedDraws
 from normae.posterior.mean_field import WeightDraws
@@ -26,77 +29,78 @@ from normae.posterior.mean_field import WeightDraws
 EVENTS = "events"
 """Name of the input, with shape (N, *event)."""
 Outputs = dict[str, tuple[str, tuple[Any, ...]]]
+Table = Preparation | TableCoordinates
 
 
 def onnx_model(
     model: Model,
-    preparation: Preparation | None = None,
+    preparation: Table | None = None,
     draws: int = DRAWS,
     about: Mapping[str, Any] | None = None,
 ) -> ModelProto:
     """The ONNX graph of a model whose weights are on the CPU.
 
     Args:
-        preparation: from rows of a table to the model's events; its density is then that of the table, at the weights
-            themselves, as `NormalizedAutoencoder.score_samples` is.
+        preparation: from rows of a table to the model's events, where it is not part of the model; the density is then
+            that of the table, at the weights themselves, as `NormalizedAutoencoder.score_samples` is.
         draws: weight draws of a Bayesian model, with seed 0.
         about: more to keep in the file's metadata.
     """
-    double = next(model.autoencoder.parameters()).element_size() == 8
-    outer = np.float64 if double else np.float32
-    kept = model.draw_set(draws, 0) if isinstance(model, BayesianModel) and preparation is None else None
+    own = model.coordinates if isinstance(model.coordinates, TableCoordinates) else None
+    several = not model.posterior.certain and preparation is None
+    kept = model.draw_set(draws, 0) if several else None
+    outer = np.float64 if own is not None or model.like.element_size() == 8 else np.float32
     graph = Graph(np.float64 if isinstance(kept, LinearizedDraws) else outer)
-    x = graph.enter(EVENTS, outer)
+    x, slope = graph.enter(EVENTS, outer), None
+    if (table := preparation or own) is not None:
+        x, slope = _prepare(graph, table, x)
     metadata = {"name": model.name, "event": list(model.event), "temperature": model.temperature}
-    if kept is not None and isinstance(model, BayesianModel):
-        outputs, log_z = _bayesian(graph, model, kept, x, draws)
+    if kept is not None:
+        outputs, log_z = _bayesian(graph, model, kept, x, slope, draws)
         metadata |= {"draws": draws, "seed": 0, "temperature_draws": kept.temperature.tolist()}
     else:
-        outputs, log_z = _plain(graph, model, preparation, x)
-    metadata |= {"log_z": log_z, "prepared": preparation is not None} | dict(about or {})
+        outputs, log_z = _plain(graph, model.centre, x, slope)
+    metadata |= {"log_z": log_z, "prepared": table is not None} | dict(about or {})
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
     return graph.model({EVENTS: ("N", *model.event)}, outputs, texts, "normae", outer)
 
 
-def _plain(graph: Graph, model: Model, preparation: Preparation | None, x: str) -> tuple[Outputs, Any]:
+def _plain(graph: Graph, model: Model, x: str, slope: str | None) -> tuple[Outputs, Any]:
     """Energy, score and log p of one set of weights; what the metadata say of log Z."""
-    slope = None
-    if preparation is not None:
-        x, slope = _prepare(graph, preparation, x)
     weights = {name: p[None] for name, p in model.autoencoder.named_parameters()}
     energy, _ = energies(graph, model.autoencoder, weights, x)
-    score = graph.add("Div", energy, graph.constant(model.temperature))
+    score = _in_units(graph, graph.add("Div", energy, graph.constant(model.temperature)), slope)
     outputs: Outputs = {"energy": (energy, ("N",)), "score": (score, ("N",))}
-    try:
-        log_z = model.log_z
-    except LogZUnknown:
-        log_z = None
-    if log_z is not None or slope is not None:
-        density = graph.add("Neg", score) if slope is None else graph.add("Sub", slope, score)
-        if log_z is not None:
-            density = graph.add("Sub", density, graph.constant(log_z.value))
-        outputs["log_prob" if log_z is not None else "log_prob_unnormalized"] = (density, ("N",))
-    return outputs, None if log_z is None else {"value": log_z.value, "error": log_z.error}
+    if model.normalization() is None:
+        if slope is not None:
+            outputs["log_prob_unnormalized"] = (graph.add("Neg", score), ("N",))
+        return outputs, None
+    log_z = model.log_z
+    outputs["log_prob"] = (graph.add("Sub", graph.add("Neg", score), graph.constant(log_z.value)), ("N",))
+    return outputs, {"value": log_z.value, "error": log_z.error}
 
 
-def _bayesian(graph: Graph, model: BayesianModel, draws: Any, x: str, count: int) -> tuple[Outputs, Any]:
+def _in_units(graph: Graph, score: str, slope: str | None) -> str:
+    """E/T - log |dy/dx|, where there are coordinates."""
+    return score if slope is None else graph.add("Sub", score, slope)
+
+
+def _bayesian(graph: Graph, model: Model, draws: Draws, x: str, slope: str | None, count: int) -> tuple[Outputs, Any]:
     """Means, spread and all values over draws."""
     if count < 2:
         raise InputError(f"draws: expected at least 2, got {count}")
-    scores = _score_draws(graph, draws, x)
+    plain = _score_draws(graph, draws, x)
+    scores = _in_units(graph, plain, slope)
     mean = graph.mean(scores, 0)
     temperature = graph.constant(draws.temperature.double().numpy()[:, None])
     off = graph.add("Sub", scores, mean)
     variance = graph.add("Div", graph.total(graph.add("Mul", off, off), 0), graph.constant(count - 1.0))
     outputs: Outputs = {
-        "energy": (graph.mean(graph.add("Mul", scores, temperature), 0), ("N",)),
+        "energy": (graph.mean(graph.add("Mul", plain, temperature), 0), ("N",)),
         "score": (mean, ("N",)),
         "score_std": (graph.add("Sqrt", variance), ("N",)),
     }
-    try:
-        log_z = model.log_z_draws(count, 0)
-    except LogZUnknown:
-        log_z = None
+    log_z = model.normalization(count)
     if log_z is not None:
         density = graph.add("Neg", graph.add("Add", mean, graph.constant(log_z.mean())))
         outputs["log_prob"] = (density, ("N",))
@@ -104,7 +108,7 @@ def _bayesian(graph: Graph, model: BayesianModel, draws: Any, x: str, count: int
     return outputs, None if log_z is None else {"draws": log_z.tolist()}
 
 
-def _score_draws(graph: Graph, draws: Any, x: str) -> str:
+def _score_draws(graph: Graph, draws: Draws, x: str) -> str:
     """E/T of every draw, with shape (K, N)."""
     if isinstance(draws, LinearizedDraws):
         return linearized_scores(graph, draws, x)
@@ -121,16 +125,16 @@ def _score_draws(graph: Graph, draws: Any, x: str) -> str:
     return scores
 
 
-def _prepare(graph: Graph, preparation: Preparation, x: str) -> tuple[str, str]:
+def _prepare(graph: Graph, table: Table, x: str) -> tuple[str, str]:
     """y with shape (N, d), and log |dy/dx| with shape (N,)."""
-    u = graph.add("Sub", x, graph.constant(preparation.centre))
-    u = graph.add("Div", u, graph.constant(preparation.width))
+    u = graph.add("Sub", x, graph.constant(table.centre))
+    u = graph.add("Div", u, graph.constant(table.width))
     size, limit = graph.add("Abs", u), graph.constant(LIMIT)
     over = graph.add("Max", graph.add("Sub", size, limit), graph.constant(0.0))
     log = graph.add("Log", graph.add("Add", over, graph.constant(1.0)))
     beyond = graph.add("Mul", graph.add("Sign", u), graph.add("Add", log, limit))
     soft = graph.add("Where", graph.add("LessOrEqual", size, limit), u, beyond)
-    centred = graph.add("Sub", soft, graph.constant(preparation.mean))
-    y = graph.add("MatMul", centred, graph.constant(preparation.whitening.T))
-    constant = float(np.linalg.slogdet(preparation.whitening)[1] - np.log(preparation.width).sum())
+    centred = graph.add("Sub", soft, graph.constant(table.mean))
+    y = graph.add("MatMul", centred, graph.constant(table.whitening.T))
+    constant = float(np.linalg.slogdet(table.whitening)[1] - np.log(table.width).sum())
     return y, graph.add("Sub", graph.constant(constant), graph.total(log, 1))

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.config import read
-from normae.errors import InputError, LogZUnknown, require
+from normae.config import Run
+from normae.errors import InputError, require
 from normae.files import atomic_path
-from normae.inference import BayesianModel, Model
+from normae.inference import Model
 from normae.inference.model import DRAWS
-from normae.runs.folder import RunFolder, read_tensors
-from normae.runs.load import load, run_of
+from normae.runs.folder import RunFolder
+from normae.runs.load import load_run
 from normae.sources import load_events
 
 if TYPE_CHECKING:
@@ -46,12 +46,11 @@ def export_onnx(
     require("export", "onnx", "onnxruntime")
     from normae.export.model import onnx_model
 
-    folder = run_of(run)
-    if read(folder.config).modes:
+    model, folder, config, _ = load_run(run)
+    if model.mixture:
         raise InputError(f"{run}: a mixture of several trainings has no ONNX form; export the runs that it was made of")
-    model = load(run)
-    content = onnx_model(model, None, draws, about(folder))
-    events = some_events(folder, model, EVENTS)
+    content = onnx_model(model, None, draws, about(folder, model.columns))
+    events = some_events(config, model, EVENTS)
     return _write(content, out, events, _expected(model, events, draws), tolerance, model.temperature)
 
 
@@ -87,29 +86,20 @@ def _write(
     return differences
 
 
-def _expected(model: Model, events: NDArray[np.float32], draws: int) -> dict[str, NDArray[Any]]:
+def _expected(model: Model, events: NDArray[Any], draws: int) -> dict[str, NDArray[Any]]:
     """The model's own outputs."""
-    if not isinstance(model, BayesianModel):
-        found = {"energy": model.energy(events), "score": model.score(events)}
-        try:
-            return found | {"log_prob": model.log_prob(events)}
-        except LogZUnknown:
-            return found
-    scores = model.score_draws(events, draws)
-    found = {"energy": model.energy_draws(events, draws).mean(0), "score": scores.mean(0)}
-    found["score_std"] = scores.std(0, ddof=1)
-    try:
-        return found | {"log_prob": model.log_prob_draws(events, draws).mean(0)}
-    except LogZUnknown:
-        return found
+    rows = model.rows(events, draws)
+    energy = model.energy(events) if model.posterior.certain else model.energy_draws(events, draws).mean(0)
+    found = {"energy": energy, "score": rows.score()}
+    found |= {} if (spread := rows.spread()) is None else {"score_std": spread}
+    return found if rows.log_z is None else found | {"log_prob": rows.log_prob()}
 
 
-def some_events(folder: RunFolder, model: Model, count: int) -> NDArray[np.float32]:
+def some_events(config: Run, model: Model, count: int) -> NDArray[np.float32]:
     """Events of the run's test sample, with shape (count, *event).
 
     Where there are too few, mixtures of pairs of them are added; where there are none, events of the model are taken.
     """
-    config = read(folder.config)
     found = np.zeros((0, *model.event), dtype=np.float32)
     if config.data.test > 0 or config.data.jets is not None:
         with suppress(InputError):  # the data are not on this machine
@@ -123,11 +113,10 @@ def some_events(folder: RunFolder, model: Model, count: int) -> NDArray[np.float
     return np.concatenate([found, share * found[first] + (1 - share) * found[second]])
 
 
-def about(folder: RunFolder) -> dict[str, Any]:
+def about(folder: RunFolder, columns: tuple[str, ...] | None) -> dict[str, Any]:
     """What a file says of the run: columns and commit of the training."""
-    _, header = read_tensors(folder.model)
     commit = folder.read_provenance()["commit"] if folder.provenance.is_file() else None
-    return {"columns": header.get("columns"), "commit": commit, **_versions()}
+    return {"columns": columns, "commit": commit, **_versions()}
 
 
 def _versions() -> dict[str, str]:

@@ -116,7 +116,7 @@ def export_trigger(
             "events": len(own),
             "outputs_that_differ": None if emulated is None else int((emulated != own).sum()),
         }
-        _write(temporary, report, student, about(folder), original, fixed)
+        _write(temporary, report, student, about(folder, model.columns), original, fixed)
     return report
 
 

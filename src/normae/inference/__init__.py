@@ -1,8 +1,17 @@
 """From an energy to a density: log Z, log p, scores and samples."""
 
-from normae.inference.ais import AISConfig, AISResult, GaussianBase, ais_log_z, fit_base
+from normae.inference.ais import AISConfig, AISResult, ais_log_z, annealed_log_z
 from normae.inference.classifier import Classifier
-from normae.inference.log_z import LogZ, cell_centres, evaluate_in_chunks, grid_draws, grid_log_z, grid_points
+from normae.inference.gaussian import GaussianBase, fit_base
+from normae.inference.log_z import (
+    LogZ,
+    cell_centres,
+    choose_log_z,
+    evaluate_in_chunks,
+    grid_draws,
+    grid_log_z,
+    grid_points,
+)
 from normae.inference.model import BayesianModel, Model
 from normae.inference.rows import Rows
 from normae.inference.temperature import Curvature, curvature, curvature_along
@@ -18,7 +27,9 @@ __all__ = [
     "Model",
     "Rows",
     "ais_log_z",
+    "annealed_log_z",
     "cell_centres",
+    "choose_log_z",
     "curvature",
     "curvature_along",
     "evaluate_in_chunks",

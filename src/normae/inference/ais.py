@@ -24,7 +24,9 @@ A base or a path that misses a mode gives a forward bound that is too low, and s
 model a reverse one that is wrong. Either shows as bounds that disagree: `LogZDisagreement`, and no number.
 """
 
+import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,11 +36,15 @@ from torch import Tensor
 
 from normae.energy import Energy, held, value_and_grad
 from normae.errors import InputError, LogZDisagreement
+from normae.inference.gaussian import GaussianBase, fit_base
 from normae.inference.log_z import LogZ
 from normae.progress import counted
 from normae.random import normal
 from normae.sampling.config import ChainConfig
 from normae.sampling.langevin import LangevinState, Scale, select, step
+from normae.statistics.weights import bennett, effective_size, log_mean_exp
+
+log = logging.getLogger(__name__)
 
 EVERYWHERE = (-math.inf, math.inf)
 ACCEPTANCE = 0.65
@@ -87,50 +93,6 @@ class AISConfig:
 def _require(holds: bool, name: str, expected: str, got: object) -> None:
     if not holds:
         raise InputError(f"log_z.{name}: expected {expected}, got {got}")
-
-
-class GaussianBase(NamedTuple):
-    """A Gaussian over events.
-
-    Args:
-        mean: with shape (*event,).
-        cholesky: L of the covariance of flattened events, with shape (d, d), lower triangular.
-    """
-
-    mean: Tensor
-    cholesky: Tensor
-
-    @property
-    def dimension(self) -> int:
-        return len(self.cholesky)
-
-    def events(self, u: Tensor) -> Tensor:
-        """x = m + L u with shape (N, *event) for u with shape (N, d)."""
-        return (self.mean.flatten() + u @ self.cholesky.T).reshape(-1, *self.mean.shape)
-
-    def coordinates(self, x: Tensor) -> Tensor:
-        """u with shape (N, d) for x with shape (N, *event)."""
-        residual = (x.flatten(1) - self.mean.flatten()).double().T
-        u: Tensor = torch.linalg.solve_triangular(self.cholesky.double(), residual, upper=False).T
-        return u.to(x.dtype).contiguous()
-
-
-def fit_base(events: Tensor, widen: float = 1.2) -> GaussianBase:
-    """The Gaussian with mean and covariance of `events`, with shape (N, *event), and wider by the factor `widen`.
-
-    A thousandth of the mean variance is added to every feature, so that constant or dependent features do not make it
-    singular. Its dtype and device are those of the events, and so are those of the chains.
-    """
-    flat = events.flatten(1).double()
-    if len(flat) < 2 or not bool(torch.isfinite(flat).all()):
-        raise InputError(f"base: expected at least two finite events, got an array of shape {tuple(events.shape)}")
-    covariance = torch.cov(flat.T).reshape(flat.shape[1], flat.shape[1])
-    spread = float(covariance.diagonal().mean())
-    if not spread > 0:
-        raise InputError("base: expected events that differ from each other")
-    covariance = covariance + 1e-3 * spread * torch.eye(len(covariance), dtype=covariance.dtype, device=flat.device)
-    cholesky = widen * torch.linalg.cholesky(covariance)
-    return GaussianBase(flat.mean(0).reshape(events.shape[1:]).to(events.dtype), cholesky.to(events.dtype))
 
 
 class AISResult(NamedTuple):
@@ -314,42 +276,6 @@ def _base_points(target: _Target, n: int, generator: torch.Generator) -> _Share:
     return _Share(torch.cat(found)[:n], math.log(share), math.sqrt((1 - share) / (share * drawn)))
 
 
-# --- estimates from weights
-
-
-def log_mean_exp(log_weight: np.ndarray) -> np.ndarray:
-    """log of the mean of exp over the last axis."""
-    top = log_weight.max(axis=-1, keepdims=True)
-    mean: np.ndarray = np.log(np.exp(log_weight - top).mean(axis=-1)) + top[..., 0]
-    return mean
-
-
-def effective_size(log_weight: np.ndarray) -> float:
-    """(sum w)^2 / sum w^2 of weights with shape (N,)."""
-    weight = np.exp(log_weight - log_weight.max())
-    return float(weight.sum() ** 2 / (weight**2).sum())
-
-
-def bennett(forward: np.ndarray, reverse: np.ndarray) -> np.ndarray:
-    """log Z_1/Z_0 with shape (...), from log weights with shapes (..., N_F) and (..., N_R), by bisection."""
-    shift = math.log(reverse.shape[-1] / forward.shape[-1])
-    both = np.concatenate([forward, reverse], axis=-1)
-    middle: np.ndarray
-    low, high = both.min(axis=-1) - abs(shift) - 50, both.max(axis=-1) + abs(shift) + 50
-    for _ in range(50):
-        middle = (low + high) / 2
-        up = _logistic(forward - middle[..., None] + shift).sum(-1)
-        down = _logistic(middle[..., None] - reverse - shift).sum(-1)
-        low, high = np.where(up > down, middle, low), np.where(up > down, high, middle)
-    middle = (low + high) / 2
-    return middle
-
-
-def _logistic(x: np.ndarray) -> np.ndarray:
-    y: np.ndarray = 0.5 * (1 + np.tanh(x / 2))
-    return y
-
-
 def _bootstrap_error(forward: np.ndarray, reverse: np.ndarray, generator: torch.Generator) -> float:
     """The spread of Bennett's estimate over resampled chains."""
     seed = int(torch.randint(1 << 62, (1,), generator=generator, device=generator.device))
@@ -401,6 +327,31 @@ def ais_log_z(
     )
     _check(result, config)
     return result
+
+
+def annealed_log_z(
+    energy: Energy,
+    temperature: float,
+    events: Tensor,
+    start: Tensor,
+    generators: Sequence[torch.Generator],
+    runs: Sequence[AISConfig],
+    bounds: tuple[float, float] | None = None,
+) -> AISResult:
+    """As `ais_log_z`, from the first of `runs` whose bounds agree, cheap ones first.
+
+    Args:
+        events: that the base is fitted to, with shape (N, *event).
+        start: of the reverse chains, with shape (M, *event).
+        generators: one for each run.
+    """
+    for generator, config in zip(generators[:-1], runs[:-1], strict=True):
+        try:
+            return ais_log_z(energy, temperature, fit_base(events, config.widen), start, generator, config, bounds)
+        except LogZDisagreement as error:
+            log.debug("%s; once more, with a longer one", error)
+    last = runs[-1]
+    return ais_log_z(energy, temperature, fit_base(events, last.widen), start, generators[-1], last, bounds)
 
 
 def _reverse_points(target: _Target, start: Tensor, config: AISConfig, generator: torch.Generator) -> Tensor:

@@ -148,14 +148,16 @@ class Model:
 
     # --- what every draw says
 
-    def rows(self, x: Any, n: int | None = None, seed: int = 0) -> Rows:
+    def rows(self, x: Any, n: int | None = None, seed: int = 0, log_z: NDArray[np.float64] | None = None) -> Rows:
         """What `n` weight draws say about events, 100 by default; a deterministic model has one, whatever n is.
 
         Args:
             x: events with shape (N, *event).
             seed: gives the draws.
+            log_z: of each draw, where `normalization` has said it before.
         """
-        return self._rows(x, DRAWS if n is None else n, seed, self._normalization(DRAWS if n is None else n, seed))
+        n = DRAWS if n is None else n
+        return self._rows(x, n, seed, self.normalization(n, seed) if log_z is None else log_z)
 
     def _rows(self, x: Any, n: int, seed: int, log_z: NDArray[np.float64] | None) -> Rows:
         draws = self.draw_set(n, seed)
@@ -167,7 +169,7 @@ class Model:
         scores = draws.energies(self._seen(events)) / draws.temperature[:, None]
         return scores if self._as_they_are else scores - self.coordinates.log_slope(events)
 
-    def _normalization(self, n: int, seed: int) -> NDArray[np.float64] | None:
+    def normalization(self, n: int = DRAWS, seed: int = 0) -> NDArray[np.float64] | None:
         """log Z of each draw, with shape (n,), float64; None where it is not known."""
         if self.posterior.certain:
             return None if self._log_z is None else np.array([self._log_z.value])
@@ -178,7 +180,7 @@ class Model:
 
     def log_z_draws(self, n: int = DRAWS, seed: int = 0) -> NDArray[np.float64]:
         """log Z of each draw, with shape (n,), float64; a named error where it is not known."""
-        if (found := self._normalization(n, seed)) is None:
+        if (found := self.normalization(n, seed)) is None:
             raise LogZUnknown(self._unknown(self.posterior.certain))
         return found
 
@@ -213,19 +215,15 @@ class Model:
         if not self.mixture:
             return self._through(lambda events: draws.energies(self._seen(events)).mean(0), x)
         scores = self._through(lambda e: draws.energies(self._seen(e)) / draws.temperature[:, None], x)
-        return self.temperature * Rows(scores, self._normalization(DRAWS, 0), self.mixture).score()
+        return self.temperature * Rows(scores, self.normalization(DRAWS, 0), self.mixture).score()
 
     def score(self, x: Any) -> Any:
         """E/T in the user's units with shape (N,): always defined, higher is more anomalous."""
-        return self._rows(x, DRAWS, 0, self._normalization(DRAWS, 0) if self.mixture else None).score()
+        return self._rows(x, DRAWS, 0, self.normalization(DRAWS, 0) if self.mixture else None).score()
 
     def log_prob(self, x: Any) -> Any:
         """log p with shape (N,); a named error where log Z is not known."""
         return self._rows(x, DRAWS, 0, self.log_z_draws()).log_prob()
-
-    def central(self, scores: Any, n: int = DRAWS, seed: int = 0) -> Any:
-        """What the `n` draws of a seed with the scores (n, N) say together, with shape (N,)."""
-        return Rows(scores, self._normalization(n, seed) if self.mixture else None, self.mixture).score()
 
     # --- draws of a Bayesian model
 

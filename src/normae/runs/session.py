@@ -8,6 +8,7 @@ first one writes.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from normae.config import Run, read, to_toml
 from normae.data import check_events
 from normae.errors import InputError, LogZDisagreement
 from normae.files import write_json, write_text
-from normae.inference import Model, ais_log_z, fit_base, grid_log_z
+from normae.inference import LogZ, Model, annealed_log_z, choose_log_z
 from normae.posterior.laplace import fit_laplace
 from normae.networks import build_autoencoder
 from normae.random import stream
@@ -334,36 +335,32 @@ class _Session:
         return fit_laplace(network, header["temperature"], events, config.laplace, generator).tensors()
 
     def _log_z(self, k: int, tensors: dict[str, Tensor], header: dict[str, Any]) -> list[Any] | None:
-        """log Z on a grid over the chain's bounds, where one serves; else by annealing, where that is asked for."""
+        """log Z where it can be had; annealed where no grid serves and the configuration asks for it."""
         config = self.configs[k]
-        bounds = config.sampling.feature.bounds
-        grid = bounds is not None and len(self.event) == 1 and self.event[0] <= 2
-        if not grid and config.log_z is None:
-            return None
         model = build_model(config, tensors, header, config.name).to(self.trainer.setup.device)
-        if bounds is None or not grid:
-            return self._annealed_log_z(k, model)
-        cells = config.evaluation.log_z_cells
-        return list(
-            grid_log_z(model.energy_function, model.temperature, bounds, self.event[0], cells, self.trainer.setup.device)
-        )
+        annealed = None if config.log_z is None else partial(self._annealed_log_z, k, model)
+        found = choose_log_z(
+            model.energy_function, model.temperature, self.event, config.sampling.feature.bounds,
+            config.evaluation.log_z_cells, self.trainer.setup.device, annealed,
+        )  # fmt: skip
+        return None if found is None else list(found)
 
-    def _annealed_log_z(self, k: int, model: Model) -> list[Any] | None:
+    def _annealed_log_z(self, k: int, model: Model) -> LogZ | None:
         """log Z from chains between a Gaussian and training events; None where the bounds on it disagree."""
         settings, bounds, events = self.configs[k].log_z, self.configs[k].sampling.feature.bounds, self.events[k].train
         assert settings is not None
         assert isinstance(events, Tensor)
         events = events if bounds is None else events[((events >= bounds[0]) & (events <= bounds[1])).all(dim=1)]
-        generator = stream(self.configs[k].seed, "log_z", self.trainer.setup.device)
         events = events[:BASE_EVENTS].to(self.trainer.setup.device)
+        generator = stream(self.configs[k].seed, "log_z", self.trainer.setup.device)
+        energy, temperature = model.energy_function, model.temperature
         try:
-            base = fit_base(events, settings.widen)
-            found = ais_log_z(model.energy_function, model.temperature, base, events, generator, settings, bounds)
+            found = annealed_log_z(energy, temperature, events, events, [generator], [settings], bounds)
         except (LogZDisagreement, InputError) as error:  # a finished training is kept, whatever comes of its log Z
             self.annealing[k] = {"failed": str(error)}
             return None
         self.annealing[k] = {name: value for name, value in found._asdict().items() if name != "log_z"}
-        return list(found.log_z)
+        return found.log_z
 
     def _baselines(self, k: int) -> Baselines:
         """What linear models reach on the validation sample; found once."""

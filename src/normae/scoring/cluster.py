@@ -26,7 +26,7 @@ import torch
 
 from normae.config import read_toml, structure_as
 from normae.errors import ClusterFailed, InputError
-from normae.runs.load import load
+from normae.runs.load import load_run
 from normae.scoring.parts import Doer, Part, Watch, consecutive, here
 from normae.scoring.scorer import Scorer, weights_of
 
@@ -116,8 +116,8 @@ def _scorer(recipe: Recipe) -> Scorer:
     if digest not in _kept:
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
-        model = load(run, recipe.device)
-        if weights_of(run, model) != recipe.scorer["weights"]:
+        model, _, _, content = load_run(run, recipe.device)
+        if weights_of(content, model) != recipe.scorer["weights"]:
             raise InputError(f"{run}: a worker finds other weights there than the command did")
         _kept.clear()
         _kept[digest] = Scorer(model=model, **recipe.scorer)

@@ -13,13 +13,12 @@ import torch
 from numpy.typing import NDArray
 
 from normae import zoo
-from normae.config import Run, read
-from normae.errors import InputError, LogZUnknown
+from normae.config import Run
+from normae.errors import InputError
 from normae.files import atomic_path
-from normae.inference import BayesianModel, Model
-from normae.posterior.modes import together
-from normae.runs.folder import RunFolder, read_tensors
-from normae.runs.load import load, run_of
+from normae.inference import Model, Rows
+from normae.runs.folder import RunFolder
+from normae.runs.load import load_run
 from normae.sources import load_events
 from normae.statistics.tail import tail_probability
 
@@ -66,39 +65,24 @@ class Scorer:
         return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
     def _block(self, x: NDArray[np.float32]) -> Columns:
-        if isinstance(self.model, BayesianModel):
-            found = bayesian_scores(self.model, x, self.log_z)
-        else:
-            found = plain_scores(self.model, x, self.log_z)
+        found = columns_of(self.model.rows(x, log_z=self.log_z))
         if len(self.background):
             found["p_value"], found["p_value_error"] = tail_probability(found["score"], self.background)
         return found
 
 
-def known_log_z(model: Model) -> NDArray[np.float64] | None:
-    """log Z with shape (1,), or of each weight draw with shape (draws,); None where it is not known."""
-    try:
-        return model.log_z_draws() if isinstance(model, BayesianModel) else np.array([model.log_z.value])
-    except LogZUnknown:
-        return None
-
-
-def plain_scores(model: Model, x: NDArray[np.float32], log_z: NDArray[np.float64] | None) -> Columns:
-    """`score`, and `log_prob` where log Z is known, each with shape (N,)."""
-    score = model.score(x)
-    return {"score": score} if log_z is None else {"score": score, "log_prob": -score - np.float32(log_z[0])}
-
-
-def bayesian_scores(model: BayesianModel, x: NDArray[np.float32], log_z: NDArray[np.float64] | None) -> Columns:
-    """What the model's fixed weight draws say together, their spread and quantiles, each with shape (N,)."""
-    draws = model.score_draws(x)
-    found = {"score": model.central(draws), "score_std": draws.std(0, ddof=1)}
-    name = "score"
-    if log_z is not None:
-        draws = -draws - log_z[:, None].astype(np.float32)
-        found["log_prob"], name = -together(-draws, model.mixture), "log_prob"
-    quantiles = np.quantile(np.ascontiguousarray(draws.T), list(QUANTILES.values()), axis=1, method="weibull")
-    return found | {f"{name}_{q}": values.astype(np.float32) for q, values in zip(QUANTILES, quantiles, strict=True)}
+def columns_of(rows: Rows) -> Columns:
+    """What the weight draws say together and, where there are several, their spread and quantiles; (N,) each."""
+    draws, name, spread = rows.scores, "score", rows.spread()
+    found = {"score": rows.score()} | ({} if spread is None else {"score_std": spread})
+    if rows.log_z is not None:
+        draws, name = rows.log_prob_draws(), "log_prob"
+        found["log_prob"] = rows.log_prob()
+    if spread is not None:
+        shares = list(QUANTILES.values())
+        quantiles = np.quantile(np.ascontiguousarray(draws.T), shares, axis=1, method="weibull")
+        found |= {f"{name}_{q}": values for q, values in zip(QUANTILES, quantiles, strict=True)}
+    return {column: values.astype(np.float32) for column, values in found.items()}
 
 
 # --- the model and its background
@@ -106,15 +90,12 @@ def bayesian_scores(model: BayesianModel, x: NDArray[np.float32], log_z: NDArray
 
 def open_scorer(run: str | Path, columns: Sequence[str] | None = None, device: str = "auto") -> Scorer:
     """The scorer of a run folder or a model of the zoo; `columns` are instead of the run's own names."""
-    model = load(run, device)
-    folder = run_of(run)
-    config = read(folder.config)
-    _, header = read_tensors(folder.model)
-    names = columns if columns is not None else header.get("columns")
+    model, folder, config, digest = load_run(run, device)
+    names = columns if columns is not None else model.columns
     jets = config.data.jets is not None
     if names is not None and (jets or model.event != (len(names),)):
         raise InputError(f"{run}: expected columns for events of shape {model.event}, got {len(names)}: {list(names)}")
-    weights = weights_of(run, model)
+    weights = weights_of(digest, model)
     notes: list[str] = []
     background = np.zeros(0, dtype=np.float32)
     try:
@@ -123,18 +104,18 @@ def open_scorer(run: str | Path, columns: Sequence[str] | None = None, device: s
         notes.append(f"no p_value: the held-out background cannot be scored ({error})")
     if not len(background) and not notes:
         notes.append("no p_value: the run held no background out (data.test = 0)")
-    log_z = known_log_z(model)
+    log_z = model.normalization()
     digest = hashlib.sha256(weights.encode() + background.tobytes()).hexdigest()
     block = JETS_BLOCK if jets else TABLE_BLOCK
-    part = (32 if jets or isinstance(model, BayesianModel) else 64) * block
+    part = (32 if jets or not model.posterior.certain else 64) * block
     chosen = None if names is None else tuple(names)
     place = str(run) if str(run) in zoo.names() else str(Path(run).absolute())
     return Scorer(model, chosen, jets, log_z, background, digest, place, weights, block, part, notes)
 
 
-def weights_of(run: str | Path, model: Model) -> str:
-    """Stands for the weights of a run and the kind of device that the model is on."""
-    return hashlib.sha256(run_of(run).model.read_bytes()).hexdigest() + f"/{model.device.type}"
+def weights_of(digest: str, model: Model) -> str:
+    """Stands for the weights of a run, whose file has the hash `digest`, and the kind of device of the model."""
+    return f"{digest}/{model.device.type}"
 
 
 def _background(folder: RunFolder, config: Run, model: Model, weights: str) -> NDArray[np.float32]:

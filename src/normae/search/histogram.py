@@ -20,7 +20,6 @@ from normae.errors import InputError, require
 from normae.figures import figure_style, new_figure
 from normae.figures.templates import template_histogram
 from normae.files import new_folder, write_json, write_text
-from normae.inference import BayesianModel
 from normae.report import save_figure
 from normae.runs.folder import RunFolder
 from normae.runs.load import run_of
@@ -83,40 +82,29 @@ class Binner:
 
     def __init__(self, scorer: Scorer, run: RunFolder, settings: HistogramSettings) -> None:
         self.scorer, self.settings = scorer, settings
-        self.bayesian = isinstance(scorer.model, BayesianModel)
-        self.log_z = self._log_z()
+        self.bayesian = not scorer.model.posterior.certain
+        self.log_z = scorer.model.log_z_draws(settings.draws).mean() if settings.quantity == "log_prob" else 0.0
         if settings.quantity == "p_value" and not len(scorer.background):
             raise InputError(f"--quantity p_value: {scorer.notes[0]}")
         self.references = self._references(run) if settings.quantity == "p_value" and self.bayesian else None
-
-    def _log_z(self) -> Floats:
-        if self.settings.quantity != "log_prob":
-            return np.zeros(1)
-        model = self.scorer.model
-        if isinstance(model, BayesianModel):
-            return np.asarray(model.log_z_draws(self.settings.draws))
-        return np.array([model.log_z.value])
 
     def _references(self, run: RunFolder) -> NDArray[np.float32]:
         """Scores of held-out background in rising order for each draw, with shape (K, n)."""
         config = read(run.config)
         held = load_events(config.data, config.seed).test[:MOST_REFERENCES].numpy()
-        model = self.scorer.model
-        assert isinstance(model, BayesianModel)
-        return np.sort(model.score_draws(held, self.settings.draws), axis=1)
+        return np.sort(self.scorer.model.rows(held, self.settings.draws).scores, axis=1)
 
     def values(self, x: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        """The quantity of the model with shape (N,), and of each draw with shape (K, N)."""
-        model = self.scorer.model
-        if not isinstance(model, BayesianModel):
-            return self._quantity(model.score(x), self.log_z[:1]), None
-        scores = model.score_draws(x, self.settings.draws)
-        central = model.central(scores, self.settings.draws)
-        nominal = self._quantity(central, self.log_z.mean(keepdims=True))
+        """The quantity of the model with shape (N,), and of each draw with shape (K, N) where there are several."""
+        rows = self.scorer.model.rows(x, self.settings.draws)
+        if self.settings.quantity == "log_prob":
+            nominal, each = rows.log_prob(), rows.log_prob_draws()
+        else:
+            nominal, each = self._quantity(rows.score()), rows.scores
         if self.references is not None:
-            pairs = zip(scores, self.references, strict=True)
-            return nominal, np.stack([tail_probability(score, reference)[0] for score, reference in pairs])
-        return nominal, self._quantity(scores, self.log_z[:, None])
+            pairs = zip(each, self.references, strict=True)
+            each = np.stack([tail_probability(score, reference)[0] for score, reference in pairs])
+        return nominal, each if self.bayesian else None
 
     def sample(self, x: NDArray[np.float32], edges: Floats, weights: NDArray[Any] | None = None) -> Sample:
         """The histogram of events with shape (N, *event), of which the network sees a block at a time."""
@@ -132,13 +120,11 @@ class Binner:
             total += Sample(value, variance, None if each is None else fill(each, edges, own), len(nominal))
         return total
 
-    def _quantity(self, score: NDArray[Any], log_z: Floats) -> NDArray[Any]:
-        if self.settings.quantity == "score":
-            return score
-        if self.settings.quantity == "log_prob":
-            density: NDArray[Any] = -score - log_z
-            return density
-        return tail_probability(score, self.scorer.background)[0]
+    def _quantity(self, score: NDArray[Any]) -> NDArray[Any]:
+        """The quantity that belongs to scores of the model."""
+        if self.settings.quantity == "p_value":
+            return tail_probability(score, self.scorer.background)[0]
+        return score if self.settings.quantity == "score" else -score - self.log_z
 
     # --- bins
 
@@ -158,11 +144,11 @@ class Binner:
             levels = tail_levels(len(background))
         elif not bins.isdecimal() or not 1 <= int(bins) <= 1000:
             raise InputError(f"--bins: expected tail, a number from 1 to 1000, or edges such as 0,1,2.5, got {bins!r}")
-        ends = np.sort(self._quantity(background[[0, -1]], self.log_z.mean(keepdims=True))).astype(np.float64)
+        ends = np.sort(self._quantity(background[[0, -1]])).astype(np.float64)
         if self.settings.quantity != "log_prob":
             ends = np.array([0.0, 1.0 if self.settings.quantity == "p_value" else ends[1]])
         if len(levels):
-            inner = self._quantity(np.quantile(background, levels), self.log_z.mean(keepdims=True))
+            inner = self._quantity(np.quantile(background, levels))
             return check_edges(np.array([ends[0], *np.sort(inner), ends[1]]))
         return check_edges(np.linspace(ends[0], ends[1], int(bins) + 1 if bins.isdecimal() else 2))
 
