@@ -254,6 +254,10 @@ def exact_sides(sample: Labelled, scale: float = 1.0, log_z: float = 3.0) -> tup
     return Side("A", Rows(-a - log_z, np.array([log_z]))), Side("B", Rows(-b, np.array([0.0])))
 
 
+def with_scores(side: Side, scores: np.ndarray, **more) -> Side:
+    return side._replace(rows=side.rows._replace(scores=scores, **more))
+
+
 QUICK = DualSettings(n_bootstrap=30, events=4000)
 
 
@@ -281,8 +285,8 @@ def test_overstated_models_fail_and_it_is_said_how():
 def test_a_wrong_region_fails_and_is_named():
     sample = draw_labelled(A, B, 4000, 0, "test")
     a, b = exact_sides(sample)
-    rows = b.rows + 2.0 * (true_ratio(A, B, sample) > 3.5)
-    result = judge(sample, a, b._replace(rows=rows), (A, B), None, QUICK)
+    wrong = with_scores(b, b.rows.scores - 2.0 * (true_ratio(A, B, sample) > 3.5))
+    result = judge(sample, a, wrong, (A, B), None, QUICK)
     assert not result.passes
     assert "the relation is not linear" in result.verdicts["true"]
     assert "of label 1" in result.verdicts["true"]
@@ -293,8 +297,8 @@ def test_the_spread_over_draws_is_part_of_the_verdict():
     sample = draw_labelled(A, B, 2000, 0, "test")
     a, b = exact_sides(sample)
     scales = 1.0 / 0.9 * np.linspace(0.75, 1.25, 7)[:, None]
-    wide_a, wide_b = (side._replace(rows=scales * side.rows, log_z=np.repeat(side.log_z, 7)) for side in (a, b))
-    sure = [side._replace(rows=side.rows / 0.9) for side in (a, b)]
+    wide_a, wide_b = (with_scores(side, scales * side.rows.scores, log_z=np.repeat(side.log_z, 7)) for side in (a, b))
+    sure = [with_scores(side, side.rows.scores / 0.9) for side in (a, b)]
     assert not judge(sample, sure[0], sure[1], (A, B), None, QUICK).passes
     verdict = judge(sample, wide_a, wide_b, (A, B), None, QUICK).against["true"].best.verdict
     assert verdict.slope_passes
