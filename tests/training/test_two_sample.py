@@ -29,7 +29,7 @@ def normal(n: int, shift: float, seed: int) -> torch.Tensor:
 
 
 def test_the_defaults_are_the_papers() -> None:
-    paper = ClassifierSettings(250_000, 300_000, 50_000, 150_000, (64, 64, 64), 1e-3, 2048, 200, 20)
+    paper = ClassifierSettings((64, 64, 64), 1e-3, 2048, 200, 20, 250_000, 300_000, 50_000, 150_000)
     assert ClassifierSettings() == paper
 
 
@@ -46,7 +46,7 @@ def test_a_shift_is_found_as_well_as_can_be(shift: float) -> None:
 
 
 def test_early_stopping_keeps_the_best() -> None:
-    settings = ClassifierSettings(600, 600, 300, 300, (64, 64), 1e-2, 64, 100, 3)
+    settings = ClassifierSettings((64, 64), 1e-2, 64, 100, 3, 600, 600, 300, 300)
     result = classifier_test(normal(600, 0, 5), normal(600, 0.5, 6), settings, generator=stream())
     best = int(np.argmin(result.validation_loss)) + 1
     assert result.epochs == len(result.train_loss) == len(result.validation_loss) == best + 3
@@ -68,7 +68,7 @@ def test_the_same_generator_gives_the_same_numbers_and_the_global_one_is_untouch
 def test_an_array_may_be_read_only() -> None:
     true, model = normal(600, 0, 1).numpy(), normal(600, 0, 2).numpy()
     true.setflags(write=False)
-    settings = ClassifierSettings(600, 600, 300, 300, max_epochs=1)
+    settings = ClassifierSettings(points=600, train=600, validation=300, test=300, max_epochs=1)
     assert classifier_test(true, model, settings, generator=stream()).epochs == 1
 
 

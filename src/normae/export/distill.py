@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from normae.export.fixed import Fixed, FixedNetwork, fixed_network, type_for, weight_types
 from normae.networks.mlp import MLP
-from normae.progress import counted
 from normae.random import stream
+from normae.training.supervised import fit
 
 Score = Callable[[NDArray[np.float32]], NDArray[Any]]
 RANGE = 0.9999
@@ -102,16 +102,16 @@ def distill(score: Score, background: NDArray[np.float32], config: DistillConfig
 def _train(
     module: nn.Module, z: Tensor, t: Tensor, config: DistillConfig, epochs: int, order: torch.Generator, own: MLP
 ) -> None:
-    steps = epochs * -(-len(z) // config.batch)
-    optimizer = torch.optim.Adam(own.parameters(), lr=config.learning_rate)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(steps, 1))
-    for _ in counted("distilling", range(epochs)):
-        for rows in torch.randperm(len(z), generator=order).split(config.batch):
-            loss = (module(z[rows])[:, 0] - t[rows]).square().mean()
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
+    fit(
+        list(own.parameters()),
+        lambda rows: (module(z[rows])[:, 0] - t[rows]).square().mean(),
+        len(z),
+        order,
+        epochs=epochs,
+        batch=config.batch,
+        learning_rate=config.learning_rate,
+        cosine=True,
+    )
 
 
 def _weights(network: MLP) -> list[tuple[NDArray[Any], NDArray[Any]]]:

@@ -129,7 +129,7 @@ def _finish(folder: RunFolder, config: Run, trainer: ClassifierTrainer, hashes: 
         "seed": config.seed,
         "data_sha256": hashes,
         "backend": "graph" if trainer.device.type == "cuda" else "reference",
-        "rollbacks": 0,
+        "rollbacks": int(trainer.rollbacks),
         "wall_seconds": round(seconds, 2),
         "calibration": method,
         "validation": {name: {"value": m.value, "error": m.error} for name, m in measured.items()},

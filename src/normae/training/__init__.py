@@ -1,6 +1,5 @@
 """One loop for autoencoder pretraining and NAE training; it yields what happened, and the caller writes."""
 
-from normae.training.classifier import ClassifierTrainer
 from normae.training.config import (
     ClassifierConfig,
     ContrastConfig,
@@ -13,6 +12,7 @@ from normae.training.config import (
 )
 from normae.training.guard import Record
 from normae.training.loop import Checkpoint, Happening, Rollback
+from normae.training.supervised import ClassifierTrainer
 from normae.training.trainer import Trainer
 
 __all__ = [

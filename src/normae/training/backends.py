@@ -6,7 +6,6 @@ The mathematics is the trainer's in every case. A backend that cannot serve fall
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -23,13 +22,9 @@ from normae.sampling.manifold import Runner
 
 log = logging.getLogger(__name__)
 
-
-class Stateful(Protocol):
-    """What a capture needs of a training: all that changes in it."""
-
-    generators: list[torch.Generator]
-
-    def tensors(self) -> dict[str, Tensor]: ...
+Iterate = Callable[[], None]
+Tensors = Callable[[], dict[str, Tensor]]
+"""Gives everything that changes during a training, live."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +51,17 @@ class Backend:
             return self.kernels(architecture, layout, weights)
         return ReconstructionEnergy(architecture, layout.views(weights), explicit=self.explicit)
 
-    def capture(self, iterate: Callable[[], None], state: Stateful) -> Callable[[], None]:
+    def capture(self, iterate: Iterate, tensors: Tensors, generators: Sequence[torch.Generator]) -> Iterate:
         """`iterate` itself, or the replay of its CUDA graph."""
-        return capture_graph(iterate, state) if self.graph else iterate
+        return capture_graph(iterate, tensors, generators) if self.graph else iterate
 
 
-def capture_graph(iterate: Callable[[], None], state: Stateful) -> Callable[[], None]:
-    """Record one iteration. The warm-up that CUDA asks for changes the state, so the state is put back after it."""
-    before = {name: tensor.clone() for name, tensor in state.tensors().items()}
+def capture_graph(iterate: Iterate, tensors: Tensors, generators: Sequence[torch.Generator]) -> Iterate:
+    """Record one iteration, which changes what `tensors` gives and draws from the generators.
+
+    The warm-up that CUDA asks for changes the state, so the state is put back after it.
+    """
+    before = {name: tensor.clone() for name, tensor in tensors().items()}
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -71,11 +69,11 @@ def capture_graph(iterate: Callable[[], None], state: Stateful) -> Callable[[], 
             iterate()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    for generator in state.generators:
+    for generator in generators:
         graph.register_generator_state(generator)
     with torch.cuda.graph(graph):
         iterate()
-    put_back(state.tensors(), state.generators, before)
+    put_back(tensors(), generators, before)
     return graph.replay
 
 

@@ -118,7 +118,7 @@ class Phase:
         setup = self.setup
         self.order = Order(setup.seeds, setup.group.named(self.name), setup.data.size, self.batch, setup.device)
         self.index = torch.zeros(setup.members, self.batch, dtype=torch.int64, device=setup.device)
-        self.iterate = setup.backend.capture(self.update, self.state)
+        self.iterate = setup.backend.capture(self.update, self.state.tensors, self.state.generators)
 
     def factor(self) -> float:
         """What the learning rates are multiplied by."""

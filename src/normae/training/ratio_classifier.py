@@ -21,18 +21,14 @@ from torch import Tensor
 from normae.errors import InputError
 from normae.statistics.arrays import Array
 from normae.statistics.labels import LengthsDiffer, as_labels, prior_log_odds
-from normae.training.two_sample import CHUNK, Part, events, fit, initial_weights, logits, permutation
+from normae.training.supervised import permutation
+from normae.training.two_sample import CHUNK, MLPSettings, Part, events, fit_logits, initial_weights, logits
 
 
 @dataclass(frozen=True)
-class RatioSettings:
+class RatioSettings(MLPSettings):
     """The network and its training: the paper's of the classifier test, with one event in seven for validation."""
 
-    hidden: tuple[int, ...] = (64, 64, 64)
-    learning_rate: float = 1e-3
-    batch: int = 2048
-    max_epochs: int = 200
-    patience: int = 20
     validation_share: float = 1 / 7
 
     def __post_init__(self) -> None:
@@ -96,7 +92,6 @@ def train_ratio_classifier(
         Part((flat[index].to(device) - scale[1]) / scale[0], torch.from_numpy(positive[index]).float().to(device))
         for index in (train, validation)
     ]
-    losses = fit(weights, parts[0], parts[1], settings, generator)
+    losses = fit_logits(weights, parts[0], parts[1], settings, generator)
     frozen = tuple(weight.detach() for weight in weights)
-    first, second = zip(*losses, strict=True)
-    return RatioClassifier(frozen, scale[1], scale[0], prior, first, second)
+    return RatioClassifier(frozen, scale[1], scale[0], prior, *losses)

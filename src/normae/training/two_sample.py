@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,27 +25,33 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, linear
 
 from normae.errors import InputError
-from normae.progress import progress
 from normae.statistics.auc import auc
 from normae.statistics.estimate import Estimate
+from normae.training.supervised import Losses, fit, permutation
 
 CHUNK = 65_536
 """Events scored at once outside training."""
 
 
 @dataclass(frozen=True)
-class ClassifierSettings:
+class MLPSettings:
+    """A small classifier and its training: the paper's numbers."""
+
+    hidden: tuple[int, ...] = (64, 64, 64)
+    learning_rate: float = 1e-3
+    batch: int = 2048
+    max_epochs: int = 200
+    patience: int = 20
+
+
+@dataclass(frozen=True)
+class ClassifierSettings(MLPSettings):
     """The paper's numbers. `points` is per class; `train`, `validation` and `test` parts of both classes."""
 
     points: int = 250_000
     train: int = 300_000
     validation: int = 50_000
     test: int = 150_000
-    hidden: tuple[int, ...] = (64, 64, 64)
-    learning_rate: float = 1e-3
-    batch: int = 2048
-    max_epochs: int = 200
-    patience: int = 20
 
     def __post_init__(self) -> None:
         if min(self.points, self.train, self.validation, self.test, self.batch, self.max_epochs, self.patience) < 1:
@@ -55,19 +61,6 @@ class ClassifierSettings:
         if self.train + self.validation + self.test > 2 * self.points:
             parts = f"{self.train} + {self.validation} + {self.test}"
             raise InputError(f"the parts of the classifier test, {parts}, exceed two times {self.points} points")
-
-
-class LoopSettings(Protocol):
-    """What `fit` reads of its settings."""
-
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def batch(self) -> int: ...
-    @property
-    def max_epochs(self) -> int: ...
-    @property
-    def patience(self) -> int: ...
 
 
 class ClassifierResult(NamedTuple):
@@ -102,14 +95,9 @@ def classifier_test(
     settings = settings or ClassifierSettings()
     train, validation, test = _parts(events(true, "true"), events(model, "model"), settings, generator, device)
     weights = initial_weights((train.x.shape[1], *settings.hidden, 1), generator, device)
-    losses = fit(weights, train, validation, settings, generator)
+    losses = fit_logits(weights, train, validation, settings, generator)
     scores, label = logits(weights, test.x).double().cpu().numpy(), test.label.cpu().numpy() == 1
-    return ClassifierResult(auc(scores[label], scores[~label]), len(losses), *_columns(losses))
-
-
-def _columns(losses: Sequence[tuple[float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    train, validation = zip(*losses, strict=True)
-    return train, validation
+    return ClassifierResult(auc(scores[label], scores[~label]), len(losses.train), *losses)
 
 
 def events(sample: np.ndarray[Any, Any] | Tensor, name: str) -> Tensor:
@@ -140,11 +128,6 @@ def _parts(
     return train, validation, test
 
 
-def permutation(n: int, generator: torch.Generator, device: torch.device) -> Tensor:
-    """The numbers 0..n - 1 in a random order, on `device`."""
-    return torch.randperm(n, generator=generator, device=generator.device).to(device)
-
-
 def _draw(events: Tensor, n: int, generator: torch.Generator) -> Tensor:
     """`n` of the events without replacement; all of them, as they are, if there are no more."""
     return events if len(events) == n else events[permutation(len(events), generator, events.device)[:n]]
@@ -173,37 +156,18 @@ def logits(weights: Sequence[Tensor], x: Tensor) -> Tensor:
     return torch.cat([_forward(weights, piece) for piece in torch.split(x, CHUNK)])
 
 
-@torch.enable_grad()
-def fit(
-    weights: list[Tensor], train: Part, validation: Part, settings: LoopSettings, generator: torch.Generator
-) -> list[tuple[float, float]]:
-    """Train `weights` in place and leave those of the best validation loss there; returns both losses per epoch."""
-    optimizer = torch.optim.Adam(weights, lr=settings.learning_rate, fused=True)
-    losses: list[tuple[float, float]] = []
-    best, best_epoch, kept = math.inf, 0, [weight.detach().clone() for weight in weights]
-    with progress("classifier", settings.max_epochs) as tick:
-        while len(losses) < settings.max_epochs and len(losses) - best_epoch < settings.patience:
-            train_loss = _epoch(weights, optimizer, train, settings.batch, generator)
-            loss = binary_cross_entropy_with_logits(logits(weights, validation.x), validation.label).item()
-            losses.append((train_loss, loss))
-            tick()
-            if loss < best:
-                best, best_epoch, kept = loss, len(losses), [weight.detach().clone() for weight in weights]
-    for weight, value in zip(weights, kept, strict=True):
-        weight.data.copy_(value)
-    return losses
-
-
-def _epoch(
-    weights: list[Tensor], optimizer: torch.optim.Optimizer, train: Part, batch: int, generator: torch.Generator
-) -> float:
-    """One pass over the training part in a new order; the mean loss."""
-    order = permutation(len(train.x), generator, train.x.device)
-    total = torch.zeros((), device=train.x.device)
-    for x, label in zip(torch.split(train.x[order], batch), torch.split(train.label[order], batch), strict=True):
-        loss = binary_cross_entropy_with_logits(_forward(weights, x), label)
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        optimizer.step()
-        total += loss.detach() * len(x)
-    return total.item() / len(train.x)
+def fit_logits(
+    weights: list[Tensor], train: Part, validation: Part, settings: MLPSettings, generator: torch.Generator
+) -> Losses:
+    """Train `weights` in place on the cross-entropy and leave those of the best validation loss there."""
+    return fit(
+        weights,
+        lambda rows: binary_cross_entropy_with_logits(_forward(weights, train.x[rows]), train.label[rows]),
+        len(train.x),
+        generator,
+        epochs=settings.max_epochs,
+        batch=settings.batch,
+        learning_rate=settings.learning_rate,
+        validate=lambda: binary_cross_entropy_with_logits(logits(weights, validation.x), validation.label).item(),
+        patience=settings.patience,
+    )
