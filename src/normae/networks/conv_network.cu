@@ -520,9 +520,9 @@ struct Gather {
     float* out;
     float factor;
     float slopes[11];
-    DEVICE float* mixing(int k) const { return out + k * 12 * C * C; }
-    DEVICE float* single(int k) const { return out + 60 * C * C + k * 16 * C; }
-    DEVICE float* bias(int k) const { return out + 60 * C * C + 64 * C + k * C; }
+    DEVICE float* mixing(int k) const { return out + k * 9 * C * C; }
+    DEVICE float* single(int k) const { return out + 45 * C * C + k * 9 * C; }
+    DEVICE float* bias(int k) const { return out + 45 * C * C + 36 * C + k * C; }
     DEVICE float* slope(int k) const { return bias(9) + k; }
 };
 
@@ -583,9 +583,7 @@ DEVICE void weight_gradient(Shared& s, const u16* x, const u16* v, float factor,
     for (int e = TID; e < PARTS; e += THREADS) {
         float total = 0.0f;
         for (int k = 0; k < WARPS; k++) total += s.part[k * PARTS + e];
-        int tap = e / (C * C);
-        float* at = tap < 9 ? out + (tap / 3 * 4 + tap % 3) * C * C + e % (C * C) : bias_out + e - 9 * C * C;
-        *at += factor * total;
+        *(e < 9 * C * C ? out + e : bias_out + e - 9 * C * C) += factor * total;
     }
     SYNC();
 }
@@ -744,8 +742,8 @@ template <class Give> DEVICE void to_rows(Shared& s, const u16* matrix, Give giv
 struct Weights {
     const u16* half;
     const float* full;
-    DEVICE const u16* dense(int k) const { return half + 120 * C * C + 128 * C + k * WINDOWS * HP; }
-    DEVICE const float* thin(int k) const { return full + 120 * C * C + 128 * C + 2 * WINDOWS * HP + k * ZP * HP; }
+    DEVICE const u16* dense(int k) const { return half + 45 * C * C + 36 * C + k * WINDOWS * HP; }
+    DEVICE const float* thin(int k) const { return full + 45 * C * C + 36 * C + 2 * WINDOWS * HP + k * ZP * HP; }
     DEVICE const float* bias_hidden(int k) const { return thin(2) + 9 * C + 16 + k * HP; }
     DEVICE const float* bias_latent() const { return bias_hidden(2); }
     DEVICE const float* bias_small() const { return bias_hidden(2) + ZP; }
@@ -923,12 +921,12 @@ DEVICE void prepare(Shared& s, const Weights& w) {
     SYNC();
     for (int k = TID; k < 5 * 9 * 32; k += THREADS) {
         int conv = k / 288, tap = k / 32 % 9, lane = k % 32;
-        const u16* at = w.half + conv * 24 * C * C + ((tap / 3 * 4 + tap % 3) * C + 2 * (lane % 4)) * C + lane / 4;
+        const u16* at = w.half + conv * 9 * C * C + (tap * C + 2 * (lane % 4)) * C + lane / 4;
         s.frag[conv][tap][lane] = (u32)at[0] | ((u32)at[C] << 16);
     }
     for (int k = TID; k < 4 * 9 * C; k += THREADS) {
         int conv = k / (9 * C), tap = k / C % 9;
-        float weight = w.full[120 * C * C + conv * 32 * C + k % (9 * C)];
+        float weight = w.full[45 * C * C + k];
         s.single[conv][k % (9 * C)] = weight;
         s.fine[conv][tap][0][k % C] = as_half(weight);
         s.fine[conv][tap][1][k % C] = as_half(weight - as_float(as_half(weight)));

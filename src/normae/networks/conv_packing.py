@@ -1,13 +1,12 @@
 """Weights of the convolutional autoencoder in the order that its kernels read, and gradients back in that of a row.
 
-Both are one gather: `packed = cat(row, 0)[index]`. The index comes from the operations (flip, transpose, pad) that
+Both are one gather: `packed = cat(row, 0)[index]`. The index comes from the operations (transpose, pad) that
 would pack the weights themselves, done once on the numbers of the columns. Padding points to the zero behind the row.
 
-    packed     5 convolutions C -> C, each forward and for the pullback, as (3, 4 C, C): stencil row, (pixel, channel
-               in), channel out; 4 convolutions with one channel on one side, forward and for the pullback, as (16, C);
-               dense matrices (SMALL, HP) twice and (ZP, HP) twice; biases of convolutions (9, C); slopes (16,); biases
-               (HP,) of the encoder, (HP,) of the decoder, (ZP,), (SMALL,)
-    gathered   gradients of 5 convolutions as (3, 4 C, C), of 4 as (16, C), of biases (9, C), of slopes (16,)
+    packed     5 convolutions C -> C as (9, C, C): tap, channel in, channel out; 4 convolutions with one channel on one
+               side as (9, C); dense matrices (SMALL, HP) twice and (ZP, HP) twice; biases of convolutions (9, C);
+               slopes (16,); biases (HP,) of the encoder, (HP,) of the decoder, (ZP,), (SMALL,)
+    gathered   gradients of 5 convolutions as (9, C, C), of 4 as (9, C), of biases (9, C), of slopes (16,)
 """
 
 from collections.abc import Sequence
@@ -65,7 +64,7 @@ class ConvShape:
     def gathered(self) -> int:
         """Length of what a program gathers."""
         c = self.channels
-        return 60 * c * c + 64 * c + 9 * c + 16
+        return 45 * c * c + 45 * c + 16
 
 
 def conv_shape(architecture: Autoencoder) -> ConvShape | None:
@@ -86,17 +85,6 @@ def conv_shape(architecture: Autoencoder) -> ConvShape | None:
     return ConvShape(side, channels, hidden, architecture.latent_dimension, architecture.sphere, sigmoid)
 
 
-def _stencil(weight: Tensor, nothing: int) -> Tensor:
-    """(out, in, 3, 3) as (3, 4 in, out), with `nothing` in the fourth pixel."""
-    out, inside = weight.shape[:2]
-    return pad(weight.permute(2, 3, 1, 0), (0, 0, 0, 0, 0, 1), value=nothing).reshape(3, 4 * inside, out)
-
-
-def _taps(weight: Tensor, nothing: int) -> Tensor:
-    """(C, 1, 3, 3) or (1, C, 3, 3) as (16, C)."""
-    return pad(weight.reshape(-1, 9).T, (0, 0, 0, 7), value=nothing)
-
-
 def _padded(weight: Tensor, rows: int, columns: int, nothing: int) -> Tensor:
     return pad(weight, (0, columns - weight.shape[1], 0, rows - weight.shape[0]), value=nothing)
 
@@ -108,11 +96,7 @@ def packing(layout: Layout, shape: ConvShape, device: torch.device) -> Tensor:
     named = {name: view[0] for name, view in layout.views(torch.arange(nothing)[None]).items()}
     w = {name.removesuffix(".weight"): view for name, view in named.items() if name.endswith(".weight")}
     b = {name.removesuffix(".bias"): view for name, view in named.items() if name.endswith(".bias")}
-    pieces: list[Tensor] = []
-    for name in MIXING:
-        pieces += [_stencil(w[name], nothing), _stencil(w[name].transpose(0, 1).flip(2, 3), nothing)]
-    for name in SINGLE:
-        pieces += [_taps(w[name], nothing), _taps(w[name].flip(2, 3), nothing)]
+    pieces = [w[name].permute(2, 3, 1, 0) for name in (*MIXING, *SINGLE)]
     hp, zp, c = shape.hp, shape.zp, shape.channels
     pieces += [_padded(w["encoder.12"].T, shape.small, hp, nothing), _padded(w["decoder.2"], shape.small, hp, nothing)]
     pieces += [_padded(w["encoder.14"], zp, hp, nothing), _padded(w["decoder.0"].T, zp, hp, nothing)]
@@ -141,9 +125,9 @@ def unpacking(layout: Layout, shape: ConvShape, device: torch.device) -> Tensor:
 
     found: dict[str, Tensor] = {}
     for name in MIXING:
-        found[f"{name}.weight"] = take(3, 4, c, c)[:, :3].permute(3, 2, 0, 1)
+        found[f"{name}.weight"] = take(3, 3, c, c).permute(3, 2, 0, 1)
     for name in SINGLE:
-        found[f"{name}.weight"] = take(16, c)[:9].T
+        found[f"{name}.weight"] = take(9, c).T
     for name in CONVOLUTIONS:
         found[f"{name}.bias"] = take(c)[: 1 if name in ("encoder.9", "decoder.12") else c]
     for name, place in zip(SLOPES, take(16), strict=False):

@@ -105,24 +105,22 @@ def choose_backend(name: str, architecture: Autoencoder, sampling: SamplingConfi
         return graph
     if name not in ("auto", "fused"):
         raise InputError(f"sampling.backend: expected auto, reference, explicit, graph or fused, got {name!r}")
-    from normae.networks.mlp_chain import fused_runner, why_not
-
-    if conv_shape(architecture) is not None:
-        return _conv_backend(name, architecture, device) or graph
-    reason = why_not(architecture, sampling)
-    if reason is not None:
-        log.warning("sampling.backend = %r cannot serve: %s; using 'graph'", name, reason)
-        return graph
-    return Backend("fused", explicit=True, graph=True, runner=fused_runner)
+    fused = _fused(architecture, sampling, device)
+    if isinstance(fused, Backend):
+        return fused
+    log.warning("sampling.backend = %r cannot serve: %s; using 'graph'", name, fused)
+    return graph
 
 
-def _conv_backend(name: str, architecture: Autoencoder, device: torch.device) -> Backend | None:
-    """The fused chain of a convolutional autoencoder, with its energies and gradients; None where it cannot serve."""
+def _fused(architecture: Autoencoder, sampling: SamplingConfig, device: torch.device) -> Backend | str:
+    """The chain in one kernel, for convolutions with energies and gradients too; or why it cannot serve."""
+    if conv_shape(architecture) is None:
+        from normae.networks import mlp_chain
+
+        served = Backend("fused", explicit=True, graph=True, runner=mlp_chain.fused_runner)
+        return mlp_chain.why_not(architecture, sampling) or served
     from normae.networks import conv_cuda
 
-    reason = conv_cuda.why_not(architecture, device, "gradient")
-    if reason is not None:
-        log.warning("sampling.backend = %r cannot serve: %s; using 'graph'", name, reason)
-        return None
     runner, kernels = conv_cuda.fused_conv_runner, conv_cuda.FusedConvEnergy
-    return Backend("fused", explicit=False, graph=True, runner=runner, kernels=kernels)
+    served = Backend("fused", explicit=False, graph=True, runner=runner, kernels=kernels)
+    return conv_cuda.why_not(architecture, device, "gradient") or served
