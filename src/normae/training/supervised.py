@@ -19,6 +19,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from normae.data import SparseEvents
 from normae.networks.parameters import Layout, call
+from normae.progress import progress
 from normae.training.backends import capture_graph, put_back
 from normae.training.config import ClassifierConfig, GuardConfig
 from normae.training.guard import Guard, Record
