@@ -27,6 +27,7 @@ from normae.sampling.config import SamplingConfig
 from normae.sources import MOST_EVENTS, DataConfig
 from normae.training.config import (
     ClassifierConfig,
+    ClassifierSettings,
     ContrastConfig,
     EnsembleConfig,
     GuardConfig,
@@ -34,7 +35,6 @@ from normae.training.config import (
     TemperatureConfig,
     TrainingConfig,
 )
-from normae.training.two_sample import ClassifierSettings
 
 T = TypeVar("T")
 CLASSIFIER_UNUSED = (

@@ -8,7 +8,8 @@ import torch
 from scipy.stats import norm
 
 from normae.errors import InputError
-from normae.training.two_sample import ClassifierSettings, _parts, classifier_test
+from normae.training.config import ClassifierSettings
+from normae.training.two_sample import _parts, classifier_test
 
 SMALL = ClassifierSettings(
     points=15_000, train=18_000, validation=3000, test=9000, hidden=(32, 32), batch=1024, max_epochs=12, patience=4

@@ -111,6 +111,7 @@ def _train(
         batch=config.batch,
         learning_rate=config.learning_rate,
         cosine=True,
+        what="distilling",
     )
 
 

@@ -200,6 +200,36 @@ class ClassifierConfig:
 
 
 @dataclass(frozen=True)
+class MLPSettings:
+    """A small classifier and its training: the paper's numbers."""
+
+    hidden: tuple[int, ...] = (64, 64, 64)
+    learning_rate: float = 1e-3
+    batch: int = 2048
+    max_epochs: int = 200
+    patience: int = 20
+
+
+@dataclass(frozen=True)
+class ClassifierSettings(MLPSettings):
+    """The paper's numbers. `points` is per class; `train`, `validation` and `test` parts of both classes."""
+
+    points: int = 250_000
+    train: int = 300_000
+    validation: int = 50_000
+    test: int = 150_000
+
+    def __post_init__(self) -> None:
+        if min(self.points, self.train, self.validation, self.test, self.batch, self.max_epochs, self.patience) < 1:
+            raise InputError("the sizes, the batch, the epochs and the patience of a classifier test must be positive")
+        if not self.learning_rate > 0 or min(self.hidden, default=1) < 1:
+            raise InputError("the learning rate and the widths of a classifier test must be positive")
+        if self.train + self.validation + self.test > 2 * self.points:
+            parts = f"{self.train} + {self.validation} + {self.test}"
+            raise InputError(f"the parts of the classifier test, {parts}, exceed two times {self.points} points")
+
+
+@dataclass(frozen=True)
 class Schedules:
     """Everything that a trainer needs to know about how to train."""
 

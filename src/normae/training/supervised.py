@@ -19,7 +19,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from normae.data import SparseEvents
 from normae.networks.parameters import Layout, call
-from normae.progress import progress
+from normae.progress import counted
 from normae.training.backends import capture_graph, put_back
 from normae.training.config import ClassifierConfig, GuardConfig
 from normae.training.guard import Guard, Record
@@ -59,6 +59,7 @@ def fit(
     cosine: bool = False,
     validate: Callable[[], float] | None = None,
     patience: int | None = None,
+    what: str = "classifier",
 ) -> Losses:
     """Train `weights` in place with Adam; with `validate`, the best of them stay.
 
@@ -69,6 +70,7 @@ def fit(
         cosine: the learning rate falls to zero along a cosine.
         validate: loss of the events held out, after each epoch.
         patience: epochs without a better one after which the training ends.
+        what: is trained, for those who watch its progress.
     """
     optimizer = torch.optim.Adam(weights, lr=learning_rate, fused=True)
     steps = max(epochs * -(-n // batch), 1)
@@ -76,23 +78,23 @@ def fit(
     train: list[float] = []
     held: list[float] = []
     best, kept = 0, [weight.detach().clone() for weight in weights]
-    with progress("classifier" if validate else "distilling", epochs) as tick:
-        while len(train) < epochs and (patience is None or len(train) - best < patience):
-            tick()
-            total = torch.zeros((), device=weights[0].device)
-            for rows in permutation(n, generator, weights[0].device).split(batch):
-                value = loss(rows)
-                optimizer.zero_grad()
-                torch.autograd.backward(value)
-                optimizer.step()
-                if schedule is not None:
-                    schedule.step()
-                total += value.detach() * len(rows)
-            train.append(total.item() / n)
-            if validate is not None:
-                held.append(validate())
-                if held[-1] < min(held[:-1], default=math.inf):
-                    best, kept = len(held), [weight.detach().clone() for weight in weights]
+    for epoch in counted(what, range(epochs)):
+        if patience is not None and epoch - best >= patience:
+            break
+        total = torch.zeros((), device=weights[0].device)
+        for rows in permutation(n, generator, weights[0].device).split(batch):
+            value = loss(rows)
+            optimizer.zero_grad()
+            torch.autograd.backward(value)
+            optimizer.step()
+            if schedule is not None:
+                schedule.step()
+            total += value.detach() * len(rows)
+        train.append(total.item() / n)
+        if validate is not None:
+            held.append(validate())
+            if held[-1] < min(held[:-1], default=math.inf):
+                best, kept = len(held), [weight.detach().clone() for weight in weights]
     for weight, value in zip(weights, kept if validate is not None else weights, strict=True):
         weight.data.copy_(value)
     return Losses(tuple(train), tuple(held))

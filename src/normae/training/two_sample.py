@@ -15,7 +15,6 @@ first weights and the order of the batches are the same wherever the network run
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -27,40 +26,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits, linear
 from normae.errors import InputError
 from normae.statistics.auc import auc
 from normae.statistics.estimate import Estimate
+from normae.training.config import ClassifierSettings, MLPSettings
 from normae.training.supervised import Losses, fit, permutation
 
 CHUNK = 65_536
 """Events scored at once outside training."""
-
-
-@dataclass(frozen=True)
-class MLPSettings:
-    """A small classifier and its training: the paper's numbers."""
-
-    hidden: tuple[int, ...] = (64, 64, 64)
-    learning_rate: float = 1e-3
-    batch: int = 2048
-    max_epochs: int = 200
-    patience: int = 20
-
-
-@dataclass(frozen=True)
-class ClassifierSettings(MLPSettings):
-    """The paper's numbers. `points` is per class; `train`, `validation` and `test` parts of both classes."""
-
-    points: int = 250_000
-    train: int = 300_000
-    validation: int = 50_000
-    test: int = 150_000
-
-    def __post_init__(self) -> None:
-        if min(self.points, self.train, self.validation, self.test, self.batch, self.max_epochs, self.patience) < 1:
-            raise InputError("the sizes, the batch, the epochs and the patience of a classifier test must be positive")
-        if not self.learning_rate > 0 or min(self.hidden, default=1) < 1:
-            raise InputError("the learning rate and the widths of a classifier test must be positive")
-        if self.train + self.validation + self.test > 2 * self.points:
-            parts = f"{self.train} + {self.validation} + {self.test}"
-            raise InputError(f"the parts of the classifier test, {parts}, exceed two times {self.points} points")
 
 
 class ClassifierResult(NamedTuple):
