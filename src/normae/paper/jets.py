@@ -24,7 +24,7 @@ from normae.presets import preset_path
 from normae.report.paper import RATIO, TAGGING, TAGGING_METRICS, markdown_table
 from normae.runs.ensemble import gather, made_of
 from normae.runs.folder import RunFolder
-from normae.runs.session import Watch
+from normae.runs.writing import Watch
 from normae.statistics import Estimate
 
 Metrics = dict[str, Estimate]

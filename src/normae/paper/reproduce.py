@@ -15,7 +15,8 @@ from normae.files import atomic_path, write_json, write_text
 from normae.presets import preset_path
 from normae.report.paper import BAYES, DUAL, TOY, PaperValue, markdown_table
 from normae.runs.folder import RunFolder, locked
-from normae.runs.session import Watch, train
+from normae.runs.session import train
+from normae.runs.writing import Watch
 from normae.statistics import Estimate
 
 Table = dict[str, dict[str, Estimate]]

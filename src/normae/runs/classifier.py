@@ -6,7 +6,6 @@ far less than its error. The test sample is not touched.
 """
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +13,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from normae.config import Run, read, to_toml
+from normae.config import Run, read
 from normae.errors import InputError
-from normae.files import write_json, write_text
+from normae.files import write_json
 from normae.inference.classifier import Classifier, Correction
 from normae.networks.conv import conv_encoder
 from normae.random import stream
-from normae.runs.folder import History, RunFolder, locked, read_tensors, write_tensors
+from normae.runs.folder import RunFolder, locked, read_tensors, write_tensors
 from normae.statistics import Estimate, IsotonicRecalibration, LinearRecalibration, Recalibration, auc
-from normae.training import Checkpoint, ClassifierTrainer, Happening, Record
+from normae.training import ClassifierTrainer
 from normae.training.reference import calibration, choose_correction
 from normae.data.labelled import Labelled
 from normae.runs.load import run_of
-from normae.runs.provenance import machine_facts
+from normae.runs.finishing import machine_facts
 from normae.tensors import choose_device
 from normae.sources import load_both
-from normae.runs.stopping import check_minutes, interruptible, limited
+from normae.runs.writing import Journal, Watch, check_minutes
 
 KNOTS = ("calibration.x", "calibration.y")
 """The tensors of an isotonic correction."""
@@ -38,7 +37,7 @@ KNOTS = ("calibration.x", "calibration.y")
 def train_classifier(
     config: Run,
     folder: RunFolder,
-    watch: Callable[[Any, Happening], None] | None = None,
+    watch: Watch | None = None,
     minutes: float | None = None,
 ) -> bool:
     """Train into a folder that is new, or holds this very run; whether it is finished. As `normae.runs.session`."""
@@ -54,56 +53,18 @@ def train_classifier(
             return True
         assert config.classifier is not None
         trainer = ClassifierTrainer(network, *classes, config.classifier, config.seed, device)
-        history = History(folder.history)
-        earlier = _take_up(folder, config, trainer, history, hashes)
-        with interruptible(trainer), limited(trainer, minutes, begun):
-            for happening in trainer.run():
-                seconds = earlier + time.monotonic() - begun
-                _write(folder, trainer, history, hashes, happening, seconds)
-                if watch is not None:
-                    watch(trainer, happening)
-        if trainer.finished:
-            _finish(folder, config, trainer, hashes, earlier + time.monotonic() - begun)
-        return trainer.finished
+        journal = Journal(folder, [folder], [config], [hashes])
+        journal.open(trainer)
+        finished = journal.follow(trainer, watch, minutes, begun)
+        if finished:
+            _finish(folder, config, trainer, hashes, journal.seconds)
+        return finished
 
 
 def build_network(config: Run, event: tuple[int, ...]) -> nn.Sequential:
     """The encoder of the paper's table with one output."""
     network = config.network
     return conv_encoder(event[1], network.channels, network.hidden[0], 1, stream(config.seed, "init"))
-
-
-def _take_up(folder: RunFolder, config: Run, trainer: ClassifierTrainer, history: History, hashes: list[str]) -> float:
-    """Begin anew, or go on from the checkpoint; the seconds that were spent before."""
-    for debris in folder.path.rglob(".*.part*"):
-        debris.unlink(missing_ok=True)
-    if not folder.checkpoint.exists():
-        history.truncate(0)
-        write_text(folder.config, to_toml(config))
-        return 0.0
-    state, header = read_tensors(folder.checkpoint)
-    if header.get("data") != hashes:
-        raise InputError(f"{folder.path}: the training data have changed since the run began")
-    trainer.load(state)
-    history.truncate(int(header["history"]))
-    return float(header["seconds"])
-
-
-def _write(
-    folder: RunFolder,
-    trainer: ClassifierTrainer,
-    history: History,
-    hashes: list[str],
-    happening: Happening,
-    seconds: float,
-) -> None:
-    if isinstance(happening, Record):
-        place = {"phase": happening.phase, "iteration": happening.iteration, "epoch": happening.epoch}
-        values = {name: column[0] for name, column in happening.values.items()}
-        history.append(place | values | {"seconds": round(seconds, 3)})
-    elif isinstance(happening, Checkpoint):
-        header = {"seconds": seconds, "history": history.size, "data": hashes}
-        write_tensors(folder.checkpoint, trainer.state(), header)
 
 
 def _finish(folder: RunFolder, config: Run, trainer: ClassifierTrainer, hashes: list[str], seconds: float) -> None:

@@ -29,9 +29,9 @@ from normae.random import stream
 from normae.runs.classifier import load_classifier
 from normae.runs.folder import RunFolder, locked, read_json
 from normae.runs.load import load
-from normae.runs.session import Watch, train
+from normae.runs.session import train
 from normae.runs.start import read_start
-from normae.runs.stopping import check_minutes
+from normae.runs.writing import Watch, check_minutes
 from normae.sources import load_events
 from normae.statistics import Estimate, SlopePoint, fit_line, next_temperature, slope_line, unit_slope_temperature
 from normae.statistics.arrays import Array

@@ -51,6 +51,10 @@ class Training(Guarded, Protocol):
         """Iterations of a phase, at most."""
         ...
 
+    def run(self) -> "Iterator[Happening]":
+        """The loop with the training's own guard."""
+        ...
+
     def state(self) -> dict[str, Tensor]: ...
     def advance(self) -> None:
         """One iteration."""
