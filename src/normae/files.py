@@ -9,6 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from normae.errors import InputError
+
+
+def check_file(path: str | Path, hint: str = "") -> None:
+    """Refuse what is not a file; `hint` says what would be."""
+    if not Path(path).is_file():
+        problem = "a folder; expected a file" if Path(path).is_dir() else "no such file"
+        raise InputError(f"{path}: {problem}{hint}")
+
 
 @contextmanager
 def atomic_path(path: str | Path) -> Iterator[Path]:

@@ -20,6 +20,7 @@ from torch import Tensor
 from normae.data import DENSITIES, Density, SparseEvents, read_table, split
 from normae.errors import InputError
 from normae.jets import read, read_images, sparse_images
+from normae.jets.container import UNLABELLED
 from normae.jets.imaging import SIGMA, filter_matrix
 from normae.jets.sparse import SparseImages, is_images
 from normae.random import stream
@@ -320,6 +321,8 @@ def read_jet_images(path: Path) -> SparseImages:
 
 def events_of_class(images: SparseImages, kind: Kind) -> SparseEvents:
     """The images of one class."""
+    if (images.labels == UNLABELLED).any():
+        raise InputError(f"expected labels (0 for QCD, 1 for top) to choose {kind} jets by, got jets without labels")
     return sparse_events(images, images.labels == KINDS.index(kind))
 
 

@@ -14,6 +14,7 @@ from normae import jets
 from normae.errors import InputError
 from normae.jets.reader import _edges
 from normae.jets.tables import strings_of_pickle
+from normae.sources import read_sparse
 
 Build = Callable[..., Any]
 
@@ -192,17 +193,38 @@ def test_wrong_key(data: Path, tmp_path: Path) -> None:
 
 
 def test_missing_columns(tmp_path: Path, data: Path) -> None:
-    for column, label in ((3, "'PZ_0'"), (None, "'is_signal_new'")):
-        path = tmp_path / "missing.h5"
-        path.write_bytes((data / "pandas_table.h5").read_bytes())
-        with h5py.File(path, "r+") as file:
-            attrs = file["table/table"].attrs
-            field = "values_block_1_kind" if column is None else "values_block_0_kind"
-            names = strings_of_pickle(bytes(attrs[field]))
-            names[1 if column is None else column] = "other"
-            attrs[field] = np.bytes_(pickle.dumps(names, protocol=0))
-        with pytest.raises(InputError, match=f"no column {label}"):
-            jets.read(path)
+    renamed(data, tmp_path / "missing.h5", "values_block_0_kind", 3)
+    with pytest.raises(InputError, match="no column 'PZ_0'"):
+        jets.read(tmp_path / "missing.h5")
+
+
+def renamed(data: Path, path: Path, field: str, column: int) -> None:
+    """The table with another name for one of its columns."""
+    path.write_bytes((data / "pandas_table.h5").read_bytes())
+    with h5py.File(path, "r+") as file:
+        attrs = file["table/table"].attrs
+        names = strings_of_pickle(bytes(attrs[field]))
+        names[column] = "other"
+        attrs[field] = np.bytes_(pickle.dumps(names, protocol=0))
+
+
+def test_files_without_labels(tmp_path: Path, data: Path) -> None:
+    """Jets without labels are read, shown and scored; they are refused only where a class is chosen."""
+    renamed(data, tmp_path / "table.h5", "values_block_1_kind", 1)
+    read, labelled = jets.read(tmp_path / "table.h5"), jets.read(data / "pandas_table.h5")
+    np.testing.assert_array_equal(read.pt, labelled.pt)
+    with np.load(data / "sample.npz") as arrays:
+        np.savez(tmp_path / "sample.npz", **{name: arrays[name] for name in arrays.files if name != "label"})
+    for name in ("table.h5", "sample.npz"):
+        assert set(jets.read(tmp_path / name).labels) == {-1}
+        jets.convert(tmp_path / name, tmp_path / "own.h5")
+        assert jets.summary(tmp_path / "own.h5")["without label"] == str(len(jets.read(tmp_path / name)))
+        jets.convert_images(tmp_path / "own.h5", tmp_path / "images.h5")
+        assert set(jets.read_images(tmp_path / "images.h5").labels) == {-1}
+    assert jets.save_figures(tmp_path / "own.h5", tmp_path / "figures", 20)
+    with pytest.raises(InputError, match="to choose qcd jets by, got jets without labels"):
+        read_sparse(tmp_path / "own.h5", "qcd")
+    assert "without label" not in jets.summary(data / "sample.npz")
 
 
 def test_nameless_columns_that_are_not_whole_constituents(

@@ -96,6 +96,7 @@ class Bars:
             if bar.task is None:
                 bar.task = self.live.add_task(bar.what, total=bar.total, completed=bar.done, note=bar.note)
             self.live.update(bar.task, completed=bar.done, note=bar.note)
+        self.live.refresh()
 
     def _close(self, bar: _Bar) -> None:
         self.open.remove(bar)
@@ -117,6 +118,7 @@ def _bars() -> "Progress":
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}", markup=False),
         console=errors,
+        auto_refresh=False,
         transient=True,
         redirect_stdout=output.is_terminal,
         speed_estimate_period=600,

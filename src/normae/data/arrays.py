@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from normae.errors import InputError
+from normae.files import check_file
 
 
 def read_events(path: str | Path) -> Tensor:
     """The events of a `.npy` file, or of the array `x` of a `.npz` file, as float32 with shape (N, *event)."""
     path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; give a .npy file or a .npz file with an array x")
+    check_file(path, "; give a .npy file or a .npz file with an array x")
     with path.open("rb") as stream:
         try:
             content = _array(np.load(stream, allow_pickle=False), path)

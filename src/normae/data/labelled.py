@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from normae.data import Density, read_events
 from normae.data.arrays import check_events
 from normae.errors import InputError
+from normae.files import check_file
 from normae.random import stream
 from normae.statistics import LabelsMissing
 from normae.statistics.labels import as_labels
@@ -45,8 +46,7 @@ def is_labelled(path: str | Path) -> bool:
 def read_labelled(path: str | Path, event: tuple[int, ...]) -> Labelled:
     """The events of shape `event` and the labels of a .npz file with the arrays `x` and `labels`."""
     path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; {WANTED}")
+    check_file(path, f"; {WANTED}")
     x = check_events(read_events(path), str(path), event).numpy()
     labels = _read_labels(path)
     if not (np.issubdtype(labels.dtype, np.number) or labels.dtype == np.bool_):

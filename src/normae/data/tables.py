@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.errors import InputError
+from normae.files import check_file
 
 Floats = NDArray[Any]
 """In float32, or in float64 where that is asked for."""
@@ -182,8 +183,7 @@ def open_table(path: str | Path, dataset: str | None = None) -> Iterator[Table]:
     """
     path = Path(path)
     openers = _openers()
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
+    check_file(path)
     if path.suffix.lower() not in openers:
         raise InputError(f"{path}: expected a name that ends in {', '.join(openers)}")
     with reading(path):

@@ -16,6 +16,9 @@ from normae.errors import InputError
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
+UNLABELLED = -1
+"""The label of jets from a file without labels."""
+LABELS = (UNLABELLED, 0, 1)
 
 
 class BadJet(InputError):
@@ -55,7 +58,7 @@ class Jets:
     """N jets with C constituents in all, ordered by falling pT within a jet when they come from a file.
 
     Attributes:
-        labels: 0 QCD, 1 top, int8 with shape (N,).
+        labels: 0 QCD, 1 top, -1 not known, int8 with shape (N,).
         offsets: int64 with shape (N + 1,), from 0 to C.
         pt, eta, phi: float32 with shape (C,); pt in GeV, phi in [-pi, pi].
         skipped: the number of bad jets that a reader dropped on the way.

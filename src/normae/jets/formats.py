@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from normae.errors import InputError
 from normae.files import atomic_path
-from normae.jets.container import Jets, offsets_of
+from normae.jets.container import UNLABELLED, Jets, offsets_of
 
 FORMAT = "normae-jets"
 IMAGES = "normae-images"
@@ -110,10 +110,12 @@ class Npz:
     def __init__(self, path: Path) -> None:
         try:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-                missing = [n for n in ("label", "count", "jet", "pt", "deta", "dphi") if n not in arrays]
+                missing = [n for n in ("count", "jet", "pt", "deta", "dphi") if n not in arrays]
                 if missing:
                     raise InputError(f"the file has no array {missing[0]!r}")
-                self.arrays = {name: arrays[name] for name in ("label", "count", "jet", "pt", "deta", "dphi")}
+                self.arrays = {name: arrays[name] for name in ("count", "jet", "pt", "deta", "dphi")}
+                unknown = np.full(self.arrays["count"].shape[:1], UNLABELLED, dtype=np.int8)
+                self.arrays["label"] = arrays.get("label", unknown)
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
             raise InputError(f"the npz file is truncated or damaged ({error})") from error
         except InputError:

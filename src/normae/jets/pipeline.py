@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from normae.errors import InputError
 from normae.files import atomic_path
-from normae.jets.container import BadJet, Jets
+from normae.jets.container import UNLABELLED, BadJet, Jets
 from normae.jets.formats import Writer
 from normae.jets.imaging import pixelate, preprocess
 from normae.jets.reader import Rows, chunks, info, row_range
@@ -161,16 +161,21 @@ def summary(path: str | Path, *, skip_bad: bool = False, key: str = "table") -> 
 
 def _numbers(labels: NDArray[Any], counts: NDArray[Any], totals: NDArray[Any]) -> dict[str, str]:
     return {
-        "QCD (label 0)": str(int((labels == 0).sum())),
-        "top (label 1)": str(int((labels == 1).sum())),
+        **_classes(labels),
         "constituents": f"{counts.min()} to {counts.max()}, mean {counts.mean():.1f}",
         "summed pT (GeV)": f"{totals.min():.1f} to {totals.max():.1f}, mean {totals.mean():.1f}",
     }
 
 
+def _classes(labels: NDArray[Any]) -> dict[str, str]:
+    """How many jets each class has; those without a label where there are some."""
+    counts = {"QCD (label 0)": labels == 0, "top (label 1)": labels == 1, "without label": labels == UNLABELLED}
+    return {name: str(int(of.sum())) for name, of in counts.items() if name != "without label" or of.any()}
+
+
 def _images_summary(images: SparseImages, skip_bad: bool) -> dict[str, str]:
     counts = np.diff(images.offsets)
     lines = {"format": f"normae-images HDF5, {images.value.dtype}", "images": str(len(images) + images.skipped)}
-    lines |= {f"{name} (label {k})": str(int((images.labels == k).sum())) for k, name in enumerate(("QCD", "top"))}
+    lines |= _classes(images.labels)
     lines |= {"filled pixels": f"mean {counts.mean():.1f}"} if len(images) else {}
     return lines | ({"bad images": str(images.skipped)} if skip_bad else {})

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.errors import InputError
-from normae.jets.container import Jets, falling_order, offsets_of
+from normae.files import check_file
+from normae.jets.container import LABELS, Jets, falling_order, offsets_of
 from normae.jets.formats import FORMAT, IMAGES, Npz, Ragged, text_of
 from normae.jets.tables import Table
 from normae.jets.threads import in_order
@@ -68,8 +69,7 @@ def open_source(path: str | Path, key: str = "table") -> Iterator[Source]:
 
 @contextmanager
 def _open(path: Path, key: str) -> Iterator[Source]:
-    if not path.is_file():
-        raise InputError("no such file")
+    check_file(path)
     with path.open("rb") as stream:
         magic = stream.read(4)
     if magic == b"PK\x03\x04":
@@ -152,7 +152,7 @@ def _problems(labels: NDArray[Any], jet: NDArray[Any], flat: tuple[NDArray[Any],
     problem[jet[(np.abs(flat[1]) > MAX_ETA) & (pt != 0)]] = 5
     problem[np.bincount(jet, weights=np.maximum(pt, 0), minlength=len(labels)) == 0] = 4
     problem[jet[pt < 0]] = 3
-    problem[~np.isin(labels, (0, 1))] = 2
+    problem[~np.isin(labels, LABELS)] = 2
     problem[~finite] = 1
     for values in flat:
         problem[jet[~np.isfinite(values)]] = 1
@@ -167,7 +167,7 @@ def _in_order(offsets: NDArray[Any], pt: NDArray[Any]) -> bool:
 
 def _plainly_good(labels: NDArray[Any], counts: NDArray[Any], flat: tuple[NDArray[Any], ...], finite: Any) -> bool:
     """A quick test that passes only if all jets are good and nothing is padding; a sum finds what is not finite."""
-    if len(labels) == 0 or not finite.all() or counts.min() == 0 or not np.isin(labels, (0, 1)).all():
+    if len(labels) == 0 or not finite.all() or counts.min() == 0 or not np.isin(labels, LABELS).all():
         return False
     if not (flat[1].min() >= -MAX_ETA and flat[1].max() <= MAX_ETA):
         return False

@@ -10,10 +10,11 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from normae.jets.container import UNLABELLED
 from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE
 
-CLASSES = ("QCD", "top")
-COLOURS = ("tab:blue", "tab:red")
+CLASSES = {0: "QCD", 1: "top", UNLABELLED: "jets"}
+COLOURS = {0: "tab:blue", 1: "tab:red", UNLABELLED: "black"}
 FLOOR = 1e-6
 AXIS_NAMES = {
     "eta": r"$p_T$-weighted $\eta$",
@@ -42,10 +43,10 @@ def draw_histogram(ax: Any, labels: NDArray[Any], values: NDArray[Any], name: st
     low, high = np.quantile(values, (0.002, 0.998))
     bins = int(np.clip(np.sqrt(values.size), 10, 60))
     edges = np.linspace(low, high if high > low else low + 1e-6, bins + 1)
-    for k, (title, colour) in enumerate(zip(CLASSES, COLOURS, strict=True)):
-        if (chosen := values[labels == k]).size:
+    for label, title in CLASSES.items():
+        if (chosen := values[labels == label]).size:
             density = np.histogram(chosen, edges)[0] / (chosen.size * np.diff(edges))
-            ax.stairs(density, edges, color=colour, label=title)
+            ax.stairs(density, edges, color=COLOURS[label], label=title)
     ax.set_xlabel(AXIS_NAMES.get(name, name))
     ax.set_ylabel("normalized")
     return ax

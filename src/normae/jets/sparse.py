@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from normae.errors import InputError
 from normae.files import atomic_path
-from normae.jets.container import Float32, Int64, Jets, offsets_of
+from normae.jets.container import LABELS, Float32, Int64, Jets, offsets_of
 from normae.jets.formats import IMAGES, check_datasets, check_version, read_offsets, text_of
 from normae.jets.imaging import SIDE, SIGMA, Pixels, dense, gaussian, normalize, pixelate, preprocess
 from normae.jets.reader import Rows, row_range
@@ -141,7 +141,7 @@ def _bad_images(
     with np.errstate(all="ignore"):
         wrong_value = ~np.isfinite(value.astype(np.float32)) | (value < 0)
     problems = {
-        "a label that is not 0 or 1": np.flatnonzero(~np.isin(labels, (0, 1))),
+        "a label that is not 0 or 1": np.flatnonzero(~np.isin(labels, LABELS)),
         f"a pixel index outside the {SIDE}x{SIDE} frame": image[(pixel < 0) | (pixel >= SIDE * SIDE)],
         "a value that is negative or not finite": image[wrong_value],
     }

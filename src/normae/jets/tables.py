@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.errors import InputError
+from normae.jets.container import UNLABELLED
 
 LABEL = "is_signal_new"
 MOMENTA = ("E", "PX", "PY", "PZ")
@@ -138,9 +139,9 @@ class Table:
             raise InputError(f"the key {key!r} holds no pandas table")
         self.compound = compound
         self.momenta, self.constituents = self._find_momenta(blocks)
-        self.label = self._find_label(blocks)
-        for block in {self.momenta.data, self.label.data}:
-            _require_filters(block)
+        self.label = next((block for block in blocks if LABEL in block.names), None)
+        for data in {self.momenta.data, (self.label or self.momenta).data}:
+            _require_filters(data)
         self.count = int(self.momenta.data.shape[0])
         self.alignment = int(self.momenta.data.chunks[0]) if self.momenta.data.chunks else 1
         self.slices = {c: _columns(self.momenta.names, c, self.constituents) for c in MOMENTA}
@@ -155,21 +156,16 @@ class Table:
             raise InputError(f"the table has no column {missing[0]!r} ({len(missing)} momentum columns are missing)")
         return block, count
 
-    @staticmethod
-    def _find_label(blocks: list[Block]) -> Block:
-        for block in blocks:
-            if LABEL in block.names:
-                return block
-        raise InputError(f"the table has no column {LABEL!r}")
-
     def _rows(self, start: int, stop: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Labels with shape (n,) and all columns of the momenta's block, with shape (n, columns)."""
         records = None
         if self.compound:
             records = np.empty(stop - start, dtype=self.momenta.data.dtype)
             self.momenta.data.read_direct(records, np.s_[start:stop])
-        labels = self.label.load(start, stop, records)[:, self.label.names.index(LABEL)]
-        return labels.copy(), self.momenta.load(start, stop, records)
+        labels = np.full(stop - start, UNLABELLED, dtype=np.int8)
+        if self.label is not None:
+            labels = self.label.load(start, stop, records)[:, self.label.names.index(LABEL)].copy()
+        return labels, self.momenta.load(start, stop, records)
 
     def load(self, start: int, stop: int) -> tuple[NDArray[Any], ...]:
         """Rows start to stop: labels, counts, finite with shape (n,), and pt, eta, phi with shape (C,).

@@ -59,6 +59,8 @@ class RunFolder:
     def existing(cls, path: str | Path) -> "RunFolder":
         """The folder at `path`, which must be a run folder."""
         run = cls(path)
+        if run.path.is_file():
+            raise InputError(f"{path}: a file, not a folder; expected a run folder")
         if not run.path.is_dir():
             raise InputError(f"{path}: no such run folder; make one with `normae train PRESET -o {path}`")
         if not run.config.is_file():
