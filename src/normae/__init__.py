@@ -1,7 +1,8 @@
 """Normalized autoencoders: anomaly scores that are likelihoods.
 
-Three ideas: an Energy is a callable from events to numbers; a Kernel is one step of a Markov chain on it; a weight draw
-is one sample of a Bayesian network's weights, fixed for as long as it is in use.
+Four ideas. Coordinates are the fitted map from what a user has to what the energy sees. An Energy is a callable from
+events to numbers. A Kernel is one step of a Markov chain on it. A weight draw is one sample of a network's weights,
+fixed for as long as it is in use.
 """
 
 from importlib import import_module

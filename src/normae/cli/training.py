@@ -1,29 +1,17 @@
 """The display of a training: E+, E-, T, acceptance and the time left."""
 
 from contextlib import ExitStack
-from types import TracebackType
 
 from normae.cli.console import output, say
 from normae.progress import Tick, progress
 from normae.training import ClassifierTrainer, Happening, Record, Rollback, Trainer
 
 
-class TrainingDisplay:
-    """A bar on a terminal; where there is none, a line for every tenth of a phase."""
+class TrainingDisplay(ExitStack):
+    """A bar on a terminal, open until the stack is closed; elsewhere a line for every tenth of a phase."""
 
-    def __init__(self) -> None:
-        self.phase = ""
-        self.done = 0
-        self.tick: Tick
-        self.bar = ExitStack()
-
-    def __enter__(self) -> "TrainingDisplay":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.bar.close()
+    phase, done = "", 0
+    tick: Tick
 
     def __call__(self, trainer: Trainer | ClassifierTrainer, happening: Happening) -> None:
         if isinstance(happening, Rollback):
@@ -32,15 +20,15 @@ class TrainingDisplay:
             return
         total, numbers, iteration = trainer.length(happening.phase), describe(happening), happening.iteration
         if happening.phase != self.phase or iteration < self.done:
-            self.bar.close()
+            self.close()
             self.phase, self.done = happening.phase, 0
-            self.tick = self.bar.enter_context(progress(self.phase, total))
+            self.tick = self.enter_context(progress(self.phase, total))
         self.tick(iteration - self.done, numbers)
         if not output.is_terminal and 10 * iteration // total > 10 * self.done // total:
             say(f"{self.phase} {iteration}/{total} {numbers}")
         self.done = iteration
         if iteration >= total:
-            self.bar.close()
+            self.close()
 
 
 def describe(record: Record) -> str:
