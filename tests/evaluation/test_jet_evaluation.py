@@ -22,15 +22,15 @@ from normae.dual.judge import DualSettings
 from normae.dual.test import dual_test
 from normae.errors import InputError
 from normae.evaluation import jets as jet_evaluation
-from normae.evaluation.jet_card import _limits, metrics_table
-from normae.evaluation.jet_generation import generated_jets
-from normae.evaluation.jet_page import jet_health
-from normae.evaluation.jets import CURVE, JetScores, roc_band, simple_models, tagging_metrics
-from normae.evaluation.toy import evaluate
-from normae.evaluation.toy_page import report
+from normae.evaluation.evaluate import evaluate, report, study_of
+from normae.evaluation.jet_study import JetStudy
+from normae.evaluation.jets import CURVE, JetScores, generated_jets, roc_band, simple_models, tagging_metrics
+from normae.evaluation.study import metrics_table
 from normae.inference import BayesianModel, Model
-from normae.paper.jets import Settings, nae_of, reproduce_jets, sources
+from normae.paper.jets import TITLES
+from normae.paper.models import Reproduction, Settings, models
 from normae.paper.publish import publish
+from normae.paper.reproduce import reproduce
 from normae.report.paper import TAGGING
 from normae.runs.classifier import load_classifier
 from normae.runs.ensemble import gather
@@ -175,7 +175,7 @@ def test_evaluate_and_report(runs, name, monkeypatch):
         raise AssertionError("a second evaluation needs no pass through the network")
 
     monkeypatch.setattr(jet_evaluation, "energies", never)
-    monkeypatch.setattr("normae.evaluation.jet_generation.sample_jets", never)
+    monkeypatch.setattr("normae.evaluation.jets.sample_jets", never)
     again = evaluate(path, figures=False, device="cpu")
     assert again == metrics
 
@@ -185,10 +185,9 @@ def test_negatives_above_the_manifold_are_a_warning(runs):
     path = runs / "qcd-nae"
     config, names = read(path / "config.toml"), ("energy_background", "mse_mean_image", "mse_components", "auc")
     metrics = dict.fromkeys(names, Estimate(1.0, 0.1)) | {"manifold_energy": Estimate(1e-6, 1e-8)}
-    lines, facts = RunFolder(path).read_history(), RunFolder(path).read_provenance()
 
     def judged(energy: float, config: Run) -> str | None:
-        checks = jet_health(config, metrics | {"negative_energy": Estimate(energy, 1e-8)}, facts, lines)
+        checks = JetStudy(RunFolder(path), config).checks(metrics | {"negative_energy": Estimate(energy, 1e-8)})
         return next((check.status for check in checks if check.name == "equilibrium"), None)
 
     assert judged(0.8e-6, config) == "good"
@@ -235,9 +234,9 @@ def test_chain_energies_without_an_error_are_left_out(runs, tmp_path, why):
         {"manifold_energy"} if why == "one line" else {"negative_energy"}
     )
     assert set(run.read_metrics()) == set(metrics)
-    config, facts = read(run.config), run.read_provenance()
-    assert "equilibrium" not in [check.name for check in jet_health(config, metrics, facts, run.read_history())]
-    assert ("manifold" in metrics_table(config, [run])) == (why == "one line")
+    study = study_of(run)
+    assert "equilibrium" not in [check.name for check in study.checks(metrics)]
+    assert ("manifold" in metrics_table([study])) == (why == "one line")
 
 
 def test_kept_scores_belong_to_weights_and_draws(runs):
@@ -366,7 +365,7 @@ def test_a_mixture_of_jet_runs_is_judged_as_one_density(modes, jets):
     page = report(modes / "qcd").read_text()
     assert "2 trainings" in page
     assert "of the mixture, counting error" in page
-    assert "mixture of 2 trainings" in _limits(read(modes / "qcd" / "config.toml"))
+    assert "mixture of 2 trainings" in study_of(RunFolder(modes / "qcd")).limits()
 
 
 def test_the_members_have_the_same_share_of_the_validation_jets(modes, jets):
@@ -391,7 +390,7 @@ def test_the_dual_test_of_mixtures_takes_their_densities(modes, jets):
 def test_the_zoo_s_jet_models_are_small_complete_and_load():
     """Each below a megabyte, with a card; an autoencoder with the weights that an NAE of the preset starts from."""
     shipped = [name for name in zoo.names() if name.startswith("jets-")]
-    assert {"jets-qcd-ae", "jets-top-ae", "jets-classifier"} <= set(shipped) <= set(sources())
+    assert {"jets-qcd-ae", "jets-top-ae", "jets-classifier"} <= set(shipped) <= set(models())
     image = np.full((1, 1, 40, 40), 1 / 1600, dtype=np.float32)
     for name in shipped:
         assert sum(file.stat().st_size for file in zoo.path(name).iterdir()) < 1_000_000, name
@@ -403,8 +402,8 @@ def test_the_zoo_s_jet_models_are_small_complete_and_load():
             assert np.isfinite(load_classifier(name).log_ratio(image)).all()
             continue
         assert load(name).score(image)[0] > 0
-        if nae_of(name) is not None:
-            nae = replace(read(sources()[name].preset), start=name)
+        if models()[name].begun is not None:
+            nae = replace(read(models()[name].preset), start=name)
             assert "weights" in read_start(nae, (1, 40, 40)).tensors, "an NAE's before the division by singular values"
 
 
@@ -416,20 +415,19 @@ def test_the_zoo_s_jet_models_are_small_complete_and_load():
     ],
 )
 def test_a_card_says_which_weights_its_error_bars_are_of(changes, words):
-    assert words in _limits(read(CONFIGS / "jets-paper-qcd-bnae.toml", changes))
+    assert words in JetStudy(RunFolder("."), read(CONFIGS / "jets-paper-qcd-bnae.toml", changes)).limits()
 
 
-def _check_temperatures(result, out):
+def _check_temperatures(result: Reproduction, out: Path) -> None:
     """A row for each model whose pair has a slope, in units of the temperature at which that would be 1."""
-    slopes = {name: m["slope_classifier_c0"].value for name, m in result.duals.items() if "mixture" not in name}
-    networks = [name for name, slope in slopes.items() if slope > 0]
-    rows = [row for row in result.temperatures if row.name.endswith("jets")]
-    assert [row.name for row in rows] == [f"{name}, {jets} jets" for name in networks for jets in ("QCD", "top")]
-    for row, network in zip(rows, np.repeat(networks, 2), strict=True):
-        assert row.wanted.value * result.duals[network]["slope_classifier_c0"].value == pytest.approx(row.model)
-        assert set(row.estimates) == {"configurational", "components", "latent", "manifold", "equipartition"}
-    assert len(result.tables.get("temperature", [[]])) == 1 + len(result.temperatures)
-    assert (out / "figures" / "temperatures.csv").is_file() == bool(result.temperatures)
+    duals = {name: m["slope_classifier_c0"].value for name, m in result.metrics.items() if "slope_classifier_c0" in m}
+    networks = [name for name, slope in duals.items() if slope > 0 and "mixture" not in name]
+    header, *rows = result.tables.get(TITLES["temperature"], [["", "", ""]])
+    rows = [row for row in rows if row[0].endswith("jets")]
+    assert [row[0] for row in rows] == [f"{name}, {jets} jets" for name in networks for jets in ("QCD", "top")]
+    names = {"configurational", "components", "latent", "manifold", "equipartition"}
+    assert {cell.partition(" / ")[0] for cell in header[3:]} == (names if networks else set())
+    assert (out / "figures" / "temperatures.csv").is_file() == bool(networks)
 
 
 @pytest.mark.slow
@@ -445,12 +443,12 @@ def test_publish_and_reproduce(runs, jets, tmp_path, monkeypatch):
     assert "| mean energy of the jets that it was trained on | — |" in card
     for file in (tmp_path / "zoo").rglob("*"):
         assert file.suffix == ".safetensors" or file.is_dir() or str(jets) not in file.read_text(), file
-    result = reproduce_jets(tmp_path / "out", Settings(data=jets, device="cpu"))
-    assert result.left_out == sorted(set(sources()) - set(zoo.names()))
-    assert [row[:2] for row in result.tables["tagging"][1:]] == [
+    result = reproduce("jets", tmp_path / "out", Settings(data=jets, device="cpu"))
+    assert result.left_out == sorted(set(models()) - set(zoo.names()))
+    assert [row[:2] for row in result.tables[TITLES["tagging"]][1:]] == [
         ["top-tagging", "AE"], ["top-tagging", "NAE"], ["QCD-tagging", "NAE"], ["supervised", "classifier"]
     ]  # fmt: skip
-    assert result.tables["ratio"][1][1] == "0.851"
+    assert result.tables[TITLES["ratio"]][1][1] == "0.851"
     _check_temperatures(result, tmp_path / "out")
     text = (tmp_path / "out" / "table.md").read_text()
     assert "left out: jets-qcd-ae-paper, jets-qcd-bae" in text
@@ -463,24 +461,24 @@ def test_publish_and_reproduce(runs, jets, tmp_path, monkeypatch):
 def test_reproduce_from_scratch(jets, tmp_path):
     """Every model of the section, trained from presets of another folder; a second call trains nothing."""
     (tmp_path / "configs").mkdir()
-    for preset in {source.preset for source in sources().values()}:
+    for preset in {model.preset for model in models().values()}:
         config = small(preset, jets)
         (tmp_path / "configs" / f"{preset}.toml").write_text(
             to_toml(replace(config, data=replace(config.data, path=None)))
         )
-    settings = Settings(jets, True, tmp_path / "configs", device="cpu", generated=70)
-    result = reproduce_jets(tmp_path / "out", settings)
+    settings = Settings(data=jets, scratch=True, configs=tmp_path / "configs", device="cpu", generated=70)
+    result = reproduce("jets", tmp_path / "out", settings)
     assert result.left_out == []
-    named = {(task, network) for task, network, *_ in result.tables["tagging"][1:]}
+    named = {(task, network) for task, network, *_ in result.tables[TITLES["tagging"]][1:]}
     again = {(task, f"{network}, paper's settings") for task, network in TAGGING if network in ("AE", "NAE", "BNAE")}
     mixtures = {(task, "BNAE, mixture of 3 trainings") for task in ("top-tagging", "QCD-tagging")}
     mixing = {(task, "NAE, larger latent steps") for task in ("top-tagging", "QCD-tagging")}
     assert named == set(TAGGING) | again | mixtures | mixing
-    assert len(result.tables["generated"]) == 7
+    assert len(result.tables[TITLES["generated"]]) == 7
     pairs = {"AE", "NAE", "BNAE", "NAE, paper's settings", "BNAE, paper's settings", "BNAE, mixture of 3 trainings",
              "NAE, larger latent steps"}  # fmt: skip
-    assert set(result.duals) == pairs
-    assert [cell for cell in result.tables["ratio"][1] if cell == "0.851"] == ["0.851"] * 3
+    assert set(result.metrics) - set(models()) == pairs | {f"jets-{kind}-bnae-modes" for kind in ("qcd", "top")}
+    assert [cell for cell in result.tables[TITLES["ratio"]][1] if cell == "0.851"] == ["0.851"] * 3
     names = {
         "roc-nae",
         "roc-bnae",

@@ -14,8 +14,8 @@ from command import command
 from normae.cli.app import app
 from normae.config import structure
 from normae.errors import InputError
+from normae.evaluation.evaluate import evaluate
 from normae.evaluation.spread import scatter, spread_of_runs
-from normae.evaluation.toy import evaluate
 from normae.files import write_json
 from normae.runs.session import train
 from normae.statistics import Estimate

@@ -12,8 +12,8 @@ from normae.cli.app import app
 from normae.config import structure
 from normae.data import DENSITIES
 from normae.errors import InputError
+from normae.evaluation.evaluate import evaluate
 from normae.evaluation.table import table_metrics, table_test
-from normae.evaluation.toy import evaluate
 from normae.random import stream
 from normae.runs.session import train
 from normae.sources import Events

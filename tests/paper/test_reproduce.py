@@ -9,9 +9,9 @@ import pytest
 import normae
 from normae import zoo
 from normae.errors import InputError
-from normae.evaluation.toy import evaluate
+from normae.evaluation.evaluate import evaluate
 from normae.paper.publish import publish
-from normae.paper.reproduce import left_out, reproduce
+from normae.paper.reproduce import reproduce
 from normae.runs.session import train
 
 
@@ -34,14 +34,14 @@ def test_publish_and_reproduce(small_zoo):
     assert "| seed 0 | seed 1 |" in card
     assert "0.979" in card
     assert np.isfinite(normae.load("toy-2gauss-nae").log_prob(np.zeros((2, 2)))).all()
-    table = reproduce("toy", small_zoo / "out")
+    table = reproduce("toy", small_zoo / "out").metrics
     assert set(table) == {"paper settings", "best"}
     text = (small_zoo / "out" / "table.md").read_text()
     assert "| Pearson correlation of log p, grid | 0.979 |" in text
     assert set(json.loads((small_zoo / "out" / "table.json").read_text())) == set(table)
     for name in zoo.names():
         assert (small_zoo / "out" / "zoo" / name / "report.html").is_file()
-    assert reproduce("toy", small_zoo / "out"), "once more into the same folder"
+    assert reproduce("toy", small_zoo / "out").metrics, "once more into the same folder"
 
 
 @pytest.fixture
@@ -63,9 +63,9 @@ def bayesian_zoo(tmp_path, monkeypatch, make_run):
 def test_bayes(bayesian_zoo):
     tmp_path = bayesian_zoo
     assert "linearized network" in zoo.card("toy-2gauss-bnae")
-    table = reproduce("bayes", tmp_path / "bayes")
-    assert set(table) == {"best"}
-    assert left_out("bayes", table) == ["toy-2gauss-bnae-paper"]
+    found = reproduce("bayes", tmp_path / "bayes")
+    assert set(found.metrics) == {"best"}
+    assert found.left_out == ["toy-2gauss-bnae-paper"]
     assert "coverage of 68 % intervals" in (tmp_path / "bayes" / "table.md").read_text()
     page = (tmp_path / "bayes" / "zoo" / "toy-2gauss-bnae" / "report.html").read_text()
     assert "Bayesian normalized autoencoder" in page
@@ -79,7 +79,7 @@ def test_bayes(bayesian_zoo):
 @pytest.mark.slow
 def test_dual(bayesian_zoo):
     """Slow, since the classifiers of the dual test are trained on 100k events of each density."""
-    table = reproduce("dual", bayesian_zoo / "dual")
+    table = reproduce("dual", bayesian_zoo / "dual").metrics
     assert set(table) == {"BNAE"}
     assert {"pearson_true_c0", "slope_true_c0", "constant_true_log_z"} <= set(table["BNAE"])
 

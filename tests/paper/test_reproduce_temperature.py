@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from normae.figures import ComparedTemperatures
-from normae.paper import temperature as reproduce_temperature
-from normae.paper.temperature import TOYS, compare_temperatures, temperature_rows
+from normae.paper import jets
+from normae.paper.jets import TOYS, compare_temperatures, temperature_rows
 from normae.runs.folder import RunFolder
 from normae.statistics import Estimate
 
@@ -15,9 +15,9 @@ from normae.statistics import Estimate
 def test_the_wanted_temperature_is_the_model_s_over_the_slope(tmp_path, monkeypatch):
     """Too steep a line asks for a lower T, and its relative error is the slope's; a toy's T is as learned."""
     found = SimpleNamespace(model=6e-7, estimates={"a": Estimate(3e-7, 1e-8)})
-    monkeypatch.setattr(reproduce_temperature, "estimate_temperatures", lambda *_, **__: found)
-    pair = (RunFolder(tmp_path / "a"), RunFolder(tmp_path / "b"))
-    rows = compare_temperatures({"NAE": pair}, {"NAE": Estimate(1.5, 0.03)}, None, "cpu")
+    monkeypatch.setattr(jets, "estimate_temperatures", lambda *_, **__: found)
+    pair = (RunFolder(tmp_path / "a"), RunFolder(tmp_path / "b"), Estimate(1.5, 0.03))
+    rows = compare_temperatures({"NAE": pair}, None, "cpu")
     assert [row.name for row in rows[:2]] == ["NAE, QCD jets", "NAE, top jets"]
     for row in rows[:2]:
         assert row.wanted == pytest.approx((4e-7, 8e-9))

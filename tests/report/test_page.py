@@ -10,8 +10,7 @@ import pytest
 from normae.errors import InputError
 from normae.figures import density_map, new_figure
 from normae.report import Check, Comparison, Fact, Picture, Report, render, save_figure
-from normae.report.page import verdict
-from normae.report.svg import aspect_ratio, inline_svg
+from normae.report.page import aspect_ratio, inline_svg, verdict
 from normae.statistics import Estimate
 
 PLAIN = '<?xml version="1.0"?>\n<svg width="9pt" height="3pt" viewBox="0 0 9 3"><g id="a"/><use href="#a"/></svg>\n'

@@ -13,7 +13,7 @@ from normae.cli.app import app
 from normae.config import structure
 from normae.errors import InputError
 from normae.evaluation.coverage import coverage_of_group
-from normae.evaluation.toy import evaluate
+from normae.evaluation.evaluate import evaluate
 from normae.inference import BayesianModel
 from normae.runs.linearize import linearize
 from normae.runs.session import member_events, train

@@ -16,7 +16,7 @@ from normae.config import read, structure
 from normae.data.labelled import Labelled
 from normae.dual.test import evaluate_side
 from normae.errors import InputError, LogZUnknown
-from normae.evaluation.toy import evaluate
+from normae.evaluation.evaluate import evaluate
 from normae.export.onnx import export_onnx
 from normae.inference import BayesianModel, Model
 from normae.runs.ensemble import gather, made_of

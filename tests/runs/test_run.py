@@ -12,8 +12,7 @@ import torch
 import normae
 from normae.config import Run, read
 from normae.errors import InputError, TrainingDiverged
-from normae.evaluation.toy import evaluate
-from normae.evaluation.toy_page import report
+from normae.evaluation.evaluate import evaluate, report
 from normae.runs.folder import RunFolder, locked, read_tensors, write_tensors
 from normae.runs.session import train
 

@@ -16,7 +16,7 @@ from normae.cli import main
 from normae.config import Run, read, structure, to_toml
 from normae.errors import InputError
 from normae.inference import BayesianModel
-from normae.runs.baselines import draw_pretraining, pretraining_metrics
+from normae.evaluation.study import draw_pretraining
 from normae.runs.folder import RunFolder, read_tensors
 from normae.runs.session import train
 from normae.sources import load_events
@@ -235,13 +235,13 @@ def test_a_training_does_not_need_the_test_jets(tmp_path):
 
 def test_the_pretraining_is_held_against_linear_models(nae):
     run = RunFolder(nae)
-    metrics = pretraining_metrics(run)
+    known = run.read_provenance()["baselines"]
     events = load_events(short_jets("nae").data, 0)
     mean = events.train.dense().double().mean(0)
     error = (events.validation.dense().double() - mean).square().mean()
-    assert metrics["mse_mean_event"].value == pytest.approx(float(error), rel=1e-5)
-    assert 0 < metrics["mse_5_components"].value < metrics["mse_mean_event"].value
-    assert metrics == pretraining_metrics(RunFolder(run.pretrained))
+    assert known["mse_mean_event"]["value"] == pytest.approx(float(error), rel=1e-5)
+    assert 0 < known["mse_5_components"]["value"] < known["mse_mean_event"]["value"]
+    assert known == RunFolder(run.pretrained).read_provenance()["baselines"]
     assert draw_pretraining(run)
     assert {p.suffix for p in run.figures.glob("pretraining.*")} == {".svg", ".pdf", ".csv"}
 
@@ -249,4 +249,3 @@ def test_the_pretraining_is_held_against_linear_models(nae):
 def test_without_a_validation_sample_there_is_no_such_figure(tmp_path):
     assert train(structure(tiny(training__epochs=0)), tmp_path / "run")
     assert not draw_pretraining(RunFolder(tmp_path / "run"))
-    assert pretraining_metrics(RunFolder(tmp_path / "run")) == {}

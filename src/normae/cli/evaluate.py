@@ -27,7 +27,7 @@ def evaluate(
     Example: normae evaluate runs/toy
     """
     from normae.config import read
-    from normae.evaluation.toy import evaluate as evaluate_run
+    from normae.evaluation.evaluate import evaluate as evaluate_run
     from normae.runs.folder import RunFolder
 
     use_threads(read(RunFolder.existing(run).config).threads)
@@ -39,7 +39,7 @@ def report(run: Folder) -> None:
 
     Example: normae report runs/toy
     """
-    from normae.evaluation.toy_page import report as report_run
+    from normae.evaluation.evaluate import report as report_run
 
     say(f"Report: {report_run(run)}")
 

@@ -1,6 +1,5 @@
 """`normae reproduce`, and `normae publish`, which puts a run into the zoo that it takes models from."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -28,24 +27,19 @@ def reproduce(
     Example: normae reproduce toy
     """
     from normae.cli.training import TrainingDisplay
-    from normae.paper import jets as section_4
-    from normae.paper import reproduce as section_3
+    from normae.paper.models import Settings
+    from normae.paper.reproduce import reproduce as make
 
     out = out or Path("runs") / f"reproduce-{what}"
+    settings = Settings(from_scratch, configs, seed, device, jets, generated, tuple(override or ()))
     with TrainingDisplay() as display:
-        if what == "jets":
-            settings = section_4.Settings(jets, from_scratch, configs, seed, device, generated, tuple(override or ()))
-            made = section_4.reproduce_jets(out, settings, display)
-            tables = {section_4.TITLES[name]: rows for name, rows in made.tables.items()}
-            missing: Sequence[str] = made.left_out
-        else:
-            table = section_3.reproduce(what, out, from_scratch, configs, seed, display)
-            tables = {section_3.SECTIONS[what].title: [list(section_3.header(table)), *section_3.rows(what, table)]}
-            missing = section_3.left_out(what, table)
-    for title, rows in tables.items():
+        made = make(what, out, settings, display)
+    for title, rows in made.tables.items():
         show(rows[0], rows[1:], title)
-    if missing:
-        say(f"Not in the zoo, so left out (--from-scratch trains them): {', '.join(missing)}")
+    if made.left_out:
+        say(f"Not in the zoo, so left out (--from-scratch trains them): {', '.join(made.left_out)}")
+    for note in made.notes:
+        say(note)
     say(f"Tables: {out / 'table.md'}; figures and reports in the folders beside it")
 
 

@@ -7,7 +7,7 @@ trained on, whatever the file calls it.
 """
 
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,9 @@ from numpy.typing import NDArray
 from normae.config import Run
 from normae.data.labelled import Labelled, cut
 from normae.errors import InputError
-from normae.runs.jet_sample import KINDS
-from normae.sources import events_of_class, file_in, read_jet_images
+from normae.sources import KINDS, Kind, events_of_class, file_in, read_jet_images
 from normae.training.reference import ClassifierReference, calibration
 
-Kind = Literal["qcd", "top"]
 QUICK = 20_000
 """Jets of each class that a classifier is trained on here."""
 

@@ -10,7 +10,6 @@ from normae.errors import InputError
 from normae.evaluation.toy_posterior import LEVELS, CoverageTest, coverage_test
 from normae.figures import Curve, coverage_curves, figure_style, new_figure, pull_histogram, region_coverage
 from normae.files import write_json
-from normae.inference import BayesianModel
 from normae.progress import counted
 from normae.report import save_figure
 from normae.runs.folder import RunFolder, locked
@@ -42,7 +41,7 @@ def _test(member: RunFolder, device: str) -> CoverageTest:
     config = read(member.config)
     model = load(member.path, device)
     events = load_events(config.data, config.seed)
-    if not isinstance(model, BayesianModel):
+    if not config.posteriors:
         raise InputError(f"{member.path}: deterministic, it has no error bars whose coverage could be judged")
     if events.density is None or model.event != (2,):
         raise InputError(f"{member.path}: coverage needs a known two-dimensional density, and this run has none")

@@ -1,31 +1,28 @@
-"""The figures of a run on jets: ROC curve, energies, galleries, generated jets, and the course of the training."""
+"""The figures of a run on jets: ROC curve, energies, galleries and generated jets."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from normae.config import Run
-from normae.evaluation.jet_generation import GeneratedJets
-from normae.evaluation.jets import CURVE, JetScores, Metrics, network_name, roc_band
+from normae.evaluation.jets import CURVE, GeneratedJets, JetScores, roc_band
+from normae.evaluation.study import Metrics
 from normae.figures import (
     ClassHistogram,
     ObservableSample,
     RocCurve,
     energy_histograms,
-    figure_style,
     new_figure,
     observable_panels,
     picture_rows,
     roc_curves,
-    training_energies,
 )
 from normae.inference import Model
 from normae.jets.show import CLASSES, COLOURS
 from normae.report import save_figure
-from normae.runs.baselines import draw_pretraining
 from normae.runs.folder import RunFolder
 from normae.runs.jet_sample import JetTest
 from normae.statistics import Estimate, format_estimate
@@ -35,25 +32,6 @@ GALLERY = 8
 """Jets of a gallery."""
 SMALL = 1.5
 """Inches that one picture is wide."""
-
-
-def draw_jets(
-    run: RunFolder,
-    config: Run,
-    model: Model,
-    test: JetTest,
-    scores: JetScores,
-    metrics: Metrics,
-    made: GeneratedJets | None,
-) -> None:
-    """Write every figure of the run into its figures/ folder."""
-    with figure_style():
-        draw_roc(run, network_name(config), scores, metrics, test.label)
-        draw_energies(run, scores, test.label)
-        draw_galleries(run, model, test, scores)
-        draw_history(run)
-        if made is not None:
-            draw_generated(run, {test.label: (made, metrics)})
 
 
 def roc_curve_of(label: str, scores: JetScores, signal_label: int, style: str = "-") -> RocCurve:
@@ -161,7 +139,7 @@ def _gallery(
     save_figure(figure, run.figures, name, columns)
 
 
-# --- generated jets and the course of the training
+# --- generated jets
 
 
 def observable_sample(label: int, made: GeneratedJets, metrics: Metrics) -> ObservableSample:
@@ -173,7 +151,7 @@ def observable_sample(label: int, made: GeneratedJets, metrics: Metrics) -> Obse
     return ObservableSample(label, made.generated, made.truth, text)
 
 
-def draw_generated(run: RunFolder, made: dict[int, tuple[GeneratedJets, Metrics]], name: str = "generated") -> None:
+def draw_generated(folder: Path, made: dict[int, tuple[GeneratedJets, Metrics]], name: str = "generated") -> None:
     """The six observables of generated and true jets, and some generated ones as pictures, by the class's label."""
     samples = [observable_sample(label, *found) for label, found in sorted(made.items())]
     figure, axes = new_figure(2, 3, panel=(4.0, 3.2))
@@ -186,25 +164,9 @@ def draw_generated(run: RunFolder, made: dict[int, tuple[GeneratedJets, Metrics]
             columns["generated"].append(np.full(size, flag))
             for key, column in values.items():
                 columns[key].append(column)
-    save_figure(figure, run.figures, name, {key: np.concatenate(column) for key, column in columns.items()})
+    save_figure(figure, folder, name, {key: np.concatenate(column) for key, column in columns.items()})
     for label, (found, _) in made.items():
         figure, axes = new_figure(1, 1, panel=(SMALL * len(found.pictures), 1.3 * SMALL))
         picture_rows(axes[:, 0], [found.pictures], [f"{CLASSES[label]}, generated"], [""] * len(found.pictures))
         pixels = {f"jet_{k}": picture.ravel() for k, picture in enumerate(found.pictures)}
-        save_figure(figure, run.figures, f"{name}-jets" if len(made) == 1 else f"{name}-jets-{CLASSES[label]}", pixels)
-
-
-def draw_history(run: RunFolder) -> None:
-    """The pretraining against linear models; E+ and E- of the training, and the acceptance of its chains."""
-    draw_pretraining(run)
-    lines = [line for line in run.read_history() if line["phase"] == "training" and "negative_energy" in line]
-    if not lines:
-        return
-    figure, axes = new_figure(1, 2)
-    training_energies(axes[0], lines)
-    names = ("iteration", "positive_energy", "negative_energy", "latent_acceptance", "feature_acceptance")
-    columns: dict[str, Any] = {}
-    for name in names:
-        values = [line.get(name) for line in lines]
-        columns[name] = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    save_figure(figure, run.figures, "training", columns)
+        save_figure(figure, folder, f"{name}-jets" if len(made) == 1 else f"{name}-jets-{CLASSES[label]}", pixels)

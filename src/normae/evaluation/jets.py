@@ -1,64 +1,72 @@
-"""Judge a run that was trained on one class of jets by how it tells the other class apart: section 4.1 of the paper.
+"""Numbers of a run that was trained on one class of jets: how it tells the other apart, and what it generates.
 
-The score is E/T: whoever was trained on QCD jets tags tops, and the other way round. Numbers without "_draws" are of
-all weight draws together, with counting errors; those with it are the mean over draws of the same number of
-each draw, with the standard deviation over draws as error, as in the paper's table for Bayesian networks.
-The energies of the test sample are kept in scores.npz, with a key that stands for weights, jets and draws: drawing
-again needs no new pass through the network.
+**Tagging**, section 4.1 of the paper. The score is E/T: whoever was trained on QCD jets tags tops, and the other way
+round. Numbers without "_draws" are of all weight draws together, with counting errors; those with it are the mean over
+draws of the same number of each draw, with the standard deviation over draws as error, as in the paper's table for
+Bayesian networks. The energies of the test sample are kept in scores.npz, with a key that stands for weights, jets and
+draws: drawing again needs no new pass through the network.
+
+**Generated jets**, appendix C.2. The paper's recipe: latent chains of 240 steps from noise, without the buffer,
+decoded, then the feature chain of the training. A picture is divided by its sum before observables are made of it, true
+or generated, so that masses are in units of the jet's pT and do not depend on how well a model learned the sum. Two
+classifiers try to tell generated from true jets, one from the six observables, one from the pictures; their inputs are
+centred and scaled by the mean and the standard deviation of the truth (of all pixels together, for pictures).
 """
 
 import hashlib
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from normae.config import Run
 from normae.data import SparseEvents, linear_errors
+from normae.evaluation.study import Metrics, mean, over
 from normae.files import atomic_path
-from normae.inference import BayesianModel, Model
-from normae.posterior.modes import ModeDraws, together
-from normae.runs.baselines import latent_dimensions
-from normae.runs.folder import RunFolder
-from normae.runs.jet_sample import JetTest, held_out_jets, pieces
-from normae.runs.load import load
-from normae.statistics import Estimate, auc, background_efficiency, rejection
+from normae.inference import Model, Rows
+from normae.jets.substructure import NAMES, THRESHOLD, observables, usable
+from normae.random import stream
+from normae.runs.folder import RunFolder, read_tensors
+from normae.runs.jet_sample import JetTest, pieces
+from normae.statistics import Estimate, auc, background_efficiency, rejection, wasserstein, wasserstein_halves
 from normae.statistics.arrays import Array
-from normae.temperature.latent import chain_metrics
+from normae.training.two_sample import classifier_test
 
-Metrics = dict[str, Estimate]
 EFFICIENCIES = {"rejection_20": 0.2, "rejection_30": 0.3}
 """Signal efficiencies of the paper's table."""
 CURVE = np.concatenate([np.linspace(0.001, 0.05, 50, endpoint=False), np.linspace(0.05, 1.0, 191)])
 """Signal efficiencies of a ROC curve."""
+CPU_CHAINS, CUDA_CHAINS = 256, 4096
+"""Chains that run side by side."""
+SHOWN = 8
+"""Generated jets of which the pictures are kept."""
+FEWEST = 60
+"""Jets that a classifier test can be made with."""
 
 
 @dataclass(frozen=True)
 class JetScores:
-    """E of every weight draw, one for a deterministic run: background with shape (n, N), signal with shape (n, M).
+    """T times the score of every weight draw, one for a deterministic run: shapes (n, N) and (n, M).
 
-    `shift`: of a model whose density is the mean of those of the draws, the constant of each with shape (n,); E is then
-    T times a score with its constant in it, of which the mean is not an energy.
+    `constant`: of a mixture, whose scores are E/T less the constant of each training, the mean of these constants.
     """
 
     background: NDArray[np.float32]
     signal: NDArray[np.float32]
     temperature: float
-    shift: Array | None = None
+    constant: float | None = None
 
     @property
     def mixture(self) -> bool:
         """Whether the density is the mean of those of the draws."""
-        return self.shift is not None
+        return self.constant is not None
 
     def mean_energy(self, energies: NDArray[np.float32]) -> Array:
-        """Mean over draws of E, with shape (N,), without constants, of the signal's or the background's with them."""
-        constant = 0.0 if self.shift is None else self.temperature * float(self.shift.mean())
-        found: Array = energies.mean(axis=0, dtype=np.float64) + constant
+        """Mean over draws of E, with shape (N,), of the signal or the background; the constants are removed."""
+        found: Array = energies.mean(axis=0, dtype=np.float64) + self.temperature * (self.constant or 0.0)
         return found
 
     @property
@@ -70,88 +78,47 @@ class JetScores:
     def central(self) -> tuple[Array, Array]:
         """E/T of signal and background, each with shape (N,): what the draws say together."""
         signal, background = (
-            np.asarray(together(e.astype(np.float64) / self.temperature, self.mixture))
+            np.asarray(Rows(e.astype(np.float64) / self.temperature, None, self.mixture).score())
             for e in (self.signal, self.background)
         )
         return signal, background
-
-
-def network_name(config: Run) -> str:
-    """AE, NAE, BAE or BNAE."""
-    return ("B" if config.posteriors else "") + ("NAE" if config.training.epochs else "AE")
-
-
-def task_name(config: Run) -> str:
-    """What a run on jets tags: the class that it was not trained on."""
-    return "top-tagging" if config.data.jets == "qcd" else "QCD-tagging"
-
-
-def evaluate_jets(
-    run: RunFolder, config: Run, figures: bool = True, device: str = "auto", generated: int | None = None
-) -> Metrics:
-    """The metrics of a run on jets; draws its figures and keeps energies and observables in the run folder.
-
-    Args:
-        generated: jets to generate; if not given, `evaluation.generated` on a CUDA device and none on a CPU.
-    """
-    from normae.evaluation.jet_generation import generated_jets, generation_metrics
-
-    model, test = load(run.path, device), held_out_jets(config)
-    scores = jet_scores(run, model, test, config.evaluation.draws)
-    metrics = tagging_metrics(scores) | simple_models(test.background, latent_dimensions(config), model.device)
-    metrics |= chain_metrics(run, config, model)
-    made = None
-    if config.training.epochs:
-        count = config.evaluation.generated if model.device.type == "cuda" else 0
-        made = generated_jets(run, model, test.background, count if generated is None else generated, config.seed)
-        metrics |= {} if made is None else generation_metrics(made, config.seed)
-    if figures:
-        from normae.evaluation.jet_drawing import draw_jets
-
-        draw_jets(run, config, model, test, scores, metrics, made)
-    return metrics
 
 
 # --- energies
 
 
 def jet_scores(run: RunFolder, model: Model, test: JetTest, draws: int) -> JetScores:
-    """The energies of the test sample: those that scores.npz keeps, where they belong to this run and these jets."""
-    count = draws if isinstance(model, BayesianModel) else 1
-    key = digest(run, test.digest, str(count))
-    mixture = isinstance(model, BayesianModel) and model.mixture
-    kept = read_kept(run.scores, key, ("background", "signal", *(["shift"] if mixture else [])))
+    """The energies of the test sample: those that scores.npz keeps, where they belong to this run and these jets.
+
+    Args:
+        draws: weight draws; 1 for a deterministic run.
+    """
+    key = digest(run, test.digest, str(draws))
+    constants = read_tensors(run.model)[1].get("constants")
+    names = ("background", "signal", *([] if constants is None else ["shift"]))
+    kept = read_kept(run.scores, key, names)
     if kept is None:
-        kept = {name: energies(model, getattr(test, name), count) for name in ("background", "signal")}
-        if mixture:
-            kept["shift"] = shifts(model, count)
+        kept = {name: energies(model, getattr(test, name), draws) for name in ("background", "signal")}
+        kept |= {} if constants is None else {"shift": np.array(constants)}
         write_kept(run.scores, key, kept)
-    return JetScores(kept["background"], kept["signal"], model.temperature, kept.get("shift"))
+    return as_scores(kept, model.temperature)
 
 
-def shifts(model: Model, draws: int) -> NDArray[np.float64]:
-    """The constant of every draw of a mixture, with shape (n,)."""
-    assert isinstance(model, BayesianModel)
-    found = model.draw_set(draws, 0)
-    assert isinstance(found, ModeDraws)
-    return np.asarray(found.shift.double().cpu().numpy())
+def as_scores(kept: Any, temperature: float) -> JetScores:
+    """What scores.npz holds."""
+    constant = float(kept["shift"].mean()) if "shift" in kept else None
+    return JetScores(kept["background"], kept["signal"], temperature, constant)
 
 
 def energies(model: Model, events: SparseEvents, draws: int) -> NDArray[np.float32]:
-    """E of every draw, with shape (n, N), in pieces of bounded memory; all draws of an event at once.
+    """T times the score of every draw, with shape (n, N), in pieces of bounded memory; all draws of an event at once.
 
-    Draws of a mixture may differ in T: theirs is the score times the T of the model.
+    Draws of a mixture may differ in T, so that E itself could not be compared.
     """
     found = np.empty((draws, len(events)), dtype=np.float32)
     start = 0
     for x in pieces(events):
-        if not isinstance(model, BayesianModel):
-            part = model.energy(x)[None]
-        elif model.mixture:
-            part = model.temperature * model.score_draws(x, draws)
-        else:
-            part = model.energy_draws(x, draws)
-        found[:, start : start + len(x)] = part
+        found[:, start : start + len(x)] = model.temperature * model.rows(x, draws).scores
         start += len(x)
     return found
 
@@ -184,27 +151,19 @@ def tagging_metrics(scores: JetScores) -> Metrics:
     signal, background = scores.central
     metrics = {"auc": auc(signal, background)}
     metrics |= {name: rejection(signal, background, share) for name, share in EFFICIENCIES.items()}
-    metrics |= {"score_background": _mean(background), "score_signal": _mean(signal)}
-    metrics |= {"energy_background": _mean(scores.mean_energy(scores.background))}
+    metrics |= {"score_background": mean(background), "score_signal": mean(signal)}
+    metrics |= {"energy_background": mean(scores.mean_energy(scores.background))}
     metrics |= {"temperature": Estimate(scores.temperature, 0.0)}
     if not scores.bayesian:
         return metrics
     rows = list(zip(scores.signal, scores.background, strict=True))
-    metrics["auc_draws"] = _over([auc(s, b).value for s, b in rows])
+    metrics["auc_draws"] = over([auc(s, b).value for s, b in rows])
     for name, share in EFFICIENCIES.items():
-        metrics[f"{name}_draws"] = _over([rejection(s, b, share).value for s, b in rows])
+        metrics[f"{name}_draws"] = over([rejection(s, b, share).value for s, b in rows])
     for name, energy in (("background", scores.background), ("signal", scores.signal)):
         relative = energy.std(axis=0, ddof=1, dtype=np.float64) / scores.mean_energy(energy)
         metrics[f"relative_sigma_{name}"] = Estimate(float(np.median(relative)), 0.0)
     return metrics
-
-
-def _mean(values: Array) -> Estimate:
-    return Estimate(float(values.mean()), float(values.std(ddof=1) / np.sqrt(values.size)))
-
-
-def _over(values: list[float]) -> Estimate:
-    return Estimate(float(np.mean(values)), float(np.std(values, ddof=1)))
 
 
 def simple_models(events: SparseEvents, components: int, device: torch.device) -> Metrics:
@@ -213,7 +172,7 @@ def simple_models(events: SparseEvents, components: int, device: torch.device) -
     Mean and components are those of the test jets themselves; `figures/pretraining` has them of the training jets.
     """
     found = linear_errors(events, events, (0, components), device)
-    return {name: _mean(e.numpy()) for name, e in zip(("mse_mean_image", "mse_components"), found, strict=True)}
+    return {name: mean(e.numpy()) for name, e in zip(("mse_mean_image", "mse_components"), found, strict=True)}
 
 
 # --- curves
@@ -228,3 +187,102 @@ def roc_band(scores: JetScores) -> tuple[Array, Array | None]:
     rows = [background_efficiency(s, b, CURVE) for s, b in zip(scores.signal, scores.background, strict=True)]
     shares = np.maximum(np.stack(rows), 0.5 / scores.background.shape[1])
     return central, np.stack([shares.std(axis=0, ddof=1), np.log(shares).std(axis=0, ddof=1)])
+
+
+# --- generated jets
+
+OTHERS = ("pictures", "auc", "counts", "acceptance")
+"""What generated.npz holds beside observables, in the order of `GeneratedJets`."""
+OBSERVED = tuple(f"{kind}_{name}" for kind in ("generated", "truth") for name in NAMES)
+"""The observables in it."""
+
+
+class GeneratedJets(NamedTuple):
+    """Observables by name, generated and true, each with shape (N,); pictures of a few generated jets (K, 40, 40).
+
+    `auc` is the classifier's on pictures, value and error with shape (2,), NaN where there were too few jets; `counts`
+    the jets that were generated and those of them that have observables; `acceptance` that of the feature chain.
+    """
+
+    generated: dict[str, NDArray[np.float64]]
+    truth: dict[str, NDArray[np.float64]]
+    pictures: NDArray[np.float32]
+    auc: NDArray[np.float64]
+    counts: NDArray[np.int64]
+    acceptance: NDArray[np.float64]
+
+
+def generated_jets(run: RunFolder, model: Model, truth: SparseEvents, n: int, seed: int) -> GeneratedJets | None:
+    """`n` jets of the model beside as many true ones; those that generated.npz keeps, where n is 0 or the same."""
+    key = digest(run, truth.sha256(), str(seed))
+    kept = read_kept(run.generated, key, (*OBSERVED, *OTHERS))
+    if kept is None or (n and int(kept["counts"][0]) != n):
+        if n == 0:
+            return None
+        kept = _generate(model, truth, n, seed)
+        write_kept(run.generated, key, kept)
+    return as_generated(kept)
+
+
+def as_generated(kept: Any) -> GeneratedJets:
+    """What generated.npz holds."""
+    generated, true = ({name: kept[f"{kind}_{name}"] for name in NAMES} for kind in ("generated", "truth"))
+    return GeneratedJets(generated, true, *(kept[name] for name in OTHERS))
+
+
+def _generate(model: Model, truth: SparseEvents, n: int, seed: int) -> dict[str, NDArray[Any]]:
+    images, acceptance = sample_jets(model, n, seed)
+    true = np.concatenate(list(pieces(truth.first(n))))
+    found = {f"generated_{name}": values for name, values in observables_of(images).items()}
+    found |= {f"truth_{name}": values for name, values in observables_of(true).items()}
+    auc = Estimate(np.nan, np.nan)
+    if min(n, len(true)) >= FEWEST:
+        centre, width = true.mean(axis=0), true.std()
+        auc = classifier_test(
+            (true - centre) / width, (images - centre) / width, generator=stream(seed, "classifier/pictures"),
+            device=model.device,
+        ).auc  # fmt: skip
+    counts = np.array([n, len(found["generated_mass"])])
+    return found | {
+        "pictures": images[:SHOWN, 0], "auc": np.array(auc), "counts": counts, "acceptance": np.array(acceptance)
+    }  # fmt: skip
+
+
+def sample_jets(model: Model, n: int, seed: int) -> tuple[NDArray[np.float32], float]:
+    """`n` pictures with shape (n, 1, 40, 40) by the paper's recipe, and the share of accepted feature steps."""
+    size = CPU_CHAINS if model.device.type == "cpu" else CUDA_CHAINS
+    generator = stream(seed, "evaluation/chain", model.device)
+    found, accepted = [], []
+    for start in range(0, n, size):
+        chain = model.sample_chain(min(size, n - start), generator)
+        found.append(chain.position.cpu().numpy())
+        accepted.append(float(chain.acceptance.mean()) * len(found[-1]))
+    return np.concatenate(found), sum(accepted) / n
+
+
+def observables_of(images: NDArray[np.float32]) -> dict[str, NDArray[np.float64]]:
+    """Observables of pictures that are divided by their sum; empty ones are left out."""
+    total = images.sum(axis=(1, 2, 3), keepdims=True)
+    scaled = images / np.maximum(total, THRESHOLD)
+    return observables(scaled[usable(scaled)])
+
+
+def generation_metrics(made: GeneratedJets, seed: int) -> Metrics:
+    """A Wasserstein distance for each observable, that of halves of the truth, and the AUC of both classifiers."""
+    metrics = {"generated_jets": Estimate(float(made.counts[0]), 0.0)}
+    metrics["generated_usable"] = Estimate(float(made.counts[1] / made.counts[0]), 0.0)
+    metrics["acceptance_generated"] = Estimate(float(made.acceptance), 0.0)
+    for name in NAMES:
+        generator = stream(seed, f"wasserstein/{name}")
+        metrics[f"wasserstein_{name}"] = wasserstein(made.generated[name], made.truth[name], generator=generator)
+        metrics[f"wasserstein_{name}_truth"] = wasserstein_halves(made.truth[name], generator=generator)
+    if min(len(made.generated["mass"]), len(made.truth["mass"])) >= FEWEST:
+        generated, truth = (np.stack([kind[name] for name in NAMES], axis=1) for kind in (made.generated, made.truth))
+        centre, width = truth.mean(axis=0), truth.std(axis=0)
+        found = classifier_test(
+            (truth - centre) / width, (generated - centre) / width, generator=stream(seed, "classifier/observables")
+        )
+        metrics["auc_generated_observables"] = found.auc
+    if np.isfinite(made.auc).all():
+        metrics["auc_generated_images"] = Estimate(*map(float, made.auc))
+    return metrics

@@ -1,10 +1,11 @@
-"""Judge a run on a table of the user's own, whose density nobody knows, by what the table itself can tell.
+"""The study of a run on a table of the user's own, whose density nobody knows, by what the table itself can tell.
 
 Are rows held out as likely as those of the training? Do samples of the model look like rows held out, column by column
 and to a classifier that sees all columns at once? None of it needs a signal.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,18 +13,152 @@ from torch import Tensor
 
 from normae.config import Run
 from normae.errors import InputError, LogZUnknown
-from normae.inference import BayesianModel, Model
+from normae.evaluation.study import (
+    COURSE,
+    Captions,
+    Draw,
+    Metrics,
+    Study,
+    acceptance_check,
+    draw_training,
+    energy_check,
+    graded,
+    mean,
+    stability_check,
+)
+from normae.figures import column_histograms, new_figure, score_histograms, training_curves
+from normae.inference import Model
 from normae.random import stream
-from normae.runs.folder import RunFolder
-from normae.sources import Events
+from normae.report import Check, save_figure
+from normae.runs.load import load
+from normae.sources import Events, load_events
 from normae.statistics import Estimate, auc, wasserstein, wasserstein_halves
 from normae.training.two_sample import classifier_test
 
-Metrics = dict[str, Estimate]
 ROWS = 20_000
 """Most rows of each kind that are looked at."""
 SAMPLES = 10_000
 """Most rows that are drawn from the model."""
+COLUMNS = 12
+"""Most columns that are drawn: those in which samples are farthest from rows held out."""
+
+
+class TableStudy(Study):
+    """A run on a table."""
+
+    needed = ("mean_score_training", "mean_score_held_out", "auc_overtraining", "auc_samples")
+    own: ClassVar = {
+        "mean_log_prob_held_out": "mean log p of rows held out",
+        "auc_overtraining": "AUC of the score, held-out against training rows",
+        "auc_samples": "AUC of a classifier, samples against held-out rows",
+    }
+
+    def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:  # noqa: ARG002
+        """Scores of rows held out, samples, and how far both are from the table."""
+        model, events = load(self.run.path, device), load_events(self.config.data, self.config.seed)
+        test = table_test(model, self.config, events)
+        return table_metrics(model, self.config, test), lambda: self._draw(test)
+
+    def _draw(self, test: "TableTest") -> None:
+        figure, axes = new_figure(panel=(5.6, 3.8))
+        score_histograms(axes[0, 0], test.scores)
+        columns = {f"score {kind}": values for kind, values in test.scores.items()}
+        save_figure(figure, self.run.figures, "scores", _padded(columns))
+        self._draw_columns(test)
+        draw_training(self, training_curves, 3)
+
+    def _draw_columns(self, test: "TableTest") -> None:
+        farthest = np.argsort([-distance.value for distance in test.distances])[:COLUMNS]
+        across = min(4, len(farthest))
+        figure, axes = new_figure(-(-len(farthest) // across), across, panel=(3.3, 2.7))
+        texts = [f"distance {test.distances[k]}\nhalves {test.halves[k]}" for k in farthest]
+        names = [test.names[k] for k in farthest]
+        panels = list(axes.flat)
+        column_histograms(panels[: len(farthest)], names, test.held_out[:, farthest], test.sampled[:, farthest], texts)
+        for empty in panels[len(farthest) :]:
+            empty.set_axis_off()
+        kinds = (("held out", test.held_out), ("sampled", test.sampled))
+        drawn = {f"{test.names[k]} {kind}": part[:, k] for kind, part in kinds for k in farthest}
+        save_figure(figure, self.run.figures, "columns", _padded(drawn))
+
+    def title(self) -> str:
+        """The kind of model."""
+        kind = "Bayesian normalized" if self.config.posteriors else "normalized"
+        return f"a {kind} autoencoder on a table, seed {self.config.seed}"
+
+    def summary(self, metrics: Metrics) -> str:
+        """What the score is, and how close samples are to the table."""
+        known = "mean_log_prob_held_out" in metrics
+        return (
+            "The score of a row is E/T, its reconstruction error over the temperature: the negative log-likelihood of "
+            f"the row, up to {'log Z, which is known' if known else 'a constant, log Z, which is not known'}. Nobody "
+            "knows the density of this table, so the model is judged by rows that were held out: a classifier tells "
+            f"samples of the model from them with AUC {metrics['auc_samples']} (0.5: not at all)."
+        )
+
+    def sample(self) -> dict[str, str]:
+        """The table."""
+        return {"data": f"{self.config.data.file}, {self.config.data.test:,} rows held out"}
+
+    def numbers(self, metrics: Metrics) -> dict[str, str | Estimate]:
+        """Mean scores, and log p where it is known."""
+        words = {f"mean_score_{kind.replace(' ', '_')}": f"mean score, {kind}" for kind in
+                 ("training", "held out", "sampled")}  # fmt: skip
+        words["mean_log_prob_held_out"] = "mean log p, held out"
+        return {said: metrics[name] for name, said in words.items() if name in metrics}
+
+    def checks(self, metrics: Metrics) -> list[Check]:
+        """Of the training, overtraining, and samples."""
+        lines = self.training_lines()
+        return [
+            *([energy_check(lines), acceptance_check(lines, self.config)] if lines else []),
+            stability_check(self.run),
+            _overtraining_check(metrics["auc_overtraining"]),
+            _samples_check(metrics["auc_samples"]),
+        ]
+
+    def captions(self, metrics: Metrics) -> Captions:  # noqa: ARG002
+        """Scores, columns and the course of the training."""
+        return {
+            "scores": (
+                "Scores",
+                "Training rows and held-out rows lie on each other where nothing is overtrained; samples lie on them "
+                "where the model has the density of the table.",
+            ),
+            "columns": (
+                "Columns",
+                "Held-out rows and samples of the model, for the columns that differ most. The distance is the "
+                "Wasserstein distance in standard deviations; two halves of the held-out rows set the resolution.",
+            ),
+            "training": COURSE,
+        }
+
+    def limits(self) -> str:
+        """Beyond the table the score is an extrapolation."""
+        return "The score is learned from this table: for rows far outside its range it is an extrapolation."
+
+
+def _overtraining_check(told: Estimate) -> Check:
+    return Check(
+        "overtraining",
+        graded(told.value - 0.5, max(0.01, 2 * told.error), 0.05),
+        f"The score separates held-out from training rows with AUC {told}; 0.5 is no overtraining.",
+        "Train on more rows, for fewer epochs (training.epochs), or with a smaller network (network.hidden).",
+    )
+
+
+def _samples_check(told: Estimate) -> Check:
+    return Check(
+        "samples look like the table",
+        graded(told.value, 0.55, 0.7),
+        f"A classifier that sees all columns tells samples from held-out rows with AUC {told}. Where it is far from "
+        "0.5 the score orders rows, but is not the likelihood of this table.",
+        "Train for more epochs (training.epochs), on more rows, or with longer chains (sampling.feature.steps); look "
+        "at the figure of the columns for what is not learned.",
+    )
+
+
+# --- numbers
 
 
 @dataclass(frozen=True)
@@ -64,28 +199,20 @@ def table_test(model: Model, config: Run, events: Events) -> TableTest:
 
 def table_metrics(model: Model, config: Run, test: TableTest) -> Metrics:
     """The numbers of a test."""
-    metrics = {
-        "temperature": Estimate(model.temperature, 0.0),
-        "mean_score_training": _mean(test.scores["training"]),
-        "mean_score_held_out": _mean(test.scores["held out"]),
-        "mean_score_sampled": _mean(test.scores["sampled"]),
-        "auc_overtraining": auc(test.scores["held out"], test.scores["training"]),
-    }
+    metrics = {"temperature": Estimate(model.temperature, 0.0)}
+    metrics |= {f"mean_score_{kind.replace(' ', '_')}": mean(score) for kind, score in test.scores.items()}
+    metrics["auc_overtraining"] = auc(test.scores["held out"], test.scores["training"])
     try:
-        metrics["mean_log_prob_held_out"] = _mean(model.log_prob(test.held_out))
-        if not isinstance(model, BayesianModel):
+        metrics["mean_log_prob_held_out"] = mean(model.log_prob(test.held_out))
+        if not config.posteriors:
             metrics["log_z"] = Estimate(model.log_z.value, model.log_z.error)
     except LogZUnknown:
         pass
-    if isinstance(model, BayesianModel):
-        metrics["mean_score_std"] = _mean(model.score_draws(test.held_out[:2000]).std(0, ddof=1))
+    if config.posteriors:
+        metrics["mean_score_std"] = mean(model.rows(test.held_out[:2000]).scores.std(0, ddof=1))
     generator = stream(config.seed, "evaluation/classifier")
-    width = test.held_out.std(0) + 1e-12
-    told = classifier_test(
-        (test.held_out - test.held_out.mean(0)) / width,
-        (test.sampled - test.held_out.mean(0)) / width,
-        generator=generator,
-    )
+    centre, width = test.held_out.mean(0), test.held_out.std(0) + 1e-12
+    told = classifier_test((test.held_out - centre) / width, (test.sampled - centre) / width, generator=generator)
     metrics["auc_samples"] = told.auc
     for name, distance, half in zip(test.names, test.distances, test.halves, strict=True):
         metrics[f"wasserstein {name}"] = distance
@@ -93,17 +220,10 @@ def table_metrics(model: Model, config: Run, test: TableTest) -> Metrics:
     return metrics
 
 
-def _mean(values: NDArray[np.floating]) -> Estimate:
-    x = np.asarray(values, dtype=np.float64)
-    return Estimate(float(x.mean()), float(x.std(ddof=1) / len(x) ** 0.5))
-
-
-def evaluate_table(run: RunFolder, config: Run, model: Model, events: Events, figures: bool) -> Metrics:
-    """The metrics of a run on a table, and its figures where asked for."""
-    test = table_test(model, config, events)
-    metrics = table_metrics(model, config, test)
-    if figures:
-        from normae.evaluation.table_drawing import draw_table
-
-        draw_table(run, test)
-    return metrics
+def _padded(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Columns of one length, for a table of numbers; NaN where a shorter one has ended."""
+    longest = max(len(values) for values in columns.values())
+    return {
+        name: np.concatenate([values.astype(np.float64), np.full(longest - len(values), np.nan)])
+        for name, values in columns.items()
+    }

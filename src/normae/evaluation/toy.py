@@ -1,22 +1,30 @@
-"""Judge a trained run on a known density: every number of section 3.2 of the paper, and the ones beside them."""
+"""The study of a deterministic run on a known density: section 3.2 of the paper, and the numbers beside it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from normae.config import Run, read
+from normae.config import Run
 from normae.data import Density
-from normae.errors import InputError
-from normae.evaluation.table import evaluate_table
-from normae.evaluation.toy_posterior import PosteriorTest, posterior_metrics, posterior_samples, posterior_test
-from normae.files import write_json
-from normae.inference import BayesianModel, Model, cell_centres, evaluate_in_chunks, grid_draws, grid_log_z, grid_points
+from normae.evaluation.study import (
+    COURSE,
+    Captions,
+    Draw,
+    Metrics,
+    Study,
+    acceptance_check,
+    draw_training,
+    energy_check,
+    stability_check,
+)
+from normae.evaluation.toy_drawing import DensityTest, draw_common, draw_density, grid_marginals
+from normae.figures import training_curves
+from normae.inference import Model, cell_centres, evaluate_in_chunks, grid_draws, grid_log_z, grid_points
 from normae.random import stream
-from normae.runs.folder import RunFolder, locked
+from normae.report import Check
+from normae.report.paper import TOY, PaperValue
 from normae.runs.load import load
 from normae.sampling import Chain
 from normae.sources import load_events
@@ -32,101 +40,146 @@ from normae.statistics import (
 )
 from normae.training.two_sample import classifier_test
 
-Metrics = dict[str, Estimate]
+
+class ToyStudy(Study):
+    """A deterministic run on a known density."""
+
+    needed: tuple[str, ...] = (
+        "kl", "share_within_10_percent", "auc_ideal", "temperature", "log_z", "pearson_grid", "pearson_test",
+        "auc_classifier_exact", "log_z_paper_grid", "auc_classifier_long",
+    )  # fmt: skip
+    paper: tuple[PaperValue, ...] = TOY
+    kind = "normalized"
+
+    def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:  # noqa: ARG002
+        """Every number of section 3.2."""
+        model, events = load(self.run.path, device), load_events(self.config.data, self.config.seed)
+        assert events.density is not None
+        test = density_test(model, self.config, events.density, events.test)
+        metrics = density_metrics(model, self.config, events.density, test)
+        metrics |= sample_metrics(model, self.config, events.density, test)
+        return metrics, lambda: self._draw(test, metrics)
+
+    def _draw(self, test: DensityTest, metrics: Metrics) -> None:
+        draw_common(self.run, test, [(learned, None) for _, learned in grid_marginals(test)], metrics)
+        draw_density(self.run, test)
+        draw_training(self, training_curves, 3)
+
+    def title(self) -> str:
+        """The kind of model and its density."""
+        return f"a {self.kind} autoencoder on {self.config.data.density}, seed {self.config.seed}"
+
+    def summary(self, metrics: Metrics) -> str:
+        """How close the density is."""
+        return (
+            "The reconstruction error of this autoencoder, divided by its temperature, is a negative log-likelihood up "
+            f"to a constant. Trained on {self.config.data.train:,} points of a known density, it reproduces that "
+            f"density to KL = {metrics['kl']}: |Δ| < 10 % holds for "
+            f"{100 * metrics['share_within_10_percent'].value:.3f} % of the test set, and an ideal classifier that "
+            f"knows both densities reaches an AUC of {metrics['auc_ideal']} (0.5 is a coin)."
+        )
+
+    def sample(self) -> dict[str, str]:
+        """Points of the density."""
+        data = self.config.data
+        return {"data": f"{data.density}, {data.train:,} training and {data.test:,} test points"}
+
+    def numbers(self, metrics: Metrics) -> dict[str, str | Estimate]:
+        """Normalizations."""
+        names = {"log_z": "log Z over the chain's bounds", "log_z_paper_grid": "log Z over the paper's grid"}
+        return {words: metrics[name] for name, words in names.items() if name in metrics}
+
+    def values(self) -> list[PaperValue]:
+        """The paper's values, of its own density only."""
+        notes = {
+            "auc_classifier_long": f"feature chain {self.config.evaluation.long_factor} times as long",
+            "auc_classifier_generation": f"feature chain of {self.config.sampling.generation_steps} steps",
+        }
+        theirs = self.config.data.density == "two-gaussians"
+        return [v._replace(value=v.value if theirs else "—", note=notes.get(v.metric, v.note)) for v in self.paper]
+
+    def checks(self, metrics: Metrics) -> list[Check]:
+        """Energies, acceptance, stability, convergence of the chains, and how well the density is normalized."""
+        lines = self.training_lines()
+        found = [energy_check(lines), acceptance_check(lines, self.config)] if lines else []
+        found.append(stability_check(self.run))
+        return [*found, *([_chain_check(metrics)] if "auc_classifier_long" in metrics else []), self.last(metrics)]
+
+    def last(self, metrics: Metrics) -> Check:
+        """Whether log Z is known."""
+        error = metrics["log_z"].error
+        said = f"Halving the grid's cells changes log Z by {error:.1e}."
+        return Check("normalization", "good" if error < 1e-3 else "warning", said, "Raise evaluation.log_z_cells.")
+
+    def captions(self, metrics: Metrics) -> Captions:
+        """Density, marginals, correlations, and the course of the training."""
+        outside = round((1 - metrics["share_within_10_percent"].value) * self.config.data.test)
+        return {
+            "density": ("Density", "True density on the left, learned density on the right, in the same colours."),
+            "marginal-x1": (
+                "Marginal density in x₁", "Learned and true density, integrated over x₂, with their ratio below."),
+            "marginal-x2": (
+                "Marginal density in x₂", "Learned and true density, integrated over x₁, with their ratio below."),
+            "grid-correlation": (
+                "Learned against true log-likelihood, grid",
+                f"Points on the diagonal are right; Pearson is {metrics['pearson_grid'].value:.4f} over all of the "
+                "grid, most of which holds no training point."),
+            "grid-regions": ("The regions", "Bands of −log p_true on the grid, in the colours of the figure beside."),
+            "test-correlation": (
+                "Learned against true log-likelihood, test set",
+                f"Where there are data: between the red lines |Δ| < 10 %; Pearson is {metrics['pearson_test']}."),
+            "test-deviation": (
+                "Where the model is off by 10 % or more",
+                f"{outside:,} of {self.config.data.test:,} test points (red) have |Δ| ≥ 10 %."),
+            "training": COURSE,
+        }  # fmt: skip
+
+    def limits(self) -> str:
+        """Where log p is an extrapolation, and by which arithmetic the chains ran."""
+        bounds = list(self.config.sampling.feature.bounds or ())
+        rounded = (
+            "The chains ran in the fused kernel: products of fp16 factors summed in float32, and the acceptance ratio "
+            "in float32, so\nthat they are exact for an energy that is rounded to 10 bits of mantissa in its hidden "
+            "layers.\n"
+        )
+        return (
+            "Trained on points within about four standard deviations of the peaks: further out the likelihood is an "
+            f"extrapolation.\nlog p is normalized over the box {bounds} in each coordinate and is not a probability "
+            f"density beyond it.\n{rounded if self.run.read_provenance()['backend'] == 'fused' else ''}"
+            f"{self.uncertainty()}"
+        )
+
+    def uncertainty(self) -> str:
+        """What the error bars are."""
+        return "The model is deterministic: it gives no uncertainty of its likelihood."
 
 
-@dataclass(frozen=True)
-class DensityTest:
-    """Learned and true log-likelihood on the paper's grid and on the test set.
-
-    Args:
-        axis: coordinates of the grid, shape (G,).
-        grid_true, grid_model: log p on the grid, shape (G * G,); the first coordinate runs slowest.
-        test: test events, shape (N, 2).
-        test_true, test_model: log p on the test set, shape (N,).
-    """
-
-    axis: np.ndarray
-    grid_true: np.ndarray
-    grid_model: np.ndarray
-    test: np.ndarray
-    test_true: np.ndarray
-    test_model: np.ndarray
+def _chain_check(metrics: Metrics) -> Check:
+    longest = "auc_classifier_generation" if "auc_classifier_generation" in metrics else "auc_classifier_long"
+    chain, exact = metrics[longest], metrics["auc_classifier_exact"]
+    error = (chain.error**2 + exact.error**2) ** 0.5
+    return Check(
+        "chains sample the model",
+        "good" if abs(chain.value - exact.value) < max(3 * error, 0.005) else "warning",
+        f"A classifier tells long chains from the data with AUC {chain}, exact draws of the model with {exact}; "
+        "the two agree where the chains have converged.",
+        "Let the chains walk further: sampling.generation_steps, or longer steps.",
+    )
 
 
-def evaluate(
-    path: str | Path,
-    figures: bool = True,
-    device: str = "auto",
-    generated: int | None = None,
-    data: str | Path | None = None,
-) -> dict[str, Estimate]:
-    """Write metrics.json and figures/ of the run at `path`, and return the metrics.
-
-    Args:
-        figures: whether to draw; drawing needs matplotlib, the numbers do not.
-        device: where to compute.
-        generated: jets to generate from a run on jets, see `normae.evaluation.jets.evaluate_jets`.
-        data: jets to judge a run on jets on, a folder or a file, where they are not where the run found them.
-    """
-    run = RunFolder.existing(path)
-    config = read(run.config)
-    if config.data.jets is not None:
-        if data is not None:
-            config = replace(config, data=replace(config.data, path=str(data)))
-        return _evaluate_jets(run, config, figures, device, generated)
-    if generated is not None or data is not None:
-        raise InputError(f"{path}: --generated and --jets are for runs on jets, and this is not one")
-    model = load(run.path, device)
-    events = load_events(config.data, config.seed)
-    if events.density is None:
-        with locked(run.path):
-            metrics = evaluate_table(run, config, model, events, figures)
-            write_metrics(run, metrics)
-        return metrics
-    with locked(run.path):
-        test: DensityTest | PosteriorTest
-        if isinstance(model, BayesianModel):
-            test = posterior_test(model, config, events.density, events.test)
-            metrics = posterior_metrics(model, test) | posterior_samples(model, config, events.density, test)
-        else:
-            test = density_test(model, config, events.density, events.test)
-            metrics = density_metrics(model, config, events.density, test)
-            metrics |= sample_metrics(model, config, events.density, test)
-        write_metrics(run, metrics)
-        if figures:
-            from normae.evaluation import toy_drawing as drawing
-
-            if isinstance(test, DensityTest):
-                drawing.draw_run(run, test, metrics)
-            else:
-                drawing.draw_posterior(run, test, metrics)
-    return metrics
+# --- numbers
 
 
-def _evaluate_jets(run: RunFolder, config: Run, figures: bool, device: str, generated: int | None) -> Metrics:
-    from normae.evaluation.jet_classifier import evaluate_classifier
-    from normae.evaluation.jets import evaluate_jets
-
-    with locked(run.path):
-        if config.classifier is None:
-            metrics = evaluate_jets(run, config, figures, device, generated)
-        else:
-            metrics = evaluate_classifier(run, config, figures, device)
-        write_metrics(run, metrics)
-    return metrics
-
-
-def write_metrics(run: RunFolder, metrics: Metrics) -> None:
-    """metrics.json: flat names, each with value and error."""
-    write_json(run.metrics, {name: {"value": m.value, "error": m.error} for name, m in metrics.items()})
+def paper_grid(config: Run) -> tuple[Tensor, Tensor]:
+    """The paper's test grid, endpoints included: an axis with shape (G,) and the points (G * G, 2)."""
+    limit = config.evaluation.grid_limit
+    axis = torch.linspace(-limit, limit, config.evaluation.grid, dtype=torch.float64)
+    return axis, grid_points(axis, 2)
 
 
 def density_test(model: Model, config: Run, density: Density, events: Tensor) -> DensityTest:
-    """log p of model and truth on the paper's grid, endpoints included, and on the test set."""
-    limit = config.evaluation.grid_limit
-    axis = torch.linspace(-limit, limit, config.evaluation.grid, dtype=torch.float64)
-    grid = grid_points(axis, 2)
+    """log p of model and truth on the paper's grid and on the test set."""
+    axis, grid = paper_grid(config)
     return DensityTest(
         axis=axis.numpy(),
         grid_true=density.log_prob(grid.double()).numpy(),
@@ -142,24 +195,31 @@ def _log_prob(model: Model, x: Tensor) -> np.ndarray:
     return (-energy / model.temperature - model.log_z.value).numpy()
 
 
+def agreement(test: DensityTest) -> Metrics:
+    """How close the learned density is to the true one: correlations, KL(true, model), share of accurate points."""
+    return {
+        "pearson_grid": Estimate(pearson(test.grid_true, test.grid_model).value, 0.0),
+        "pearson_test": pearson(test.test_true, test.test_model),
+        "kl": kl_divergence(test.test_true, test.test_model),
+        "share_within_10_percent": share_within(relative_deviation(test.test_model, test.test_true)),
+    }
+
+
 def density_metrics(model: Model, config: Run, density: Density, test: DensityTest) -> Metrics:
     """Normalization, correlations, KL and the share of accurate points."""
     limit = config.evaluation.grid_limit
     paper = grid_log_z(
         model.energy_function, model.temperature, (-limit, limit), 2, 2 * config.evaluation.grid, model.device
     )
-    kl = kl_divergence(test.test_true, test.test_model)
-    within = share_within(relative_deviation(test.test_model, test.test_true))
+    found = agreement(test)
+    kl = found["kl"]
     return {
         "temperature": Estimate(model.temperature, 0.0),
         "log_z": Estimate(model.log_z.value, model.log_z.error),
         "log_z_paper_grid": Estimate(paper.value, paper.error),
-        "pearson_grid": Estimate(pearson(test.grid_true, test.grid_model).value, 0.0),
-        "pearson_test": pearson(test.test_true, test.test_model),
-        "kl": kl,
+        **found,
         "kl_paper_grid": Estimate(kl.value + paper.value - model.log_z.value, kl.error),
         "kl_quadrature": Estimate(_kl_quadrature(model, config, density), 0.0),
-        "share_within_10_percent": within,
         "auc_from_kl": _auc_from_kl(kl),
     }
 
@@ -181,24 +241,38 @@ def _kl_quadrature(model: Model, config: Run, density: Density) -> float:
 
 def sample_metrics(model: Model, config: Run, density: Density, test: DensityTest) -> Metrics:
     """The classifier test on three kinds of model samples, and the ideal classifier."""
-    settings = config.evaluation.classifier
-    n = settings.points
+    n = config.evaluation.classifier.points
     generator = stream(config.seed, "evaluation/chain", model.device)
-    true = density.sample(n, stream(config.seed, "evaluation/true"))
     kinds = chain_samples(model, n, generator, config.evaluation.long_factor)
     exact = grid_draws(
         model.energy_function, model.temperature, model.log_z.bounds, 2, n,
         stream(config.seed, "evaluation/exact"), config.evaluation.log_z_cells, model.device,
     )  # fmt: skip
     metrics: Metrics = {f"acceptance_{name}": acceptance for name, (_, acceptance) in kinds.items()}
-    for name, sample in {**{name: position for name, (position, _) in kinds.items()}, "exact": exact}.items():
-        result = classifier_test(
-            true, sample, settings, generator=stream(config.seed, f"classifier/{name}"), device=model.device
-        )
-        metrics[f"auc_classifier_{name}"] = result.auc
-    ratio = _log_prob(model, exact) - density.log_prob(exact.double()).numpy()
-    metrics["auc_ideal"] = auc(ratio, test.test_model - test.test_true)
+    samples = {name: position for name, (position, _) in kinds.items()} | {"exact": exact}
+    metrics |= classifier_metrics(model, config, density, samples)
+    return metrics | {"auc_ideal": ideal_auc(_log_prob(model, exact), exact, density, test)}
+
+
+def classifier_metrics(model: Model, config: Run, density: Density, samples: dict[str, Tensor]) -> Metrics:
+    """AUC of a classifier that is trained to tell each kind of samples, with shape (n, 2), from the density."""
+    settings, metrics = config.evaluation.classifier, {}
+    true = density.sample(settings.points, stream(config.seed, "evaluation/true"))
+    for name, sample in samples.items():
+        generator = stream(config.seed, f"classifier/{name}")
+        found = classifier_test(true, sample, settings, generator=generator, device=model.device)
+        metrics[f"auc_classifier_{name}"] = found.auc
     return metrics
+
+
+def ideal_auc(log_prob: np.ndarray, sample: Tensor, density: Density, test: DensityTest) -> Estimate:
+    """AUC of log p_model - log p_true, samples of the model with shape (n, 2) against the test set; at least 0.5.
+
+    Args:
+        log_prob: log p of the model at the samples, with shape (n,).
+    """
+    ratio = log_prob - density.log_prob(sample.double()).numpy()
+    return auc(ratio, test.test_model - test.test_true)
 
 
 def chain_samples(

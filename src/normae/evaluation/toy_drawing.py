@@ -1,32 +1,27 @@
-"""The figures of a run: those of sections 3.2 and 3.3 and of appendix C.1, and the course of the training."""
+"""The figures of a run on a known density (sections 3.2, 3.3, appendix C.1), and what they are drawn from."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from normae.evaluation.toy import DensityTest
-from normae.evaluation.toy_posterior import PosteriorTest
+from normae.evaluation.study import Metrics
 from normae.figures import (
     Curve,
     coverage_by_region_maps,
     coverage_curves,
     density_map,
     deviation_map,
-    figure_style,
     likelihood_correlation,
     marginal,
     new_figure,
     pull_histogram,
     region_map,
-    training_curves,
     uncertainty_maps,
 )
 from normae.report import save_figure
-from normae.runs.baselines import draw_pretraining
 from normae.runs.folder import RunFolder
 from normae.statistics import (
-    Estimate,
     confidence_levels,
     coverage,
     coverage_by_region,
@@ -36,31 +31,65 @@ from normae.statistics import (
     relative_deviation,
 )
 
-Test = DensityTest | PosteriorTest
+
+@dataclass(frozen=True)
+class DensityTest:
+    """Learned and true log-likelihood on the paper's grid and on the test set.
+
+    Args:
+        axis: coordinates of the grid, shape (G,).
+        grid_true, grid_model: log p on the grid, shape (G * G,); the first coordinate runs slowest.
+        test: test events, shape (N, 2).
+        test_true, test_model: log p on the test set, shape (N,).
+    """
+
+    axis: np.ndarray
+    grid_true: np.ndarray
+    grid_model: np.ndarray
+    test: np.ndarray
+    test_true: np.ndarray
+    test_model: np.ndarray
 
 
-def draw_run(run: RunFolder, test: DensityTest, metrics: dict[str, Estimate]) -> None:
-    """Write every figure of the run into its figures/ folder."""
-    with figure_style():
-        _draw_marginals(run, test, [(learned, None) for _, learned in _marginals(test)])
-        _draw_grid(run, test, metrics)
-        _draw_test(run, test, metrics)
-        _draw_density(run, test)
-        draw_training(run)
+@dataclass(frozen=True)
+class PosteriorTest(DensityTest):
+    """Draws of the learned density beside the truth; `grid_model` and `test_model` are log of the mean density.
+
+    Args:
+        score, density: mean and standard deviation over draws of E/T and of p on the grid, shapes (G * G,).
+        marginals: for each coordinate the mean and standard deviation of the marginal density, shapes (G,).
+        draws, scores: log p and E/T of every draw at the test events, (n, N).
+        mean_log_p: log p of the draws together at the test events, (N,).
+        log_z: of every draw, (n,).
+        region_true, region_draws: true log p and log p of every draw on every fifth line of the grid, (M,) and (n, M).
+    """
+
+    score: tuple[np.ndarray, np.ndarray]
+    density: tuple[np.ndarray, np.ndarray]
+    marginals: list[tuple[np.ndarray, np.ndarray]]
+    draws: np.ndarray
+    scores: np.ndarray
+    mean_log_p: np.ndarray
+    log_z: np.ndarray
+    region_true: np.ndarray
+    region_draws: np.ndarray
 
 
-def draw_posterior(run: RunFolder, test: PosteriorTest, metrics: dict[str, Estimate]) -> None:
-    """Write every figure of a Bayesian run into its figures/ folder."""
-    with figure_style():
-        _draw_marginals(run, test, test.marginals)
-        _draw_grid(run, test, metrics)
-        _draw_test(run, test, metrics)
-        _draw_uncertainties(run, test)
-        _draw_coverage(run, test)
-        draw_training(run)
+def draw_common(
+    run: RunFolder, test: DensityTest, learned: Sequence[tuple[np.ndarray, np.ndarray | None]], metrics: Metrics
+) -> None:
+    """What deterministic and Bayesian runs have: marginals, grid and test set.
+
+    Args:
+        learned: the learned marginal density of each coordinate and its standard deviation, shapes (G,).
+    """
+    _draw_marginals(run, test, learned)
+    _draw_grid(run, test, metrics)
+    _draw_test(run, test, metrics)
 
 
-def _draw_uncertainties(run: RunFolder, test: PosteriorTest) -> None:
+def draw_uncertainties(run: RunFolder, test: PosteriorTest) -> None:
+    """Energy, density, and their uncertainties over draws."""
     size = len(test.axis)
     score, density = (tuple(field.reshape(size, size) for field in pair) for pair in (test.score, test.density))
     figure, axes = new_figure(2, 3, panel=(4.2, 3.3))
@@ -70,7 +99,8 @@ def _draw_uncertainties(run: RunFolder, test: PosteriorTest) -> None:
     save_figure(figure, run.figures, "uncertainties", _grid_columns(test) | columns)
 
 
-def _draw_coverage(run: RunFolder, test: PosteriorTest) -> None:
+def draw_coverage(run: RunFolder, test: PosteriorTest) -> None:
+    """Pulls, coverage on the test set, and coverage by region."""
     pull, density_pull = pulls(test.draws, test.test_true), density_pulls(test.draws, test.test_true)
     figure, axes = new_figure()
     pull_histogram(axes[0, 0], {r"$\log p_\theta$": pull, r"$p_\theta$": density_pull})
@@ -100,7 +130,7 @@ def _draw_regions(run: RunFolder, test: PosteriorTest, levels: np.ndarray, curve
     save_figure(figure, run.figures, "coverage-regions", columns)
 
 
-def _marginals(test: Test) -> list[tuple[np.ndarray, np.ndarray]]:
+def grid_marginals(test: DensityTest) -> list[tuple[np.ndarray, np.ndarray]]:
     """True and learned marginal density in each coordinate, shape (G,), by summing over the other."""
     size = len(test.axis)
     width = float(test.axis[1] - test.axis[0])
@@ -108,16 +138,16 @@ def _marginals(test: Test) -> list[tuple[np.ndarray, np.ndarray]]:
     return [(densities[0].sum(axis=k) * width, densities[1].sum(axis=k) * width) for k in (1, 0)]
 
 
-def _draw_marginals(run: RunFolder, test: Test, learned: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> None:
+def _draw_marginals(run: RunFolder, test: DensityTest, learned: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> None:
     """Marginal densities, with a band of one standard deviation where there is one."""
-    for k, ((true, _), (mean, band)) in enumerate(zip(_marginals(test), learned, strict=True), start=1):
+    for k, ((true, _), (mean, band)) in enumerate(zip(grid_marginals(test), learned, strict=True), start=1):
         figure, axes = new_figure(2, 1, height_ratios=(3, 1), sharex=True)
         marginal(axes[0, 0], test.axis, true, mean, band, label=f"$x_{k}$", ratio_ax=axes[1, 0])
         columns = {f"x{k}": test.axis, "true": true, "learned": mean}
         save_figure(figure, run.figures, f"marginal-x{k}", columns if band is None else columns | {"sigma": band})
 
 
-def _draw_grid(run: RunFolder, test: Test, metrics: dict[str, Estimate]) -> None:
+def _draw_grid(run: RunFolder, test: DensityTest, metrics: Metrics) -> None:
     bands = regions(test.grid_true)
     text = f"Pearson {metrics['pearson_grid'].value:.4f}"
     figure, axes = new_figure()
@@ -130,12 +160,12 @@ def _draw_grid(run: RunFolder, test: Test, metrics: dict[str, Estimate]) -> None
     save_figure(figure, run.figures, "grid-regions", _grid_columns(test) | {"region": bands})
 
 
-def _grid_columns(test: Test) -> dict[str, np.ndarray]:
+def _grid_columns(test: DensityTest) -> dict[str, np.ndarray]:
     size = len(test.axis)
     return {"x1": np.repeat(test.axis, size), "x2": np.tile(test.axis, size)}
 
 
-def _draw_test(run: RunFolder, test: Test, metrics: dict[str, Estimate]) -> None:
+def _draw_test(run: RunFolder, test: DensityTest, metrics: Metrics) -> None:
     deviation = relative_deviation(test.test_model, test.test_true)
     text = f"Pearson {metrics['pearson_test']}"
     figure, axes = new_figure()
@@ -149,7 +179,8 @@ def _draw_test(run: RunFolder, test: Test, metrics: dict[str, Estimate]) -> None
     )
 
 
-def _draw_density(run: RunFolder, test: DensityTest) -> None:
+def draw_density(run: RunFolder, test: DensityTest) -> None:
+    """True and learned density side by side."""
     size = len(test.axis)
     true, learned = (np.exp(log_p) for log_p in (test.grid_true, test.grid_model))
     figure, axes = new_figure(1, 2)
@@ -157,16 +188,3 @@ def _draw_density(run: RunFolder, test: DensityTest) -> None:
     density_map(axes[0, 0], test.axis, test.axis, true.reshape(size, size), r"$p_\mathrm{true}(x)$", largest=largest)
     density_map(axes[0, 1], test.axis, test.axis, learned.reshape(size, size), largest=largest)
     save_figure(figure, run.figures, "density", _grid_columns(test) | {"true": true, "learned": learned})
-
-
-def draw_training(run: RunFolder) -> None:
-    """The course of pretraining and training."""
-    draw_pretraining(run)
-    records = [line for line in run.read_history() if line.get("phase") == "training" and "rollback" not in line]
-    if not records:
-        return
-    figure, axes = new_figure(1, 3)
-    training_curves(axes[0], records)
-    names = [name for name, value in records[0].items() if isinstance(value, int | float)]
-    columns: dict[str, Any] = {name: np.array([record[name] for record in records]) for name in names}
-    save_figure(figure, run.figures, "training", columns)

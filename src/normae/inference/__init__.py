@@ -14,14 +14,12 @@ from normae.inference.log_z import (
 )
 from normae.inference.model import BayesianModel, Model
 from normae.inference.rows import Rows
-from normae.inference.temperature import Curvature, curvature, curvature_along
 
 __all__ = [
     "AISConfig",
     "AISResult",
     "BayesianModel",
     "Classifier",
-    "Curvature",
     "GaussianBase",
     "LogZ",
     "Model",
@@ -30,8 +28,6 @@ __all__ = [
     "annealed_log_z",
     "cell_centres",
     "choose_log_z",
-    "curvature",
-    "curvature_along",
     "evaluate_in_chunks",
     "fit_base",
     "grid_draws",

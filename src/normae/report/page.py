@@ -1,8 +1,13 @@
 """The report of a run as one HTML page that needs nothing else: no network, no second file.
 
 It is made from values only. Whoever has a run folder fills a `Report` and writes what `render` returns.
+
+Ids are unique in a picture but not in a page: two matplotlib figures both have an `axes_1`, and a clip path of one
+would cut the other. So every id of a picture, and every reference to it (`url(#id)`, `href="#id"`), gets the prefix of
+that picture; what is only for a file of its own (XML declaration, document type, metadata) is dropped.
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +19,17 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from normae.errors import InputError
-from normae.report.svg import aspect_ratio, inline_svg
 from normae.statistics.estimate import Estimate, format_estimate
 
 Status = Literal["good", "warning", "bad"]
 Value = str | Estimate
 WIDE = 1.7
 """Aspect ratio from which a picture takes the whole width of the page."""
+_REFERENCE = re.compile(r"""(\bid=["']|\burl\(["']?\#|\bhref=["']\#)""")
+_METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
+_ACTIVE = re.compile(r"<script|<foreignObject|<[a-z][^>]*\son\w+\s*=|javascript:", re.IGNORECASE)
+_VIEW_BOX = re.compile(r"""viewBox=["']\s*\S+\s+\S+\s+(\S+)\s+(\S+?)\s*["']""")
+_SIZE = re.compile(r"""\s(?:width|height)=["'][^"']*["']""")
 
 
 @dataclass(frozen=True)
@@ -33,11 +42,12 @@ class Fact:
 
 @dataclass(frozen=True)
 class Check:
-    """One look at the health of the training, and what it says."""
+    """One look at the health of the training, what it says, and what to do where it is not good."""
 
     name: str
     status: Status
     sentence: str
+    remedy: str = ""
 
     def __post_init__(self) -> None:
         if self.status not in get_args(Status):
@@ -109,3 +119,21 @@ def _template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["shown"] = _shown
     return environment.from_string(files("normae.report").joinpath("template.html").read_text(encoding="utf-8"))
+
+
+def inline_svg(svg: str, prefix: str) -> str:
+    """The `<svg>` element of a file's text, with prefixed ids and its size left to the page."""
+    start, end = svg.find("<svg"), svg.rfind("</svg>")
+    if start < 0 or end < 0:
+        raise InputError("expected the text of an SVG file, got none with an <svg> element")
+    if _ACTIVE.search(svg):
+        raise InputError("expected a plain SVG picture, got one that holds a script")
+    body = _METADATA.sub("", svg[start : end + len("</svg>")])
+    head, bracket, rest = body.partition(">")
+    return _REFERENCE.sub(rf"\g<1>{prefix}-", _SIZE.sub("", head) + bracket + rest)
+
+
+def aspect_ratio(svg: str) -> float:
+    """Width over height by the view box; 1 where there is none."""
+    match = _VIEW_BOX.search(svg)
+    return float(match[1]) / float(match[2]) if match else 1.0

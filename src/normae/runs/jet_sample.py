@@ -1,7 +1,7 @@
 """The jets that a run is judged on: test jets of the class that it was trained on, and of the other one."""
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,11 +10,8 @@ from numpy.typing import NDArray
 from normae.config import Run
 from normae.data import SparseEvents
 from normae.errors import InputError
-from normae.sources import _parts, events_of_class, file_in, jets_path, read_jet_images
+from normae.sources import KINDS, _parts, events_of_class, file_in, jets_path, read_jet_images
 
-Kind = Literal["qcd", "top"]
-KINDS: tuple[Kind, Kind] = ("qcd", "top")
-"""By label: 0 for QCD, 1 for top."""
 PIECE = 2048
 """Jets that are dense at a time."""
 FEWEST = 10

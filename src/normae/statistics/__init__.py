@@ -75,7 +75,7 @@ from normae.statistics.posterior import (
     relative_density_check,
 )
 from normae.statistics.roc import background_efficiency, rejection
-from normae.statistics.temperature import (
+from normae.statistics.thermometers import (
     Equipartition,
     ManifoldTemperature,
     SlopeLine,

@@ -8,7 +8,8 @@
 | manifold | where exp(-E~/T) over the latent sphere has the mean of E~ of the events; on a sphere only |
 | equipartition | 2 <E> / d_eff, d_eff the effective dimension of the residuals |
 
-The events are the run's validation sample, or its test sample where it has none: the training has not seen them.
+The events are the run's validation sample, or its test sample where it has none: the training has not seen them. Of a
+folder of jets as many are used as it holds.
 """
 
 import copy
@@ -24,15 +25,17 @@ from normae.config import read
 from normae.data import SparseEvents
 from normae.data.linear import moments
 from normae.errors import InputError
+from normae.figures import component_temperatures, figure_style, new_figure, temperature_estimates
 from normae.files import write_json
-from normae.inference import curvature, curvature_along
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.scoring_energy import ScoringEnergy
 from normae.random import stream
+from normae.report import SavedFigure, save_figure
 from normae.runs.folder import RunFolder
 from normae.runs.load import load, run_of
-from normae.sources import load_events
+from normae.sources import KINDS, Kind, file_in, jets_path, load_events, read_sparse
 from normae.statistics import Estimate, configurational_temperature, equipartition, manifold_temperature
+from normae.temperature.curvature import Curvature, curvature, curvature_along
 from normae.temperature.latent import even_energies, latent_energies
 
 COMPONENTS = 20
@@ -98,7 +101,7 @@ def estimate_temperatures(
     if read(run_of(run).config).modes:
         raise InputError(f"{run}: a mixture of several trainings, which have a temperature each; give one of them")
     model = load(run, device)
-    x = _events(run, data, events).to(model.device).double()
+    x = model.coordinates.forward(_events(run, data, events).to(model.device).double())
     if len(x) < 10:
         raise InputError(f"{run}: expected at least 10 events that it was not trained on, got {len(x)}")
     energy = ScoringEnergy(copy.deepcopy(model.autoencoder).double())
@@ -132,23 +135,34 @@ def estimate_temperatures(
 
 
 def _events(run: str | Path, data: str | Path | None, most: int) -> Tensor:
-    """The first events, with shape (N, *event), that the run was not trained on."""
+    """The first events, with shape (N, *event), that the run was not trained on; of a folder of jets what is there."""
     config = read(run_of(run).config)
     source = config.data
     if data is not None:
         if source.density is not None:
             raise InputError("--data: the run was trained on a known density, and its events are drawn; leave it out")
         source = replace(source, path=str(data)) if source.jets is not None else replace(source, file=str(data))
+    if source.jets in KINDS and jets_path(source).is_dir():
+        return _held_jets(jets_path(source), source.jets, most)
     events = load_events(source, config.seed).mapped(Tensor.float)
     held = events.test if events.validation is None else events.validation
     return held.first(most).dense() if isinstance(held, SparseEvents) else held[:most]
+
+
+def _held_jets(folder: Path, kind: Kind, most: int) -> Tensor:
+    """Validation jets of a folder, or test jets where it has no such file."""
+    try:
+        path = file_in(folder, "val")
+    except InputError:
+        path = file_in(folder, "test")
+    return read_sparse(path, kind).first(most).dense()
 
 
 def _split(x: Tensor, z: Tensor) -> list[tuple[Tensor, Tensor]]:
     return list(zip(torch.split(x, 512), torch.split(z, 512), strict=True))
 
 
-def _components(energy: ReconstructionEnergy, x: Tensor, residual: Tensor) -> tuple[Any, list[float]]:
+def _components(energy: ReconstructionEnergy, x: Tensor, residual: Tensor) -> tuple[Curvature, list[float]]:
     """Curvature along the leading principal components of the residuals, and their shares of the variance."""
     _, covariance = moments(residual, residual.device)
     values, vectors = torch.linalg.eigh(covariance)
@@ -158,7 +172,7 @@ def _components(energy: ReconstructionEnergy, x: Tensor, residual: Tensor) -> tu
     return curvature_along(energy, x, basis, WIDTH * values.sqrt()), shares
 
 
-def _temperature(part: Any, k: int, seed: int) -> Estimate:
+def _temperature(part: Curvature, k: int, seed: int) -> Estimate:
     generator = stream(seed, f"temperature/bootstrap/{k}")
     return configurational_temperature(part.gradient_square[:, k], part.laplacian[:, k], generator=generator)
 
@@ -169,7 +183,22 @@ def write_temperatures(run: str | Path, found: Temperatures, figures: bool = Tru
     path = folder.path / "temperature.json"
     write_json(path, found.content())
     if figures:
-        from normae.temperature.drawing import draw_temperatures  # drawing needs matplotlib
-
-        draw_temperatures(found, folder.figures)
+        _draw(found, folder.figures)
     return path
+
+
+def _draw(found: Temperatures, folder: Path) -> SavedFigure:
+    """figures/temperature: every estimate, and that of each component of the residuals."""
+    with figure_style():
+        figure, axes = new_figure(1, 2, panel=(4.8, 3.5))
+        temperature_estimates(axes[0, 0], found.estimates, found.model)
+        component_temperatures(axes[0, 1], found.by_component, found.model)
+        names = [*found.estimates, *(f"component {k + 1}" for k in range(len(found.by_component)))]
+        rows = [*found.estimates.values(), *found.by_component]
+        columns = {
+            "estimate": np.array(names),
+            "temperature": np.array([e.value for e in rows]),
+            "error": np.array([e.error for e in rows]),
+            "model": np.full(len(rows), found.model),
+        }
+        return save_figure(figure, folder, "temperature", columns)

@@ -24,8 +24,10 @@ from normae.data.labelled import Labelled
 from normae.dual.judge import true_ratio
 from normae.dual.test import evaluate_side
 from normae.errors import InputError
+from normae.figures import figure_style, new_figure, slope_against_temperature
 from normae.files import write_json
 from normae.random import stream
+from normae.report import SavedFigure, save_figure
 from normae.runs.classifier import load_classifier
 from normae.runs.folder import RunFolder, locked, read_json
 from normae.runs.load import load
@@ -33,7 +35,15 @@ from normae.runs.session import train
 from normae.runs.start import read_start
 from normae.runs.writing import Watch, check_minutes
 from normae.sources import load_events
-from normae.statistics import Estimate, SlopePoint, fit_line, next_temperature, slope_line, unit_slope_temperature
+from normae.statistics import (
+    Estimate,
+    SlopeLine,
+    SlopePoint,
+    fit_line,
+    next_temperature,
+    slope_line,
+    unit_slope_temperature,
+)
 from normae.statistics.arrays import Array
 
 SIDES = ("a", "b")
@@ -260,9 +270,20 @@ def _write(folder: Path, points: list[SlopePoint], described: dict[str, Any], fi
     }
     write_json(folder / "temperature.json", content)
     if figures:
-        from normae.temperature.drawing import draw_slopes  # drawing needs matplotlib
+        _draw(points, slope_line(points) if known else None, root, folder / "figures")
 
-        draw_slopes(points, slope_line(points) if known else None, root, folder / "figures")
+
+def _draw(points: Sequence[SlopePoint], line: SlopeLine | None, root: Estimate, folder: Path) -> SavedFigure:
+    """figures/slope: the slope of the dual test against the temperature of the trainings."""
+    with figure_style():
+        figure, axes = new_figure()
+        slope_against_temperature(axes[0, 0], points, line, root)
+        columns = {
+            "temperature": np.array([point.temperature for point in points]),
+            "slope": np.array([point.slope.value for point in points]),
+            "error": np.array([point.slope.error for point in points]),
+        }
+        return save_figure(figure, folder, "slope", columns)
 
 
 def read_pair(paths: Sequence[str | Path], overrides: Sequence[str] = ()) -> Pair:

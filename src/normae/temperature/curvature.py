@@ -1,4 +1,4 @@
-"""Gradient and curvature of an energy at events, from which its temperature follows (`statistics.temperature`).
+"""Gradient and curvature of an energy at events, from which its temperature follows (`statistics.thermometers`).
 
 The laplacian is a second difference along random directions v of unit covariance,
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import normae
-from normae.inference import curvature, curvature_along
 from normae.statistics import Estimate, configurational_temperature
+from normae.temperature.curvature import curvature, curvature_along
 from normae.temperature.estimates import estimate_temperatures
 
 

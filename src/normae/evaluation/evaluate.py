@@ -1,0 +1,73 @@
+"""Judge a run, and write its page. What kind of run it is, is decided here, once."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from normae.config import Run, read
+from normae.errors import InputError
+from normae.evaluation.classifier import ClassifierStudy
+from normae.evaluation.jet_study import JetStudy
+from normae.evaluation.study import Metrics, Study
+from normae.evaluation.table import TableStudy
+from normae.evaluation.toy import ToyStudy
+from normae.evaluation.toy_posterior import BayesianToyStudy
+from normae.figures import figure_style
+from normae.files import write_json, write_text
+from normae.report import render
+from normae.runs.folder import RunFolder, locked
+from normae.statistics import Estimate
+
+
+def study_of(run: RunFolder, data: str | Path | None = None) -> Study:
+    """The study of a run; `data` are other jets than those that its configuration names."""
+    config = read(run.config)
+    if data is not None:
+        config = replace(config, data=replace(config.data, path=str(data)))
+    return _kind(config)(run, config)
+
+
+def _kind(config: Run) -> type[Study]:
+    if config.classifier is not None:
+        return ClassifierStudy
+    if config.data.jets is not None:
+        return JetStudy
+    if config.data.file is not None:
+        return TableStudy
+    return BayesianToyStudy if config.posteriors else ToyStudy
+
+
+def evaluate(
+    path: str | Path,
+    figures: bool = True,
+    device: str = "auto",
+    generated: int | None = None,
+    data: str | Path | None = None,
+) -> Metrics:
+    """Write metrics.json and figures/ of the run at `path`, and return the metrics.
+
+    Args:
+        figures: whether to draw.
+        device: where to compute.
+        generated: jets to generate from a run on jets; None for `evaluation.generated` on CUDA and none on a CPU.
+        data: jets to judge a run on jets on, a folder or a file, where they are not where the run found them.
+    """
+    run = RunFolder.existing(path)
+    if not _kind(read(run.config)).of_jets and (generated is not None or data is not None):
+        raise InputError(f"{path}: --generated and --jets are for runs on jets, and this is not one")
+    study = study_of(run, data)
+    with locked(run.path):
+        metrics, draw = study.judge(device, generated)
+        write_json(run.metrics, {name: {"value": m.value, "error": m.error} for name, m in metrics.items()})
+        if figures:
+            with figure_style():
+                draw()
+    return metrics
+
+
+def report(path: str | Path) -> Path:
+    """Write report.html of the evaluated run at `path` and return where it is."""
+    run = RunFolder.existing(path)
+    study = study_of(run)
+    metrics = {name: Estimate(m["value"], m["error"]) for name, m in run.read_metrics().items()}
+    write_text(run.report, render(study.page(metrics)))
+    return run.report

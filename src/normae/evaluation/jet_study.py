@@ -1,0 +1,292 @@
+"""The study of a run on jets: how well it tags, the health of its training, jets to look at, paper beside ours."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from normae.evaluation.jet_drawing import draw_energies, draw_galleries, draw_generated, draw_roc
+from normae.evaluation.jets import (
+    GeneratedJets,
+    JetScores,
+    generated_jets,
+    generation_metrics,
+    jet_scores,
+    simple_models,
+    tagging_metrics,
+)
+from normae.evaluation.study import (
+    Captions,
+    Draw,
+    Metrics,
+    Study,
+    acceptance_check,
+    draw_training,
+    graded,
+    posterior_words,
+    stability_check,
+)
+from normae.figures import training_energies
+from normae.inference import Model
+from normae.jets.substructure import NAMES
+from normae.report import Check, Status
+from normae.report.paper import PaperValue, tagging_values
+from normae.runs.baselines import latent_dimensions
+from normae.runs.jet_sample import JetTest, held_out_jets
+from normae.runs.load import load
+from normae.statistics import Estimate
+from normae.temperature.latent import chain_metrics, late_mean
+
+PAPER_LATENT = 6
+COURSE = ("iteration", "positive_energy", "negative_energy", "latent_acceptance", "feature_acceptance")
+BAYESIAN = {"last": "the last layer's weights", "decoder": "the decoder's weights", "all": "all weights"}
+"""What a mean-field posterior is of, by its `layers`."""
+
+
+class JetStudy(Study):
+    """A run on one class of jets."""
+
+    needed = ("auc", "rejection_20", "rejection_30", "score_background", "mse_mean_image", "mse_components")
+    own: ClassVar = {
+        "energy_background": "mean energy of the jets that it was trained on",
+        "mse_mean_image": "the same of their mean image",
+        "mse_components": "the same of principal components, as many as latent dimensions",
+        "negative_energy": "energy of negative samples at the end of the training",
+        "manifold_energy": "the same of samples at T on the decoder's manifold: chains in equilibrium do not exceed it",
+        "generated_jets": "generated jets",
+        **{
+            f"wasserstein_{name}": f"Wasserstein distance of {name} from the truth's, in its standard deviations"
+            for name in NAMES
+        },
+        "auc_generated_observables": "AUC of a classifier, generated against true jets, six observables",
+        "auc_generated_images": "the same, pictures",
+    }
+    of_jets = True
+
+    @property
+    def classes(self) -> tuple[str, str]:
+        """What it was trained on, and what it tags."""
+        return ("QCD", "top") if self.config.data.jets == "qcd" else ("top", "QCD")
+
+    @property
+    def network(self) -> str:
+        """AE, NAE, BAE or BNAE."""
+        return ("B" if self.config.posteriors else "") + ("NAE" if self.config.training.epochs else "AE")
+
+    def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:
+        """Tagging, simpler models, energies of the chains, generated jets; energies and observables are kept."""
+        config = self.config
+        model, test = load(self.run.path, device), held_out_jets(config)
+        scores = jet_scores(self.run, model, test, config.evaluation.draws if config.posteriors else 1)
+        metrics = tagging_metrics(scores) | simple_models(test.background, latent_dimensions(config), model.device)
+        metrics |= chain_metrics(self.run, config, model)
+        made = None
+        if config.training.epochs:
+            usual = config.evaluation.generated if model.device.type == "cuda" else 0
+            count = usual if generated is None else generated
+            made = generated_jets(self.run, model, test.background, count, config.seed)
+            metrics |= {} if made is None else generation_metrics(made, config.seed)
+        return metrics, lambda: self._draw(model, test, scores, metrics, made)
+
+    def _draw(
+        self, model: Model, test: JetTest, scores: JetScores, metrics: Metrics, made: GeneratedJets | None
+    ) -> None:
+        draw_roc(self.run, self.network, scores, metrics, test.label)
+        draw_energies(self.run, scores, test.label)
+        draw_galleries(self.run, model, test, scores)
+        draw_training(self, training_energies, 2, COURSE)
+        if made is not None:
+            draw_generated(self.run.figures, {test.label: (made, metrics)})
+
+    # --- words
+
+    def title(self) -> str:
+        """The kind of model, and what it tags."""
+        kind = ("Bayesian " if self.config.posteriors else "") + ("normalized " if self.config.training.epochs else "")
+        background, signal = self.classes
+        ensemble = self.config.ensemble
+        which = f"seed {self.config.seed}" if ensemble is None else f"{ensemble.members} trainings"
+        tags = "tops" if signal == "top" else signal
+        return f"{'a' if kind else 'an'} {kind}autoencoder trained on {background} jets, which tags {tags}, {which}"
+
+    def summary(self, metrics: Metrics) -> str:
+        """Tagging, error bars and generated jets."""
+        background, signal = self.classes
+        modes = self.config.modes
+        auc = metrics["auc"] if modes else metrics.get("auc_draws", metrics["auc"])
+        said = (
+            f"Trained on {background} jets alone, the reconstruction error ranks a {signal} jet above a {background} "
+            f"jet in {100 * auc.value:.1f} % of pairs (AUC {auc}, 0.5 is a coin); at a signal efficiency of 0.3 one in "
+            f"{metrics['rejection_30'].value:.3g} {background} jets passes."
+        )
+        if "auc_draws" in metrics:
+            of_draws = "The errors of AUC and rejections are the spread over weight draws"
+            of_modes = f"That is of the mixture; its trainings have an AUC of {metrics['auc_draws']}"
+            said += (
+                f" {of_modes if modes else of_draws}; the energy of a single {background} jet is uncertain by "
+                f"{100 * metrics['relative_sigma_background'].value:.1f} % (median)."
+            )
+        if "auc_generated_images" in metrics:
+            said += (
+                f" A classifier tells its generated jets from true ones with AUC {metrics['auc_generated_images']} by "
+                f"their pictures and {metrics['auc_generated_observables']} by six observables."
+            )
+        return said
+
+    def sample(self) -> dict[str, str]:
+        """The jets."""
+        data = self.config.data
+        return {
+            "training sample": f"{data.train:,} {self.classes[0]} jets, images of 40 × 40 pixels",
+            "test sample": f"{data.test:,} jets of each class",
+        }
+
+    def numbers(self, metrics: Metrics) -> dict[str, str | Estimate]:
+        """Energies, and those of simpler models."""
+        return {
+            "energy of the background": metrics["energy_background"],
+            "energy of the mean image alone": f"{metrics['mse_mean_image'].value:.3g}",
+            f"energy of {latent_dimensions(self.config)} principal components":
+                f"{metrics['mse_components'].value:.3g}",
+        }  # fmt: skip
+
+    def values(self) -> tuple[PaperValue, ...]:
+        """Those of section 4.1."""
+        theirs = self.config.network.latent == PAPER_LATENT
+        return tagging_values(f"{self.classes[1]}-tagging", self.network, theirs, self.config.modes)
+
+    def choices(self) -> str:
+        """What was chosen where the paper is silent, and where we depart from it."""
+        scale = {"temperature": "energies divided by T", "plain": "energies as they are"}
+        config, chain = self.config, self.config.sampling.feature
+        lines = [
+            f"- loss of the pretraining: {scale[config.pretraining.loss_scale]}"
+            + (f"; the output starts near {config.network.output_start:g}" if config.network.output_start else ""),
+        ]
+        if config.training.epochs:
+            test = "no Metropolis test, which accepts nothing at the paper's step" if chain.metropolis == "off" else (
+                "an exact Metropolis test" if chain.exact else "a Metropolis test")  # fmt: skip
+            lines += [
+                f"- loss of the training: {scale[config.training.loss_scale]}",
+                f"- feature chain: {test}; the gradient is clipped by the rule `{chain.clip_rule}`",
+                f"- latent chain on the sphere: `{config.sampling.latent.sphere}` proposal",
+            ]
+        return "\n## Chosen where the paper is silent, or where we depart from it\n\n" + "\n".join(lines) + "\n"
+
+    def limits(self) -> str:
+        """No log p, and of what the error bars are."""
+        config, said = self.config, (
+            "E/T is a score; log Z is not known for images, so that there is no log p.\nTrained on simulated jets only,"
+            " which are not part of the package. The paper's values are for the public TopTagging sample."
+        )  # fmt: skip
+        if config.bayesian is not None and not config.modes:
+            return said + f" Its error bars are those of {BAYESIAN[config.bayesian.layers]},\nnot of another training."
+        if config.posteriors:
+            return said + f" Its error bars are of this posterior: {posterior_words(config)}."
+        return said + " The model is deterministic: its scores have no error bars."
+
+    # --- health
+
+    def checks(self, metrics: Metrics) -> list[Check]:
+        """Reconstruction, energies, chains, stability and tagging."""
+        lines, checks = self.training_lines(), [self._reconstruction_check(metrics)]
+        if lines and self.config.training.epochs:
+            checks += [_gap_check(lines), *self._chain_checks(lines), *self._equilibrium_check(metrics)]
+        return [*checks, stability_check(self.run), _tagging_check(metrics)]
+
+    def _reconstruction_check(self, metrics: Metrics) -> Check:
+        energy, mean, best = (metrics[name].value for name in ("energy_background", "mse_mean_image", "mse_components"))
+        kept = latent_dimensions(self.config)
+        share = f"{energy:.2g}; the mean image alone has {mean:.2g}, {kept} principal components {best:.2g}"
+        remedy = "Pretrain for more epochs (pretraining.epochs), or start from a pretrained autoencoder (start)."
+        if energy > 0.9 * mean:
+            return Check("reconstruction", "bad", f"It reconstructs no better than one image for all: E = {share}.",
+                         remedy)  # fmt: skip
+        status: Status = "good" if energy < 1.5 * best else "warning"
+        return Check("reconstruction", status, f"The energy of the jets it was trained on is {share}.", remedy)
+
+    def _chain_checks(self, lines: Sequence[Mapping[str, Any]]) -> list[Check]:
+        accepted = lines[-1].get("latent_acceptance")
+        if accepted is None:
+            return [acceptance_check(lines, self.config)]
+        exact = "exact" if self.config.sampling.latent.exact else "approximate"
+        said = f"The latent chain accepts {100 * accepted:.1f} %; its test is {exact}."
+        if accepted > 0.95:
+            said += " Its steps are short: larger ones go further in as many."
+        remedy = f"{'Raise' if accepted > 0.95 else 'Lower'} sampling.latent.step_size."
+        status: Status = "good" if 0.3 < accepted <= 0.95 else "warning"
+        return [Check("latent chain", status, said, remedy), acceptance_check(lines, self.config)]
+
+    def _equilibrium_check(self, metrics: Metrics) -> list[Check]:
+        """Where negative samples are relaxed below T, so that they may not lie above the manifold they came from."""
+        negative, manifold = (metrics.get(f"{name}_energy") for name in ("negative", "manifold"))
+        if negative is None or manifold is None or self.config.sampling.feature.metropolis == "exact":
+            return []
+        said = f"Negative samples ended at E = {negative}; samples at T on the decoder's manifold have {manifold}"
+        if negative.value < 1.2 * manifold.value:
+            return [Check("equilibrium", "good", f"{said}, and relaxing them lowers it.")]
+        why = ": the chains are too short, or their steps too small, to reach equilibrium."
+        return [
+            Check("equilibrium", "warning", said + why, "Raise sampling.latent.step_size or sampling.latent.steps.")
+        ]
+
+    def captions(self, metrics: Metrics) -> Captions:
+        """ROC curve, energies, galleries, generated jets, and the course of the training."""
+        background, signal = self.classes
+        bands = "; bands are one standard deviation over weight draws" if self.config.posteriors else ""
+        error = ", ± the standard deviation over weight draws" if self.config.posteriors else ""
+        found = {
+            "roc": ("ROC curve", f"The share of {signal} jets kept over that of {background} jets, and the rejection "
+                    f"of {background} jets{bands}. Dotted: a coin."),
+            "energies": ("Energies", f"E/T of {background} jets, which it was trained on, and of {signal} jets{bands}. "
+                         "The further the signal lies to the right, the better it is tagged."),
+            "gallery-anomalous": (
+                "The most anomalous jets",
+                f"The eight highest scores among all test jets, with their true class and E/T{error}: input, what the "
+                "network makes of it, and the difference (red: energy that it misses, blue: that it invents). η to the "
+                "right, φ upwards. Inputs and reconstructions are on a logarithmic scale, differences on a linear one: "
+                "E is the mean of their squares, so that a score is what the dark places add up to."),
+            "gallery-typical": (
+                "Typical jets",
+                f"{background} jets with a score at the median. The scale of the differences is that of this picture "
+                "alone; what is left in a jet that is well described is fine structure, at the size of a pixel."),
+            "generated": (
+                "Observables of generated jets",
+                "Generated (dashed) and true jets (solid). W is the Wasserstein distance in standard deviations of the "
+                "truth, in brackets that of two halves of the truth: a model that is right would have about as much."),
+            "generated-jets": (
+                "Generated jets", "Pictures of the first chains: do they look like the typical jets above?"),
+            "pretraining": (
+                "Course of the pretraining",
+                "Reconstruction error on training and on validation jets, and what simpler models of the training jets "
+                "reach on the validation jets: their mean image, and as many principal components as the latent sphere "
+                "has dimensions."),
+            "training": (
+                "Course of the training",
+                "Energies of jets and of chains, which should meet, and the share of accepted steps."),
+        }  # fmt: skip
+        old = () if "wasserstein_mass" in metrics else ("generated", "generated-jets")
+        return {name: words for name, words in found.items() if name not in old}
+
+
+def _gap_check(lines: Sequence[dict[str, Any]]) -> Check:
+    positive, negative = (late_mean(lines, f"{sign}_energy").value for sign in ("positive", "negative"))
+    gap = (positive - negative) / max(positive, negative)
+    return Check(
+        "energies meet",
+        graded(abs(gap), 0.1, 0.5),
+        f"(E⁺ − E⁻) is {100 * gap:+.0f} % of the larger one over the last tenth of the training; it vanishes where "
+        "samples follow the data.",
+        "Train for more epochs (training.epochs), or with longer chains.",
+    )
+
+
+def _tagging_check(metrics: Metrics) -> Check:
+    auc = metrics.get("auc_draws", metrics["auc"])
+    if auc.value > 0.5 + 3 * auc.error:
+        return Check("tagging", "good", f"What it was not trained on scores higher: AUC {auc}.")
+    return Check(
+        "tagging",
+        "warning",
+        f"What it was not trained on does not score higher: AUC {auc}. A plain autoencoder does so where the signal is "
+        "simpler than the background; a normalized one should not.",
+        "Train it as a normalized autoencoder (training.epochs above 0), or longer.",
+    )

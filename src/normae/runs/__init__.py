@@ -1,0 +1,1 @@
+"""The run folder: made by a training, read by everything else."""
