@@ -1,6 +1,7 @@
 """The study of a deterministic run on a known density: section 3.2 of the paper, and the numbers beside it."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -44,11 +45,11 @@ from normae.training.two_sample import classifier_test
 class ToyStudy(Study):
     """A deterministic run on a known density."""
 
-    needed: tuple[str, ...] = (
+    needed: ClassVar[tuple[str, ...]] = (
         "kl", "share_within_10_percent", "auc_ideal", "temperature", "log_z", "pearson_grid", "pearson_test",
         "auc_classifier_exact", "log_z_paper_grid", "auc_classifier_long",
     )  # fmt: skip
-    paper: tuple[PaperValue, ...] = TOY
+    paper: ClassVar[tuple[PaperValue, ...]] = TOY
     kind = "normalized"
 
     def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:  # noqa: ARG002

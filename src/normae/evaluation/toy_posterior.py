@@ -148,7 +148,7 @@ def posterior_test(model: Model, config: Run, density: Density, events: Tensor) 
         draws=draws,
         scores=on_test.scores,
         mean_log_p=on_test.log_prob(),
-        log_z=on_test.log_z,
+        log_z=model.log_z_draws(),
         region_true=grid_true[thin],
         region_draws=grid_draws[:, thin],
     )
