@@ -13,7 +13,6 @@ import normae
 from normae.cli import main
 from normae.config import Run, read, structure, to_toml
 from normae.data import SparseEvents
-from normae.training.reference import CORRECTIONS
 from normae.errors import InputError
 from normae.inference import Classifier
 from normae.networks.conv import conv_encoder
@@ -22,8 +21,8 @@ from normae.runs.folder import RunFolder, read_tensors
 from normae.runs.session import train
 from normae.sources import load_both
 from normae.statistics import auc
-from normae.training import ClassifierConfig, ClassifierTrainer
-from normae.training import Record
+from normae.training import ClassifierConfig, ClassifierTrainer, Record
+from normae.training.reference import CORRECTIONS
 from tiny_jets import CONFIGS, SAMPLE, tiny_jets
 
 TINY = [

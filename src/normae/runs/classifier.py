@@ -14,21 +14,21 @@ import torch
 from torch import Tensor, nn
 
 from normae.config import Run, read
+from normae.data.labelled import Labelled
 from normae.errors import InputError
 from normae.files import write_json
 from normae.inference.classifier import Classifier, Correction
 from normae.networks.conv import conv_encoder
 from normae.random import stream
+from normae.runs.finishing import machine_facts
 from normae.runs.folder import RunFolder, locked, read_tensors, write_tensors
+from normae.runs.load import run_of
+from normae.runs.writing import Journal, Watch, check_minutes
+from normae.sources import load_both
 from normae.statistics import Estimate, IsotonicRecalibration, LinearRecalibration, Recalibration, auc
+from normae.tensors import choose_device
 from normae.training import ClassifierTrainer
 from normae.training.reference import calibration, choose_correction
-from normae.data.labelled import Labelled
-from normae.runs.load import run_of
-from normae.runs.finishing import machine_facts
-from normae.tensors import choose_device
-from normae.sources import load_both
-from normae.runs.writing import Journal, Watch, check_minutes
 
 KNOTS = ("calibration.x", "calibration.y")
 """The tensors of an isotonic correction."""

@@ -9,8 +9,8 @@ from torch import Tensor
 from normae.config import read, to_toml
 from normae.errors import InputError
 from normae.files import write_json, write_text
-from normae.posterior.laplace import LaplaceConfig, fit_laplace
 from normae.networks.bayesian import Which
+from normae.posterior.laplace import LaplaceConfig, fit_laplace
 from normae.random import stream
 from normae.runs.folder import RunFolder, locked, read_tensors, write_tensors
 from normae.runs.load import load

@@ -36,9 +36,7 @@ class Start(NamedTuple):
 def pretrained_config(config: Run) -> Run:
     """The configuration of the autoencoder inside a run: the same without its NAE phase."""
     training = replace(config.training, epochs=0)
-    return replace(
-        config, name=f"{config.name}-pretrained", training=training, laplace=None, log_z=None, start=None
-    )
+    return replace(config, name=f"{config.name}-pretrained", training=training, laplace=None, log_z=None, start=None)
 
 
 def write_start(folder: RunFolder, start: dict[str, Tensor], members: slice) -> None:
