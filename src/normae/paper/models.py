@@ -13,7 +13,8 @@ from normae.files import atomic_path, write_json, write_text
 from normae.presets import preset_path
 from normae.report.paper import markdown_table
 from normae.runs.folder import RunFolder, locked
-from normae.runs.session import Watch, train
+from normae.runs.session import train
+from normae.runs.writing import Watch
 from normae.sources import KINDS, Kind
 from normae.statistics import Estimate
 
