@@ -17,6 +17,7 @@ import cattrs
 from cattrs.errors import BaseValidationError
 from cattrs.v import transform_error
 
+from normae.coordinates import CoordinatesConfig
 from normae.errors import InputError
 from normae.inference.ais import AISConfig
 from normae.networks.autoencoder import NetworkConfig
@@ -38,7 +39,7 @@ from normae.training.config import (
 
 T = TypeVar("T")
 CLASSIFIER_UNUSED = (
-    "start", "temperature", "pretraining", "contrast", "training", "guard", "bayesian", "laplace", "ensemble",
+    "coordinates", "start", "temperature", "pretraining", "contrast", "training", "guard", "bayesian", "laplace", "ensemble",
     "sampling", "log_z",
 )  # fmt: skip
 """What only autoencoders have."""
@@ -83,6 +84,7 @@ class Run:
         bayesian, laplace, ensemble: the posterior over weights, at most one of them: mean-field, trained with the
             network; of the linearized network, after the training; an ensemble. `normae ensemble` makes runs with two
             of them, mean fields of several trainings.
+        coordinates: the map from events to what the network sees; [coordinates] kind = "table" for columns in any units.
         start: a run folder or a name of the zoo whose autoencoder the NAE phase begins with, in place of a pretraining.
         contrast: a start by classification against the standard Gaussian, in place of [pretraining]; for a whitened
             table.
@@ -99,6 +101,7 @@ class Run:
     device: str = "auto"
     threads: int = 0
     start: str | None = None
+    coordinates: CoordinatesConfig = field(default_factory=CoordinatesConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     temperature: TemperatureConfig = field(default_factory=TemperatureConfig)
     pretraining: PhaseConfig = field(default_factory=PhaseConfig)
@@ -119,6 +122,8 @@ class Run:
         if self.threads < 0:
             raise InputError(f"threads: expected a whole number of at least 0, got {self.threads}")
         self._check_classifier()
+        if self.coordinates.kind == "table" and self.data.file is None:
+            raise InputError('coordinates.kind: expected data.file, a table, with "table"')
         self._check_spaces()
         self._check_ensemble()
         if len(self.posteriors) > 1 and not (self.modes and len(self.posteriors) == 2):

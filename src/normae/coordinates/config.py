@@ -19,16 +19,20 @@ class CoordinatesConfig:
         kind: "identity" takes events as they are; "table" whitens the columns of a table and softens their tails.
         noise: of "table", the variance that is added to the training rows, in units of a column's variance; from the
             rows where it is None.
+        copies: of "table", how often a training sees each row, each time with its own noise.
     """
 
     kind: Literal["identity", "table"] = "identity"
     noise: float | None = None
+    copies: int = 1
 
     def __post_init__(self) -> None:
         if self.noise is not None and not 0 < self.noise < 100:
             raise InputError(f"coordinates.noise: expected a variance between 0 and 100, got {self.noise}")
-        if self.noise is not None and self.kind != "table":
-            raise InputError('coordinates.noise: expected coordinates.kind = "table" with it')
+        if not 1 <= self.copies <= 1_000_000:
+            raise InputError(f"coordinates.copies: expected 1 to a million, got {self.copies}")
+        if (self.noise is not None or self.copies > 1) and self.kind != "table":
+            raise InputError('coordinates: expected kind = "table" with noise and copies')
 
 
 def fit_coordinates(config: CoordinatesConfig, rows: Tensor | None) -> Coordinates:
