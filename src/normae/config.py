@@ -9,7 +9,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -39,8 +39,8 @@ from normae.training.config import (
 
 T = TypeVar("T")
 CLASSIFIER_UNUSED = (
-    "coordinates", "start", "temperature", "pretraining", "contrast", "training", "guard", "bayesian", "laplace", "ensemble",
-    "sampling", "log_z",
+    "coordinates", "start", "temperature", "pretraining", "contrast", "training", "guard", "bayesian", "laplace",
+    "ensemble", "sampling", "log_z",
 )  # fmt: skip
 """What only autoencoders have."""
 
@@ -84,7 +84,7 @@ class Run:
         bayesian, laplace, ensemble: the posterior over weights, at most one of them: mean-field, trained with the
             network; of the linearized network, after the training; an ensemble. `normae ensemble` makes runs with two
             of them, mean fields of several trainings.
-        coordinates: the map from events to what the network sees; [coordinates] kind = "table" for columns in any units.
+        coordinates: the map from events to what the network sees; kind = "table" for columns in any units.
         start: a run folder or a name of the zoo whose autoencoder the NAE phase begins with, in place of a pretraining.
         contrast: a start by classification against the standard Gaussian, in place of [pretraining]; for a whitened
             table.
@@ -274,10 +274,29 @@ def _first_message(error: BaseValidationError) -> str:
 
 def read(source: str | Path, overrides: Sequence[str] = ()) -> Run:
     """The run of a preset, by its name, or of a TOML file, with overrides such as "training.epochs=5"."""
-    content = read_toml(find(source))
-    for override in overrides:
-        _set(content, override)
-    return structure(content, str(source))
+    path = find(source)
+    content = read_toml(path)
+    for change in overrides:
+        _set(content, change)
+    return beside(structure(content, str(source)), path.parent)
+
+
+def override(run: Run, changes: Sequence[str]) -> Run:
+    """The run with changes such as "training.epochs=5"."""
+    content = tomllib.loads(to_toml(run))
+    for change in changes:
+        _set(content, change)
+    return structure(content)
+
+
+def beside(run: Run, folder: Path) -> Run:
+    """The run with its table in `folder`, where a relative name is that of a file there."""
+
+    def place(name: str | None) -> str | None:
+        there = folder / str(name)
+        return str(there.resolve()) if name is not None and not Path(name).is_absolute() and there.is_file() else name
+
+    return replace(run, data=replace(run.data, file=place(run.data.file), test_file=place(run.data.test_file)))
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from normae.data import DENSITIES, Density, SparseEvents, read_table, split
+from normae.data import DENSITIES, Density, Rows, SparseEvents, read_table, split
 from normae.errors import InputError
 from normae.jets import read, read_images, sparse_images
 from normae.jets.container import UNLABELLED
@@ -163,11 +163,15 @@ class Events:
         return Events(lambda: train, lambda: self.validation, lambda: self.test, self.density, lambda: self.columns)
 
 
-def load_events(config: DataConfig, seed: int) -> Events:
-    """The events of a run with this seed."""
+def load_events(config: DataConfig, seed: int, table: Rows | None = None) -> Events:
+    """The events of a run with this seed.
+
+    Args:
+        table: in memory, in place of `config.file`.
+    """
     if config.density is not None:
         return _drawn(config, DENSITIES[config.density](), seed)
-    return load_jets(config, seed) if config.jets is not None else _rows(config, seed)
+    return load_jets(config, seed) if config.jets is not None else _rows(config, seed, table)
 
 
 def _drawn(config: DataConfig, density: Density, seed: int) -> Events:
@@ -184,12 +188,12 @@ def _drawn(config: DataConfig, density: Density, seed: int) -> Events:
     )
 
 
-def _rows(config: DataConfig, seed: int) -> Events:
+def _rows(config: DataConfig, seed: int, given: Rows | None) -> Events:
     """Rows of a table, read once and split by the seed; test rows may have a file of their own."""
 
     @cache
     def table() -> tuple[Tensor, tuple[str, ...] | None]:
-        values, columns = read_table(str(config.file), config.columns, config.dataset, np.float64)
+        values, columns = given or read_table(str(config.file), config.columns, config.dataset, np.float64)
         return torch.from_numpy(values), columns or config.columns  # names that the configuration gives to an array
 
     @cache

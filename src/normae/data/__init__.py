@@ -1,10 +1,11 @@
 """Where events come from: toy densities with exact log p, arrays from files, and splits that cannot overlap."""
 
 from normae.data.arrays import check_events, read_events
+from normae.data.frames import Rows, as_rows, check_columns
 from normae.data.images import SparseEvents
 from normae.data.linear import linear_errors
 from normae.data.splits import split
-from normae.data.tables import Table, open_table, read_table
+from normae.data.tables import Table, is_table, open_table, read_table
 from normae.data.toys import DENSITIES, Density, GaussianMixture, Ring, Spiral, one_gaussian, two_gaussians
 
 __all__ = [
@@ -12,10 +13,14 @@ __all__ = [
     "Density",
     "GaussianMixture",
     "Ring",
+    "Rows",
     "SparseEvents",
     "Spiral",
     "Table",
+    "as_rows",
+    "check_columns",
     "check_events",
+    "is_table",
     "linear_errors",
     "one_gaussian",
     "open_table",

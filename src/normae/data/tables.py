@@ -173,6 +173,11 @@ def _openers() -> Mapping[str, Opener]:
     }
 
 
+def is_table(path: str | Path) -> bool:
+    """Whether a name is that of a file which `open_table` reads."""
+    return Path(path).suffix.lower() in _openers()
+
+
 @contextmanager
 def open_table(path: str | Path, dataset: str | None = None) -> Iterator[Table]:
     """The table of a file: .npy, .npz, .csv, .parquet, .h5, .hdf5 or .root.

@@ -3,6 +3,7 @@
 from normae.inference.ais import AISConfig, AISResult, ais_log_z, annealed_log_z
 from normae.inference.classifier import Classifier
 from normae.inference.gaussian import GaussianBase, fit_base
+from normae.inference.generation import loosened
 from normae.inference.log_z import (
     LogZ,
     cell_centres,
@@ -33,4 +34,5 @@ __all__ = [
     "grid_draws",
     "grid_log_z",
     "grid_points",
+    "loosened",
 ]

@@ -27,7 +27,7 @@ model a reverse one that is wrong. Either shows as bounds that disagree: `LogZDi
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -72,6 +72,9 @@ class AISConfig:
             points are independent samples of the model.
         tolerance: largest difference of the two bounds.
         least_ess: smallest effective number of chains each way.
+        retries: how often a longer annealing follows where the bounds disagree: with twice the chains, five times the
+            steps and ten times the burn-in.
+        required: whether a run has failed where the bounds disagree; its model is written in any case.
     """
 
     chains: int = 1024
@@ -80,14 +83,22 @@ class AISConfig:
     burn_in: int = 1000
     tolerance: float = 0.1
     least_ess: float = 100.0
+    retries: int = 0
+    required: bool = True
 
     def __post_init__(self) -> None:
         _require(self.chains >= 2, "chains", "at least 2", self.chains)
         _require(self.steps >= 1, "steps", "at least 1", self.steps)
         _require(0 < self.widen < math.inf, "widen", "a positive number", self.widen)
         _require(self.burn_in >= 0, "burn_in", "at least 0", self.burn_in)
+        _require(0 <= self.retries <= 3, "retries", "0 to 3", self.retries)
         _require(self.tolerance > 0, "tolerance", "a positive number", self.tolerance)
         _require(1 <= self.least_ess <= self.chains, "least_ess", f"1 to {self.chains} chains", self.least_ess)
+
+    def runs(self) -> list["AISConfig"]:
+        """This annealing, and the longer ones that may follow."""
+        longer = replace(self, chains=2 * self.chains, steps=5 * self.steps, burn_in=10 * self.burn_in)
+        return [self] if self.retries == 0 else [self, *replace(longer, retries=self.retries - 1).runs()]
 
 
 def _require(holds: bool, name: str, expected: str, got: object) -> None:

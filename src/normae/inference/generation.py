@@ -16,6 +16,9 @@ from normae.sampling.manifold import into_bounds
 GENERATION_FACTOR = 8
 """The paper generates with latent chains eight times as long as in training."""
 
+SMALL, SMALL_STEPS = 0.1, 100
+"""Of the small steps that free stuck chains: their size in units of the training's, and their number."""
+
 
 def walk(
     energy: Latent,
@@ -27,22 +30,44 @@ def walk(
     latent_steps: int | None = None,
     feature_steps: int | None = None,
     trace: int | None = None,
+    chains: Tensor | None = None,
 ) -> Chain:
     """Latent chain from noise, decoded and clipped into the bounds, then the feature chain, with shape (n, *event).
+
+    Where persistent chains of the training are known, the feature chain goes on from them instead.
 
     Args:
         temperature: T, a number or a tensor with shape (n,).
         like: of the type and on the device of the chains.
         latent_steps, feature_steps: lengths of the chains, where they should differ from the recipe.
+        chains: persistent chains, with shape (M, *event).
     """
     latent = lengthened(sampling.latent, latent_steps, GENERATION_FACTOR * sampling.latent.steps)
     feature = lengthened(sampling.feature, feature_steps, sampling.generation_steps)
+    if chains is not None:
+        index = torch.randint(len(chains), (n,), generator=generator, device=generator.device).to(chains.device)
+        start = loosened(energy, chains[index].to(like), feature, temperature, generator)
+        with progress("chain", feature.steps) as tick:
+            return run_chain(energy, start, feature, temperature, generator, None, trace, energy.members, tick)
     z = energy.latent_noise(n, generator, like)
     with progress("chain", latent.steps + feature.steps) as tick:
         end = run_chain(energy.latent(), z, latent, temperature, generator, tick=tick)
         with torch.no_grad():
             start = into_bounds(energy.decode(end.position), feature)
         return run_chain(energy, start, feature, temperature, generator, None, trace, energy.members, tick)
+
+
+def loosened(
+    energy: Energy, chains: Tensor, config: ChainConfig, temperature: float | Tensor, generator: torch.Generator
+) -> Tensor:
+    """Chains with shape (M, *event) after small steps; the density stays.
+
+    A chain that began at an outlier overshoots with steps that suit the bulk, is rejected, and stays where it is: small
+    steps free it.
+    """
+    small = replace(config, step_size=SMALL * config.step_size, steps=SMALL_STEPS, adapt=None)
+    end: Tensor = run_chain(energy, chains, small, temperature, generator).position
+    return end
 
 
 def lengthened(config: ChainConfig, steps: int | None, otherwise: int) -> ChainConfig:

@@ -56,6 +56,7 @@ class Model:
         posterior: over weights; without one the model is deterministic.
         coordinates: from events to what the network sees.
         columns: the names of the features of a table, where they have any.
+        chains: samples in the network's coordinates, with shape (M, *event), where new ones begin.
         cells: cells along each axis for the log Z of a draw, over the bounds of the feature chain.
     """
 
@@ -72,10 +73,11 @@ class Model:
         coordinates: Coordinates | None = None,
         columns: tuple[str, ...] | None = None,
         cells: int = CELLS,
+        chains: Tensor | None = None,
     ) -> None:
         self.autoencoder = autoencoder.eval().requires_grad_(False)
         self.temperature, self.event, self.sampling = temperature, event, sampling
-        self.name, self.columns, self.cells = name, columns, cells
+        self.name, self.columns, self.cells, self.chains = name, columns, cells, chains
         self.coordinates: Coordinates = Identity() if coordinates is None else coordinates
         self._log_z = log_z
         self._own = energy is None
@@ -105,6 +107,7 @@ class Model:
         self._energy = ScoringEnergy(self.autoencoder)
         self.posterior = self._certain() if self.posterior.certain else self.posterior.to(device)
         self.coordinates = self.coordinates.to(device)
+        self.chains = None if self.chains is None else self.chains.to(device)
         self._kept = {}
         return self
 
@@ -143,7 +146,7 @@ class Model:
     def _with(self, energy: ReconstructionEnergy, temperature: float, log_z: LogZ | None, name: str) -> "Model":
         return Model(
             self.autoencoder, temperature, self.event, self.sampling, log_z, name, energy,
-            coordinates=self.coordinates, columns=self.columns,
+            coordinates=self.coordinates, columns=self.columns, chains=self.chains,
         )  # fmt: skip
 
     # --- what every draw says
@@ -312,7 +315,8 @@ class Model:
 
         A latent chain from noise, without buffer, eight times as long as in training, decoded, clipped into the
         bounds, then a feature chain as long as in training (or `sampling.generation` steps, where a preset says so).
-        Each chain of a Bayesian model has one draw from start to end.
+        Each chain of a Bayesian model has one draw from start to end. A model that knows the persistent chains of its
+        training goes on from them.
 
         Args:
             seed: gives all randomness.
@@ -340,14 +344,14 @@ class Model:
 
         A Bayesian model has at most 100 draws, and each chain one of them.
         """
-        steps = (latent_steps, feature_steps)
+        more = (self.like, latent_steps, feature_steps, trace, self.chains)
         if self.posterior.certain:
-            return walk(self._energy, self.sampling, n, generator, self.temperature, self.like, *steps, trace)
+            return walk(self._energy, self.sampling, n, generator, self.temperature, *more)
         count = min(n, DRAWS)
         each = -(-n // count)
         draws = self.posterior.draws(count, generator)
         temperature = draws.temperature.repeat_interleave(each)
-        chain = walk(draws.stacked(), self.sampling, count * each, generator, temperature, self.like, *steps, trace)
+        chain = walk(draws.stacked(), self.sampling, count * each, generator, temperature, *more)
         order = torch.randperm(count * each, generator=generator, device=generator.device)[:n].to(self.device)
         trace_kept = None if chain.trace is None else chain.trace[:, order]
         return Chain(chain.position[order], chain.energy[order], chain.acceptance.mean(1, keepdim=True), trace_kept)

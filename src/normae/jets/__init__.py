@@ -19,7 +19,7 @@ from normae.jets.pipeline import (
     write_columns,
 )
 from normae.jets.reader import chunks, info, read
-from normae.jets.sparse import SparseImages, read_images, sparse_images, write_images
+from normae.jets.sparse import SparseImages, is_jets, read_images, sparse_images, write_images
 from normae.jets.substructure import THRESHOLD, jets_of_images, observables
 
 _LAZY = {"Job": "generator", "Process": "pythia", "check_run": "generator", "generate": "generator"}
@@ -44,6 +44,7 @@ __all__ = [
     "generate",
     "images",
     "info",
+    "is_jets",
     "jets_of_images",
     "observables",
     "pixel_centres",

@@ -21,7 +21,7 @@ from normae.files import atomic_path
 from normae.jets.container import LABELS, Float32, Int64, Jets, offsets_of
 from normae.jets.formats import IMAGES, check_datasets, check_version, read_offsets, text_of
 from normae.jets.imaging import SIDE, SIGMA, Pixels, dense, gaussian, normalize, pixelate, preprocess
-from normae.jets.reader import Rows, row_range
+from normae.jets.reader import Rows, open_source, row_range
 from normae.jets.threads import map_blocks
 
 FORMAT = IMAGES
@@ -101,6 +101,20 @@ def is_images(path: str | Path) -> bool:
         with h5py.File(path, "r") as file:
             return text_of(file.attrs.get("format")) == FORMAT
     except (KeyError, OSError, RuntimeError):
+        return False
+
+
+def is_jets(path: str | Path) -> bool:
+    """Whether `path` is a file of jets or of images of jets, or a folder with such a file called train, by content."""
+    path = Path(path)
+    if path.is_dir():
+        return any(is_jets(file) for file in path.glob("train.*"))
+    if is_images(path):
+        return True
+    try:
+        with open_source(path):
+            return True
+    except InputError:
         return False
 
 

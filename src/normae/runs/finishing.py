@@ -14,16 +14,16 @@ from torch import Tensor
 from normae.config import Run, to_toml
 from normae.errors import InputError, LogZDisagreement
 from normae.files import write_json, write_text
-from normae.inference import LogZ, Model, annealed_log_z, choose_log_z
+from normae.inference import LogZ, Model, annealed_log_z, choose_log_z, loosened
 from normae.networks import build_autoencoder
 from normae.posterior.laplace import fit_laplace
 from normae.random import stream
 from normae.runs.baselines import Baselines, baselines
 from normae.runs.folder import RunFolder, write_tensors
-from normae.runs.load import build_model
+from normae.runs.load import CHAINS, build_model, stored
+from normae.runs.preparation import Prepared
 from normae.runs.start import pretrained_config, write_start
 from normae.runs.writing import Journal
-from normae.sources import Events
 from normae.training import Checkpoint, Happening, Trainer
 
 BASE_EVENTS = 100_000
@@ -35,11 +35,12 @@ class Finish:
 
     Args:
         journal: of the training, with folders and configurations.
-        events: of each run.
+        runs: coordinates and events of each run.
     """
 
-    def __init__(self, trainer: Trainer, journal: Journal, events: list[Events]) -> None:
-        self.trainer, self.journal, self.events = trainer, journal, events
+    def __init__(self, trainer: Trainer, journal: Journal, runs: list[Prepared]) -> None:
+        self.trainer, self.journal = trainer, journal
+        self.coordinates, self.events = [run.coordinates for run in runs], [run.events for run in runs]
         self.configs, self.device = journal.configs, trainer.setup.device
         self.event = trainer.setup.data.event
         self.annealing: dict[int, dict[str, Any]] = {}
@@ -72,7 +73,8 @@ class Finish:
             write_json(folder.provenance, self._provenance(k))
             write_tensors(folder.model, tensors, header)
         for k, found in self.annealing.items():
-            if "failed" in found:
+            settings = self.configs[k].log_z
+            if "failed" in found and settings is not None and settings.required:
                 path = self.journal.folders[k].path
                 raise LogZDisagreement(f"{path}: {found['failed']}. The model is written without log Z")
 
@@ -85,12 +87,21 @@ class Finish:
             "temperature": float(temperatures[members.start]),
             "step_sizes": [float(size) for size in sizes[:, members].mean(1)],
         }
+        if self.coordinates[k].kind != "identity":
+            header["coordinates"] = self.coordinates[k].kind
         if (columns := self.events[k].columns) is not None:
             header["columns"] = list(columns)
         if self.journal.replicas > 1:
             header["temperatures"] = temperatures[members].tolist()
         tensors = self.trainer.setup.noise.tensors(weights[members.start])
-        return tensors | self._posterior(config, k, weights[members], tensors, header["temperature"]), header
+        tensors |= self._posterior(config, k, weights[members], tensors, header["temperature"])
+        return tensors | stored(self.coordinates[k]) | ({} if last else self._chains(k)), header
+
+    def _chains(self, k: int) -> dict[str, Tensor]:
+        """The persistent chains of run k that began at its events: samples of the model, where others can begin."""
+        if self.configs[k].sampling.chains_from != "data":
+            return {}
+        return {CHAINS: self.trainer.models.buffer.storage[self.journal.of(k).start].clone()}
 
     def _posterior(
         self, config: Run, k: int, weights: Tensor, tensors: dict[str, Tensor], temperature: float
@@ -119,16 +130,20 @@ class Finish:
         return None if found is None else list(found)
 
     def _annealed_log_z(self, k: int, model: Model) -> LogZ | None:
-        """log Z from chains between a Gaussian and training events; None where the bounds on it disagree."""
+        """log Z from chains between a Gaussian and samples of the model, or training events; None without one."""
         settings, bounds, events = self.configs[k].log_z, self.configs[k].sampling.feature.bounds, self.events[k].train
         assert settings is not None
         assert isinstance(events, Tensor)
-        events = events if bounds is None else events[((events >= bounds[0]) & (events <= bounds[1])).all(dim=1)]
-        events = events[:BASE_EVENTS].to(self.device)
-        generator = stream(self.configs[k].seed, "log_z", self.device)
-        energy, temperature = model.energy_function, model.temperature
+        energy, temperature, seed = model.energy_function, model.temperature, self.configs[k].seed
+        if model.chains is not None:
+            small = stream(seed, "log_z/small", self.device)
+            events = loosened(energy, model.chains, model.sampling.feature, temperature, small)
+        elif bounds is not None:
+            events = events[((events >= bounds[0]) & (events <= bounds[1])).all(dim=1)]
+        events, runs = events[:BASE_EVENTS].to(self.device), settings.runs()
+        streams = [stream(seed, f"log_z/{n}" if n else "log_z", self.device) for n in range(len(runs))]
         try:
-            found = annealed_log_z(energy, temperature, events, events, [generator], [settings], bounds)
+            found = annealed_log_z(energy, temperature, events, events, streams, runs, bounds)
         except (LogZDisagreement, InputError) as error:  # a finished training is kept, whatever comes of its log Z
             self.annealing[k] = {"failed": str(error)}
             return None

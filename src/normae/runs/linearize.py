@@ -14,6 +14,7 @@ from normae.posterior.laplace import LaplaceConfig, fit_laplace
 from normae.random import stream
 from normae.runs.folder import RunFolder, locked, read_tensors, write_tensors
 from normae.runs.load import load
+from normae.runs.preparation import prepare
 from normae.sources import events_hash, load_events
 
 
@@ -31,7 +32,7 @@ def linearize(
         raise InputError(f"layers: expected one of {list(get_args(Which))}, got {layers!r}")
     laplace = LaplaceConfig(layers=cast("Which", layers), prior_width=prior_width)
     model = load(run.path, device)
-    events = load_events(config.data, config.seed).mapped(Tensor.float)
+    events = prepare(config, load_events(config.data, config.seed)).events
     provenance = run.read_provenance()
     if events_hash(events.train) != provenance["data_sha256"]:
         raise InputError(f"{path}: the training data have changed since the run was made")

@@ -30,6 +30,8 @@ PREFIX = {"bayesian": "rho.", "laplace": "laplace.", "ensemble": "member."}
 """Of the tensors of each posterior in model.safetensors."""
 COORDINATES = "coordinates."
 """Prefix of the tensors of the coordinates there."""
+CHAINS = "chains"
+"""Name of the persistent chains there, with shape (M, *event)."""
 
 
 class Loaded(NamedTuple):
@@ -90,17 +92,21 @@ def build_model(config: Run, tensors: dict[str, Tensor], header: dict[str, objec
         log_z = None if given is None else LogZ(float(given[0]), float(given[1]), (given[2][0], given[2][1]))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise InputError(f"{name}: the header of model.safetensors lacks or garbles {error}") from None
+    tensors = dict(tensors)
     autoencoder = build_autoencoder(config.network, event, stream(config.seed, "init"))
     prefixes = (*PREFIX.values(), COORDINATES)
+    chains = tensors.pop(CHAINS, None)
     parts: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in ("", *prefixes)}
     for key, tensor in tensors.items():
         prefix = next((p for p in prefixes if key.startswith(p)), "")
         parts[prefix][key.removeprefix(prefix)] = tensor
     _check_shapes(config, parts, autoencoder, name)
+    if chains is not None and (tuple(chains.shape[1:]) != event or not len(chains)):
+        raise InputError(f"{name}: the chains in model.safetensors do not belong to events of shape {event}")
     autoencoder.load_state_dict(parts[""])
     sampling = adapted_sampling(config.sampling, latent_size, feature_size)
     coordinates = read_coordinates(str(header.get("coordinates", "identity")), parts[COORDINATES], event, name)
-    more: Any = {"coordinates": coordinates, "columns": columns}
+    more: Any = {"coordinates": coordinates, "columns": columns, "chains": chains}
     if not config.posteriors:
         return Model(autoencoder, temperature, event, sampling, log_z, name, **more)
     _check_members(config, header, name)

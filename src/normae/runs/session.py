@@ -12,22 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from normae.config import Run, read
-from normae.data import check_events
+from normae.config import Run, beside, read
 from normae.errors import InputError
 from normae.networks import build_autoencoder
 from normae.random import stream
 from normae.runs.classifier import train_classifier
 from normae.runs.finishing import Finish
 from normae.runs.folder import RunFolder, locked
+from normae.runs.preparation import Prepared, prepare
 from normae.runs.start import Start, joined, read_start
 from normae.runs.writing import Journal, Watch, check_minutes
 from normae.sources import (
     Events,
     bootstrapped,
-    check_rows,
     events_hash,
     in_parts,
     load_events,
@@ -49,6 +47,7 @@ def train(
     resume: bool = False,
     watch: Watch | None = None,
     minutes: float | None = None,
+    events: Events | None = None,
 ) -> bool:
     """Train into the folder `out`.
 
@@ -58,6 +57,7 @@ def train(
         resume: continue a training that was stopped.
         watch: called with everything that happens.
         minutes: stop after so much time, from the call on, with a checkpoint.
+        events: in memory, in place of what `config.data` names.
 
     Returns:
         Whether the training is finished; False if it was interrupted or out of time, and can be resumed.
@@ -80,12 +80,8 @@ def train(
         if team.rank == 0:
             _check_folder(group, folders, configs, resume)
         device = choose_device(config.device)
-        events = [load_events(c.data, c.seed).mapped(Tensor.float) for c in configs]
-        for e, c in zip(events, configs, strict=True):
-            if isinstance(e.train, Tensor):
-                source = c.data.file or "training sample"
-                check_rows(check_events(e.train, source), c.sampling.feature.bounds, e.columns, source)
-        event = tuple(events[0].train.shape[1:])
+        runs = [prepare(c, load_events(c.data, c.seed) if events is None else events) for c in configs]
+        event = tuple(runs[0].events.train.shape[1:])
         if config.log_z is not None and len(event) != 1:
             raise InputError(f"log_z: expected events that are vectors, got events of shape {event}")
         begins = config.start is not None and not group.checkpoint.exists()
@@ -94,9 +90,10 @@ def train(
         with locked(group.path) if team.rank == 0 else nullcontext():
             if team.rank == 0:
                 _check_folder(group, folders, configs, resume)
-            journal = Journal(group, folders, configs, [events_hash(e.train) for e in events], replicas, team)
-            trainer = _trainer(configs, events, event, device, team)
-            return _sit(trainer, journal, events, starts, watch if team.rank == 0 else None, minutes, begun)
+            hashes = [events_hash(run.events.train) for run in runs]
+            journal = Journal(group, folders, configs, hashes, replicas, team)
+            trainer = _trainer(configs, [run.events for run in runs], event, device, team)
+            return _sit(trainer, journal, runs, starts, watch if team.rank == 0 else None, minutes, begun)
 
 
 def _trainer(
@@ -117,7 +114,7 @@ def _trainer(
 def _sit(
     trainer: Trainer,
     journal: Journal,
-    events: list[Events],
+    runs: list[Prepared],
     starts: list[Start] | None,
     watch: Watch | None,
     minutes: float | None,
@@ -129,7 +126,7 @@ def _sit(
     if not journal.open(trainer) and starts is not None:
         journal.start = [start.facts for start in starts]
         trainer.begin_with(joined(starts, trainer.setup.noise, journal.replicas))
-    finish = Finish(trainer, journal, events)
+    finish = Finish(trainer, journal, runs)
     finished = journal.follow(trainer, watch, minutes, begun, finish.keep_pretrained)
     if finished and journal.team.rank == 0:
         finish.write()
@@ -152,7 +149,9 @@ def _check_folder(group: RunFolder, folders: list[RunFolder], configs: list[Run]
         return
     for folder, config in zip(folders, configs, strict=True):
         missing = not folder.config.exists()
-        if (missing and group.checkpoint.exists()) or (not missing and read(folder.config) != config):
+        if (missing and group.checkpoint.exists()) or (
+            not missing and read(folder.config) != beside(config, folder.path)
+        ):
             raise InputError(f"{folder.path}: holds a run with another configuration; choose another folder")
     if not resume:
         raise InputError(f"{group.path}: holds this run already; add --resume to continue it, or choose another folder")

@@ -1,0 +1,91 @@
+"""Rows from what is in memory: arrays, tensors, and data frames of pandas, polars or Arrow, by the names of columns."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normae.errors import InputError
+
+KINDS = {"M": "dates", "m": "time differences", "b": "true and false", "c": "complex numbers"}
+"""Kinds of numpy's types that are not real numbers, in words."""
+
+
+class Rows(NamedTuple):
+    """A table in memory: float64 with shape (N, d), and the names of its columns, where they have names."""
+
+    values: NDArray[np.float64]
+    columns: tuple[str, ...] | None
+
+
+def column_names(data: Any) -> list[str] | None:
+    """The names of the columns of a data frame; None of an array."""
+    names = getattr(data, "column_names", None)
+    if names is None and hasattr(data, "columns") and not isinstance(data, np.ndarray):
+        names = data.columns
+    return None if names is None else [str(name) for name in names]
+
+
+def check_columns(data: Any, name: str = "data") -> None:
+    """Refuse a column of a data frame that does not hold real numbers, by its name."""
+    for column in column_names(data) or ():
+        _real(_column(data, column), f"{name}: the column {column!r} holds")
+
+
+def as_rows(data: Any, columns: Sequence[str] | None = None, name: str = "data") -> Rows:
+    """The rows of an array (N, d) or of a data frame; one sentence that names the column where it holds no numbers.
+
+    Args:
+        columns: of a data frame, in this order; of an array, their names.
+    """
+    names = column_names(data)
+    if names is None:
+        values = _real(_array(data), f"{name}: the array holds")
+        if values.ndim != 2:
+            raise InputError(f"{name}: expected rows of columns with shape (N, d), got shape {values.shape}")
+        if columns is not None and len(columns) != values.shape[1]:
+            raise InputError(f"{name}: expected {values.shape[1]} names of columns, got {len(columns)}")
+        return Rows(_finite(values, columns, name), None if columns is None else tuple(columns))
+    chosen = names if columns is None else list(columns)
+    for column in chosen:
+        if column not in names:
+            raise InputError(f"{name}: no column {column!r}; there are {', '.join(map(repr, names[:12]))}")
+    parts = [_real(_column(data, column), f"{name}: the column {column!r} holds") for column in chosen]
+    return Rows(_finite(np.stack(parts, axis=1), chosen, name), tuple(chosen))
+
+
+def _array(data: Any) -> NDArray[Any]:
+    return np.asarray(data.detach().cpu() if hasattr(data, "detach") else data)
+
+
+def _column(data: Any, column: str) -> NDArray[Any]:
+    if hasattr(data, "column_names"):
+        return np.asarray(data.column(column).to_numpy())
+    found = data[column] if column in data.columns else data.iloc[:, [str(c) for c in data.columns].index(column)]
+    return np.asarray(found.to_numpy())
+
+
+def _real(values: NDArray[Any], begin: str) -> NDArray[np.float64]:
+    kind = values.dtype.kind
+    if kind in "iuf":
+        return np.asarray(values, dtype=np.float64)
+    if kind == "O":
+        try:
+            return np.asarray(values, dtype=np.float64)
+        except (TypeError, ValueError):
+            kind = "U"
+    raise InputError(f"{begin} {KINDS.get(kind, 'text')}, where real numbers are expected; leave it out or convert it")
+
+
+def _finite(values: NDArray[np.float64], columns: Sequence[str] | None, name: str) -> NDArray[np.float64]:
+    spoiled = ~np.isfinite(values)
+    if spoiled.any():
+        row, place = np.argwhere(spoiled)[0]
+        what = "NaN" if np.isnan(values[row, place]) else "infinity"
+        raise InputError(
+            f"{name}: expected finite numbers, got {what} in row {row}, column "
+            f"{columns[place] if columns is not None else place!r}, and NaN or infinity in "
+            f"{int(spoiled.any(1).sum())} of {len(values)} rows; fill or remove them first"
+        )
+    return values

@@ -1,0 +1,143 @@
+"""A run for a table, from the table alone: coordinates, network, chains and lengths.
+
+The whitened table is close to a standard Gaussian, and that is where training begins (see `training.contrast`): with
+f(x) near 0 the energy is |x|^2/d, and T = 2/d makes exp(-E/T) the standard Gaussian. An autoencoder pretraining would
+flatten the energy first, and chains in many dimensions would then be lost in the box. The classification against the
+Gaussian does most of the learning; a likelihood training with persistent chains follows.
+"""
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from normae.config import Run
+from normae.coordinates import CoordinatesConfig, TableCoordinates
+from normae.errors import InputError
+from normae.inference.ais import AISConfig
+from normae.networks.autoencoder import NetworkConfig
+from normae.posterior.laplace import LaplaceConfig
+from normae.sampling.config import ChainConfig, SamplingConfig
+from normae.sources import DataConfig
+from normae.training.config import ContrastConfig, GuardConfig, PhaseConfig, TemperatureConfig, TrainingConfig
+
+FEWEST_ROWS = 10
+"""Of a table that a density can be asked of."""
+ROWS = 20_000
+"""Noisy copies of a small table are made up to about this number of rows."""
+VALIDATION = 0.2
+"""Share of the rows that decide when the start has learned enough."""
+TEST, MOST_TEST = 0.2, 20_000
+"""Share of the rows of a file that are held out to judge the model, and their largest number."""
+RATIO = 0.03
+"""Learning rate of the likelihood training over that of the start."""
+BUFFER = 2048
+"""Persistent chains, or twice the batch where that is more."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user decided; None leaves it to the table.
+
+    Args:
+        latent: dimension of the latent space.
+        hidden: widths of the hidden layers of the encoder; the decoder mirrors them.
+        start_iterations: updates of the start by classification, at most.
+        iterations: updates of the likelihood training.
+        batch: rows of an update, and as many chains.
+        learning_rate: of the start.
+        chain_steps: Langevin steps of an update.
+        noise: variance of the noise added to the training rows, in units of a column's variance.
+        bayesian: error bars, from the posterior of the linearized network.
+        log_z: whether log Z is computed where no grid serves.
+    """
+
+    latent: int | None = None
+    hidden: tuple[int, ...] | None = None
+    start_iterations: int | None = None
+    iterations: int | None = None
+    batch: int = 256
+    learning_rate: float = 1e-3
+    chain_steps: int = 8
+    noise: float | None = None
+    bayesian: bool = False
+    log_z: bool = True
+
+
+def check_table(rows: Tensor, source: str) -> None:
+    """Refuse a table (N, d) that no density can be learned from."""
+    if rows.ndim != 2:
+        raise InputError(f"{source}: expected rows of columns with shape (N, d), got shape {tuple(rows.shape)}")
+    if len(rows) < FEWEST_ROWS:
+        raise InputError(f"{source}: expected at least {FEWEST_ROWS} rows, got {len(rows)}; give more")
+    if bool((rows == rows[0]).all()):
+        raise InputError(f"{source}: all {len(rows)} rows are equal; expected rows that differ in at least one column")
+
+
+def split_sizes(rows: int, test: bool) -> tuple[int, int]:
+    """Test and validation rows of a table; without test rows all others are for training and validation."""
+    tested = min(round(TEST * rows), MOST_TEST) if test else 0
+    return tested, max(1, round(VALIDATION * (rows - tested)))
+
+
+def automatic_run(rows: Tensor, data: DataConfig, wishes: Wishes, name: str = "table", seed: int = 0) -> Run:
+    """The run for a table.
+
+    Args:
+        rows: the table, with shape (N, d), in float64.
+        data: where the table comes from, with the numbers of `split_sizes`.
+    """
+    trained, columns = len(rows) - data.test * (data.test_file is None) - data.validation, rows.shape[1]
+    copies = max(1, ROWS // max(trained, 1))
+    batch = min(wishes.batch, trained * copies)
+    iterations = wishes.iterations or 200
+    reach = float(TableCoordinates.of(rows, wishes.noise).forward(rows).abs().max())
+    bound = math.ceil(max(5.0, 1.1 * reach))
+    start, inducing = wishes.learning_rate, min(1000, trained)
+    laplace = LaplaceConfig(rank=max(1, min(100, inducing - 1)), inducing=inducing, events=min(20_000, trained))
+    return Run(
+        data=data,
+        name=name,
+        seed=seed,
+        threads=1,
+        coordinates=CoordinatesConfig("table", wishes.noise, copies),
+        network=NetworkConfig(wishes.latent or automatic_latent(columns), wishes.hidden or (128, 128), "gelu"),
+        contrast=ContrastConfig(iterations=wishes.start_iterations or 2000, batch=batch, learning_rate=start),
+        temperature=TemperatureConfig(learning_rate=RATIO * start),
+        pretraining=PhaseConfig(epochs=0, batch=batch),
+        training=TrainingConfig(
+            epochs=math.ceil(iterations / max(1, trained * copies // batch)),
+            iterations=iterations,
+            batch=batch,
+            learning_rate=RATIO * start,
+            schedule="cosine",
+            warmup=min(50, iterations // 4),
+            average=0.98,
+            gradient_clip=100.0,
+        ),
+        guard=GuardConfig(
+            log_every=25, checkpoint_every=100, largest_gap=3 + math.sqrt(columns), smallest_acceptance=0.05, calm=1.0
+        ),
+        laplace=laplace if wishes.bayesian else None,
+        sampling=SamplingConfig(
+            buffer=max(BUFFER, 2 * batch),
+            replay=1.0,
+            buffer_space="feature",
+            chains_from="data",
+            generation=200,
+            latent=ChainConfig(steps=0),
+            feature=ChainConfig(
+                steps=wishes.chain_steps, step_size=0.3 * columns ** (-1 / 3), bounds=(-bound, bound), adapt=0.65
+            ),
+        ),
+        log_z=AISConfig(
+            chains=256, steps=100, widen=1.1, burn_in=100, tolerance=0.2, least_ess=50, retries=1, required=False
+        )
+        if wishes.log_z and columns > 2 and not wishes.bayesian
+        else None,
+    )
+
+
+def automatic_latent(columns: int) -> int:
+    """One more than the columns of a small table; at most 16."""
+    return min(columns + 1, 16)

@@ -1,0 +1,168 @@
+"""`normae.train`: from data to a model, whatever the data are; `normae train` and the estimator are the same call."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from normae.config import Run, override, read
+from normae.data import Rows, as_rows, is_table, read_table
+from normae.errors import InputError, Interrupted
+from normae.files import atomic_path
+from normae.inference import Model
+from normae.jets import is_jets
+from normae.progress import plain, progress, shown_by
+from normae.runs.automatic import Wishes, automatic_run, check_table, split_sizes
+from normae.runs.load import load
+from normae.runs.session import train as train_run
+from normae.runs.writing import Watch
+from normae.sources import KINDS, DataConfig, Events, file_in, load_events, read_jet_images
+
+DATA = "data.npz"
+"""The file of a run folder that keeps a table which came as an array or as a data frame."""
+JETS_TEST, JETS_VALIDATION = 0.2, 0.05
+"""Shares of a file of jets that are held out."""
+
+
+def train(
+    data: Any,
+    out: str | Path | None = None,
+    *,
+    columns: Sequence[str] | None = None,
+    dataset: str | None = None,
+    settings: Sequence[str] = (),
+    seed: int = 0,
+    device: str = "auto",
+    resume: bool = False,
+    verbose: int = 0,
+) -> Model:
+    """Train a normalized autoencoder and return it.
+
+    Args:
+        data: a file (.csv, .parquet, .h5, .hdf5, .root, .npy, .npz; a table, or jets), an array with shape (N, d), a
+            data frame, or the name of a preset or of a TOML file.
+        out: the run folder to write, which every command takes; without it the model is in memory only.
+        columns: of the table, in this order; all of them by default.
+        dataset: the array of an .npz file, the group or dataset of an HDF5 file, the tree of a ROOT file.
+        settings: changes such as "training.iterations=500", as `normae train --set` takes them.
+        seed: gives all randomness.
+        device: "cpu", "cuda" or "auto".
+        resume: continue a training in `out` that was stopped.
+        verbose: 1 prints progress with the time left.
+
+    Returns:
+        The model, with log Z where it can be had.
+
+    >>> import numpy as np, normae
+    >>> x = np.random.default_rng(0).normal(size=(300, 2))
+    >>> model = normae.train(x, settings=["contrast.iterations=50", "training.iterations=20"])
+    >>> model.log_prob(x[:3]).shape
+    (3,)
+    """
+    changes = [*settings, f"device={device}"]
+    with TemporaryDirectory() as temporary, shown_by(plain) if verbose else nullcontext():
+        folder = Path(temporary) / "run" if out is None else Path(out)
+        run, events = planned(data, folder if out is not None else None, columns, dataset, seed, changes)
+        watch = _lines() if verbose else None
+        finished = train_run(run, folder, None, resume, watch, None, events)
+        if out is not None and events is not None:
+            keep_table(folder, as_rows(data, columns))
+        if not finished:
+            raise Interrupted(f"stopped; go on with resume=True, out={str(out)!r}")
+        return load(folder, device)
+
+
+def planned(
+    data: Any,
+    folder: Path | None,
+    columns: Sequence[str] | None = None,
+    dataset: str | None = None,
+    seed: int | None = None,
+    changes: Sequence[str] = (),
+) -> tuple[Run, Events | None]:
+    """The run that suits the data, and the events where they are in memory.
+
+    Args:
+        folder: of the run; a table that is in memory is kept there.
+    """
+    if not isinstance(data, str | Path):
+        return _planned_in_memory(data, folder, columns, seed or 0, changes)
+    if is_jets(data):
+        return _jets_run(Path(data), seed or 0, changes), None
+    if is_table(data):
+        return _table_run(Path(data), columns, dataset, seed or 0, changes), None
+    if columns is not None or dataset is not None:
+        raise InputError(f"{data}: columns and dataset are of a table; a TOML file names them in [data]")
+    return read(data, [*([] if seed is None else [f"seed={seed}"]), *changes]), None
+
+
+def _table_run(
+    path: Path, columns: Sequence[str] | None, dataset: str | None, seed: int, changes: Sequence[str]
+) -> Run:
+    values, names = read_table(path, columns, dataset, np.float64)
+    rows = torch.from_numpy(values)
+    check_table(rows, str(path))
+    test, validation = split_sizes(len(rows), test=True)
+    chosen = names if names is not None else (None if columns is None else tuple(columns))
+    data = DataConfig(
+        file=str(path.resolve()), columns=chosen, dataset=dataset, train=0, test=test, validation=validation
+    )
+    return override(automatic_run(rows, data, Wishes(), path.stem, seed), changes)
+
+
+def _planned_in_memory(
+    data: Any, folder: Path | None, columns: Sequence[str] | None, seed: int, changes: Sequence[str]
+) -> tuple[Run, Events | None]:
+    table = as_rows(data, columns)
+    rows = torch.from_numpy(table.values)
+    check_table(rows, "data")
+    test, validation = split_sizes(len(rows), test=folder is not None)
+    source = DataConfig(file=DATA, columns=table.columns, train=0, test=test, validation=validation)
+    run = override(automatic_run(rows, source, Wishes(), "table" if folder is None else folder.name, seed), changes)
+    return run, load_events(run.data, run.seed, table)
+
+
+def keep_table(folder: Path, table: Rows) -> None:
+    """Put a table that was in memory into its run folder."""
+    if not (folder / DATA).exists():
+        with atomic_path(folder / DATA) as temporary:
+            np.savez(temporary, x=table.values)
+
+
+def _jets_run(path: Path, seed: int, changes: Sequence[str]) -> Run:
+    """The preset for jets with the sizes of a file; a file with both classes has to say which one."""
+    given = dict(change.split("=", 1) for change in changes if "=" in change)
+    labels = read_jet_images(path if path.is_file() else file_in(path, "train")).labels
+    counts: dict[str, int] = {kind: int((labels == label).sum()) for label, kind in enumerate(KINDS)}
+    kinds = [kind for kind, count in counts.items() if count]
+    kind = given.get("data.jets") or (kinds[0] if len(kinds) == 1 else None)
+    if kind is None or kind not in counts:
+        raise InputError(f"{path}: holds {' and '.join(kinds)} jets; say which to train on with data.jets=qcd or top")
+    if path.is_dir():
+        return read(f"jets-best-{kind}-nae", [f"data.path={path.resolve()}", f"seed={seed}", *changes])
+    n = counts[kind]
+    test, validation = round(JETS_TEST * n), max(1, round(JETS_VALIDATION * n))
+    sizes = [f"data.path={path.resolve()}", "data.train=0", f"data.test={test}", f"data.validation={validation}"]
+    return read(f"jets-best-{kind}-nae", [*sizes, f"seed={seed}", *changes])
+
+
+def _lines() -> Watch:
+    """Progress of a training as lines on standard error."""
+    displays: dict[str, Any] = {}
+
+    def watch(trainer: Any, happening: Any) -> None:
+        phase = happening.phase
+        if phase == "finished":
+            return
+        if phase not in displays:
+            displays[phase] = [progress(phase, trainer.length(phase)).__enter__(), 0]
+        tick, done = displays[phase]
+        if happening.iteration > done:
+            tick(happening.iteration - done)
+            displays[phase][1] = happening.iteration
+
+    return watch
