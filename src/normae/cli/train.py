@@ -9,16 +9,23 @@ import typer
 
 from normae.cli.console import say
 from normae.cli.options import NewRun, Set, parse_seeds, use_threads
-from normae.errors import InputError, Interrupted
+from normae.errors import Interrupted
 from normae.presets import describe
 from normae.presets import presets as all_presets
 
-TABLES = (".csv", ".parquet", ".h5", ".hdf5", ".root", ".npy", ".npz")
-
 
 def train(
-    what: Annotated[str, typer.Argument(metavar="PRESET", help="A preset or a TOML file.", show_default=False)],
+    what: Annotated[
+        str,
+        typer.Argument(metavar="DATA|PRESET", help="A table, a file of jets, a preset or a TOML.", show_default=False),
+    ],
     out: NewRun,
+    columns: Annotated[
+        str | None, typer.Option(help="a,b,c: columns of the table; all by default.")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Array of an .npz, group or dataset of an HDF5, tree of a ROOT file.")
+    ] = None,
     override: Set = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds side by side, for example 0-7.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was stopped.")] = False,
@@ -27,29 +34,45 @@ def train(
 ) -> None:
     """Train a model into a run folder.
 
-    Example: normae train toy-quick -o runs/toy
+    Of a table (.csv, .parquet, .h5, .root, .npy, .npz) all settings follow from the data. They stand in the run's
+    config.toml.
+
+    Example: normae train background.parquet -o runs/mine
     """
-    if Path(what).suffix in TABLES and Path(what).exists():
-        raise InputError(f"{what}: expected the name of a preset or a TOML file, got a file of data")
     from normae.cli.training import TrainingDisplay
-    from normae.config import read
+    from normae.runs.door import planned
+    from normae.runs.folder import RunFolder
     from normae.runs.session import train as train_run
 
     override = [*(override or []), *([] if start is None else [f"start={json.dumps(start)}"])]
-    run = read(what, override)
+    run, _ = planned(what, out, None if columns is None else columns.split(","), dataset, None, override)
     use_threads(run.threads)
     with TrainingDisplay() as display:
         finished = train_run(run, out, parse_seeds(seeds), resume, display, minutes)
     if not finished:
-        raise Interrupted(f"stopped; the run is safe. Go on with: {_again(what, out, override, seeds, minutes)}")
-    lacking = run.data.file is not None and run.data.test < 1
+        raise Interrupted(
+            f"stopped; the run is safe. Go on with: {_again(what, out, columns, dataset, override, seeds, minutes)}"
+        )
+    if failed := RunFolder(out).log_z_failure():
+        say(f"Note: log p is known up to a constant only, since log Z was not found. {failed}")
+    lacking = run.data.file is not None and run.data.test < 1 and run.data.test_file is None
     following = f"normae score {out} FILES -o scores.parquet" if lacking else f"normae evaluate {out}"
     say(f"Trained: {out}. Next: {following}")
 
 
-def _again(what: str, out: Path, override: list[str], seeds: str | None, minutes: float | None) -> str:
+def _again(
+    what: str,
+    out: Path,
+    columns: str | None,
+    dataset: str | None,
+    override: list[str],
+    seeds: str | None,
+    minutes: float | None,
+) -> str:
     """The command that continues a training."""
     parts = ["normae", "train", what, "-o", str(out)]
+    for name, value in (("--columns", columns), ("--dataset", dataset)):
+        parts += [] if value is None else [name, value]
     for change in override:
         parts += ["--set", change]
     if seeds is not None:

@@ -34,6 +34,9 @@ RATIO = 0.03
 BUFFER = 2048
 """Persistent chains, or twice the batch where that is more."""
 
+LOG_Z = AISConfig(256, 100, widen=1.1, burn_in=100, tolerance=0.2, least_ess=50, retries=1, required=False)
+"""A cheap annealing, and a longer one where its bounds disagree: log Z is then known to about 0.1."""
+
 
 @dataclass(frozen=True)
 class Wishes:

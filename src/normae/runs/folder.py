@@ -94,6 +94,11 @@ class RunFolder:
             raise InputError(f"{self.provenance}: expected the keys {', '.join(PROVENANCE)}")
         return content
 
+    def log_z_failure(self) -> str | None:
+        """Why the annealing found no log Z, where it did not."""
+        found = read_json(self.provenance).get("log_z") if self.provenance.is_file() else None
+        return found.get("failed") if isinstance(found, dict) else None
+
     def read_history(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl."""
         if not self.history.is_file():
