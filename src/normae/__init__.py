@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from normae.estimator import NormalizedAutoencoder
     from normae.inference import BayesianModel, Classifier, Model
     from normae.runs.classifier import load_classifier
+    from normae.runs.door import train
     from normae.runs.load import load
     from normae.sampling import langevin
 
@@ -32,6 +33,7 @@ __all__ = [
     "langevin",
     "load",
     "load_classifier",
+    "train",
 ]
 
 _PLACES = {
@@ -42,6 +44,7 @@ _PLACES = {
     "langevin": "normae.sampling",
     "load": "normae.runs.load",
     "load_classifier": "normae.runs.classifier",
+    "train": "normae.runs.door",
 }
 
 
