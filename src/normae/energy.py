@@ -91,8 +91,3 @@ def held(energy: Energy) -> Energy:
     energy = _behind(energy)
     hold = getattr(energy, "held", None)
     return energy if hold is None else hold()
-
-
-def mean_square(residual: Tensor) -> Tensor:
-    """Mean over features of the squared residual, (N, *event) -> (N,)."""
-    return residual.square().flatten(1).mean(1)

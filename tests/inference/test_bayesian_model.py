@@ -11,7 +11,7 @@ from normae.errors import InputError, LogZUnknown
 from normae.inference import BayesianModel, LogZ, Model, cell_centres, grid_points
 from normae.networks import Autoencoder, NetworkConfig, build_mlp_autoencoder
 from normae.networks.bayesian import rho_of
-from normae.posterior.mean_field import MeanField
+from normae.posterior.weights import MeanField
 from normae.random import stream
 from normae.sampling import ChainConfig, SamplingConfig
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch.func import functional_call, grad, vmap
 
-from normae.energy import mean_square
 from normae.errors import InputError
 from normae.inference import BayesianModel
 from normae.networks import Autoencoder, NetworkConfig, build_mlp_autoencoder
+from normae.networks.reconstruction import mean_square
 from normae.posterior.laplace import LaplaceConfig, LaplacePosterior, Linearization, fit_laplace, kernel
 from normae.random import stream
 from normae.sampling import ChainConfig, SamplingConfig

@@ -6,7 +6,7 @@ import torch
 
 from normae.energy import autograd_value_and_grad
 from normae.networks import NetworkConfig, build_mlp_autoencoder
-from normae.posterior.ensemble import Ensemble
+from normae.posterior.weights import Ensemble
 from normae.random import stream
 from normae.statistics import quantile_intervals
 

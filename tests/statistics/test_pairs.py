@@ -11,7 +11,6 @@ from normae.statistics import (
     fit_line,
     pair_histogram,
     pair_lines,
-    pair_mean_and_std,
     pearson,
     ratio_histogram,
 )
@@ -29,14 +28,6 @@ def draws() -> tuple[Array, Array, Array, Array]:
     a = -500 + 0.5 * mean + 0.1 * generator.normal(size=(3, 1)) + 0.1 * generator.normal(size=(3, EVENTS))
     b = -500 - mean + 0.1 * generator.normal(size=(4, 1)) + 0.1 * generator.normal(size=(4, EVENTS))
     return a, b, (b[None] - a[:, None]).reshape(12, EVENTS), np.arange(EVENTS) % 2
-
-
-def test_mean_and_std() -> None:
-    a, b, pairs, _ = draws()
-    mean, std = pair_mean_and_std(a, b)
-    assert mean == pytest.approx(pairs.mean(0))
-    assert std**2 == pytest.approx(a.var(0, ddof=1) + b.var(0, ddof=1))
-    assert np.mean(std**2 / pairs.var(0)) == pytest.approx(1.45, abs=0.1)  # n - 1 in place of n, for 3 and 4 draws
 
 
 def test_histograms() -> None:
@@ -69,7 +60,7 @@ def test_the_line_of_every_pair() -> None:
 def test_bad_input() -> None:
     a, b, _, labels = draws()
     with pytest.raises(LengthsDiffer, match=f"same events, got {EVENTS} and {EVENTS - 1}"):
-        pair_mean_and_std(a, b[:, 1:])
+        pair_lines(b[0], a, b[:, 1:], labels)
     with pytest.raises(InputError, match="even, rising bins"):
         pair_histogram(a, b, [0.0, 1.0, 3.0])
     with pytest.raises(LengthsDiffer, match="reference"):

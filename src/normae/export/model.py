@@ -22,9 +22,8 @@ from normae.export.networks import energies
 from normae.inference import Model
 from normae.inference.model import DRAWS
 from normae.posterior.draw import Draws
-from normae.posterior.ensemble import MixedDraws
 from normae.posterior.laplace import LinearizedDraws
-from normae.posterior.mean_field import WeightDraws
+from normae.posterior.weights import MixedDraws, WeightDraws
 
 EVENTS = "events"
 """Name of the input, with shape (N, *event)."""

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from normae.errors import InputError
-from normae.networks.mlp import MLP
+from normae.networks.mlp import split_decoder
 from normae.networks.parameters import Layout, call, prefixed
 from normae.random import Generators, normal
 
@@ -107,24 +107,6 @@ def kl_divergence(weights: Tensor, rho: Tensor, columns: Tensor, prior_width: fl
     mean, s = weights.index_select(1, columns), width(rho)
     terms = (prior_width / s).log() + (s.square() + mean.square()) / (2 * prior_width**2) - 0.5
     return terms.sum(1)
-
-
-def ends_in_a_layer(decoder: nn.Module) -> bool:
-    """Whether `split_decoder` serves: the decoder's last part has weights, as a sigmoid behind it has not."""
-    if isinstance(decoder, MLP):
-        return True
-    return isinstance(decoder, nn.Sequential) and any(True for _ in decoder[-1].parameters())
-
-
-def split_decoder(decoder: nn.Module) -> tuple[nn.Module, nn.Module, str]:
-    """The decoder's body, its last layer, and that layer's name: for an `MLP` and for any `nn.Sequential`."""
-    if isinstance(decoder, MLP):
-        return decoder.body(), decoder.layers[-1], f"layers.{len(decoder.layers) - 1}."
-    if isinstance(decoder, nn.Sequential) and ends_in_a_layer(decoder):
-        return decoder[:-1], decoder[-1], f"{len(decoder) - 1}."
-    raise InputError(
-        "local reparameterization needs a decoder that is an MLP or an nn.Sequential ending in its last layer"
-    )
 
 
 def locally_drawn(

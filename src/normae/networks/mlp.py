@@ -204,3 +204,21 @@ def _linear(n_in: int, n_out: int, generator: torch.Generator) -> nn.Linear:
         layer.weight.uniform_(-bound, bound, generator=generator)
         layer.bias.uniform_(-bound, bound, generator=generator)
     return layer
+
+
+def ends_in_a_layer(decoder: nn.Module) -> bool:
+    """Whether `split_decoder` serves: the decoder's last part has weights, as a sigmoid behind it has not."""
+    if isinstance(decoder, MLP):
+        return True
+    return isinstance(decoder, nn.Sequential) and any(True for _ in decoder[-1].parameters())
+
+
+def split_decoder(decoder: nn.Module) -> tuple[nn.Module, nn.Module, str]:
+    """The decoder's body, its last layer, and that layer's name: for an `MLP` and for any `nn.Sequential`."""
+    if isinstance(decoder, MLP):
+        return decoder.body(), decoder.layers[-1], f"layers.{len(decoder.layers) - 1}."
+    if isinstance(decoder, nn.Sequential) and ends_in_a_layer(decoder):
+        return decoder[:-1], decoder[-1], f"{len(decoder) - 1}."
+    raise InputError(
+        "local reparameterization needs a decoder that is an MLP or an nn.Sequential ending in its last layer"
+    )

@@ -14,13 +14,17 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from normae.energy import autograd_value_and_grad, mean_square
+from normae.energy import autograd_value_and_grad
 from normae.networks.autoencoder import Autoencoder, to_sphere
-from normae.networks.bayesian import split_decoder
-from normae.networks.mlp import ACTIVATIONS, MLP, Pass
+from normae.networks.mlp import ACTIVATIONS, MLP, Pass, split_decoder
 from normae.networks.parameters import call, prefixed
 from normae.random import Generators, normal
 from normae.tensors import sum_features
+
+
+def mean_square(residual: Tensor) -> Tensor:
+    """Mean over features of the squared residual, (N, *event) -> (N,)."""
+    return residual.square().flatten(1).mean(1)
 
 
 class ReconstructionEnergy:

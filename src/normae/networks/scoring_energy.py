@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, interpolate, leaky_relu, leaky_relu_, pad
 
-from normae.energy import mean_square
 from normae.networks.autoencoder import Autoencoder, to_sphere
 from normae.networks.conv import Upsample
 from normae.networks.conv_packing import conv_shape
 from normae.networks.parameters import Layout
-from normae.networks.reconstruction import ReconstructionEnergy
+from normae.networks.reconstruction import ReconstructionEnergy, mean_square
 
 log = logging.getLogger(__name__)
 

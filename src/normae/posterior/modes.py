@@ -15,8 +15,7 @@ from torch import Tensor
 
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import ReconstructionEnergy
-from normae.posterior.draw import together as together  # until evaluation asks for rows
-from normae.posterior.mean_field import MeanField, WeightDraws
+from normae.posterior.weights import MeanField, WeightDraws
 
 
 class ModeDraws:

@@ -17,10 +17,9 @@ from normae.inference import BayesianModel, LogZ, Model
 from normae.inference.model import CELLS
 from normae.networks import Autoencoder, build_autoencoder
 from normae.posterior.draw import Posterior
-from normae.posterior.ensemble import Ensemble
 from normae.posterior.laplace import Laplace, LaplacePosterior
-from normae.posterior.mean_field import MeanField
 from normae.posterior.modes import Modes
+from normae.posterior.weights import Ensemble, MeanField
 from normae.random import stream
 from normae.runs.folder import RunFolder, is_number, parse_tensors, read_content
 from normae.sampling import ChainConfig, SamplingConfig

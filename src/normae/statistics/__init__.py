@@ -61,12 +61,10 @@ from normae.statistics.pairs import (
     RatioBand,
     pair_histogram,
     pair_lines,
-    pair_mean_and_std,
     ratio_histogram,
 )
 from normae.statistics.posterior import (
     RelativeDensityCheck,
-    density_draws,
     density_mean_and_std,
     density_pulls,
     log_mean_density,
@@ -130,7 +128,6 @@ __all__ = [
     "coverage_over_trainings",
     "critical_levels",
     "cross_entropy",
-    "density_draws",
     "density_mean_and_std",
     "density_pulls",
     "equal_count_edges",
@@ -152,7 +149,6 @@ __all__ = [
     "next_temperature",
     "pair_histogram",
     "pair_lines",
-    "pair_mean_and_std",
     "pearson",
     "pulls",
     "pulls_over_trainings",

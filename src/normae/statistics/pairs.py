@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from normae.errors import InputError
 from normae.statistics.arrays import Array
 from normae.statistics.labels import LengthsDiffer, as_events, as_labels, balanced_weights
-from normae.statistics.posterior import as_draws, chunks, mean_and_std
+from normae.statistics.posterior import as_draws, chunks
 
 BLOCK = 2048
 """Events whose pairs are counted at once: with 100 draws of each model 200k numbers, which stay in the cache."""
@@ -38,17 +38,6 @@ class RatioBand(NamedTuple):
     edges: Array
     mean: Array
     band: Array
-
-
-def pair_mean_and_std(draws_a: ArrayLike, draws_b: ArrayLike) -> tuple[Array, Array]:
-    """Mean and standard deviation of log r over all pairs of draws, each with shape (N,).
-
-    Args:
-        draws_a, draws_b: log p of the draws of each model, with shapes (n_a, N) and (n_b, N).
-    """
-    _check_pair(*(rows := (as_draws(draws_a, "draws_a"), as_draws(draws_b, "draws_b"))))
-    (mean_a, std_a), (mean_b, std_b) = (mean_and_std(array) for array in rows)
-    return mean_b - mean_a, np.hypot(std_a, std_b)
 
 
 def pair_lines(reference: ArrayLike, draws_a: ArrayLike, draws_b: ArrayLike, labels: ArrayLike | None) -> PairLines:

@@ -85,15 +85,6 @@ def mean_and_std(draws: ArrayLike) -> tuple[Array, Array]:
     return mean, std
 
 
-def density_draws(log_draws: ArrayLike, log_scale: ArrayLike = 0.0) -> Array:
-    """p / scale with shape (n, N) from log p with shape (n, N); `log_scale` is one number or has shape (N,).
-
-    With log_scale = log p_true the truth is 1 at every event, and so is what the draws are compared with.
-    """
-    density: Array = np.exp(as_draws(log_draws, "log_draws", least=1).astype(np.float64) - np.asarray(log_scale))
-    return density
-
-
 def scaled_density(log_draws: Array, log_true: Array) -> tuple[Array, Array]:
     """Draws (n, N) and truth (N,) of p, both divided by the largest density at each event."""
     scale = np.maximum(log_draws.max(axis=0), log_true)

@@ -15,9 +15,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from normae.energy import mean_square
 from normae.networks.mlp import MLP
-from normae.networks.reconstruction import LocalEnergy, ReconstructionEnergy
+from normae.networks.reconstruction import LocalEnergy, ReconstructionEnergy, mean_square
 from normae.sampling.chain import run_chain
 from normae.sampling.manifold import Runner, StepSizes, adapted, into_bounds, negatives
 from normae.tensors import norm
