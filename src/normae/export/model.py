@@ -135,5 +135,5 @@ def _prepare(graph: Graph, table: Table, x: str) -> tuple[str, str]:
     soft = graph.add("Where", graph.add("LessOrEqual", size, limit), u, beyond)
     centred = graph.add("Sub", soft, graph.constant(table.mean))
     y = graph.add("MatMul", centred, graph.constant(table.whitening.T))
-    constant = float(np.linalg.slogdet(table.whitening)[1] - np.log(table.width).sum())
+    constant = float(np.linalg.slogdet(np.asarray(table.whitening))[1] - np.log(np.asarray(table.width)).sum())
     return y, graph.add("Sub", graph.constant(constant), graph.total(log, 1))
