@@ -4,7 +4,6 @@
 is what all kinds share: the order of page and card, the settings in words, checks of any training, its course drawn.
 """
 
-import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.config import Run, read, to_toml
+from normae.config import Run
 from normae.dual.output import short_name
 from normae.errors import InputError
 from normae.figures import new_figure, pretraining_curve
@@ -152,7 +151,7 @@ class Study(ABC):
         which = f" Seeds {seeds} were trained; seed {self.config.seed} ships, and the metrics of all that were\n"
         return f"""# {name}
 
-{self.title()[0].upper()}{self.title()[1:]}; preset `{self.config.name}`{_changes(self.config)}.
+{self.title()[0].upper()}{self.title()[1:]}; preset `{self.config.name}`.
 
 ## Data
 
@@ -246,23 +245,6 @@ def network_words(config: Run) -> str:
         body = f"convolutional, {network.channels} channels, {network.output} output"
     norm = ", spectral normalization" if network.spectral_norm else ""
     return f"{body}, {network.latent} latent dimensions{sphere}{norm}"
-
-
-def _changes(config: Run) -> str:
-    """What was set besides the preset, where there is a preset of that name."""
-    try:
-        preset = tomllib.loads(to_toml(read(config.name)))
-    except InputError:
-        return ""
-    found = tomllib.loads(to_toml(config))
-    changed = [
-        f"`{table}.{name} = {value}`"
-        for table, content in found.items()
-        if isinstance(content, dict)
-        for name, value in content.items()
-        if not isinstance(value, dict) and preset.get(table, {}).get(name) != value
-    ]
-    return f" with {', '.join(changed)}" if changed else ""
 
 
 def _trained(config: Run) -> str:
@@ -383,12 +365,9 @@ def draw_training(study: Study, draw: Callable[[Any, Any], Any], panels: int, na
     figure, axes = new_figure(1, panels)
     draw(axes[0], lines)
     names = names or [name for name, value in lines[0].items() if isinstance(value, int | float)]
-    columns = {name: np.array([_number(line.get(name)) for line in lines]) for name in names}
+    rows = [[np.nan if line.get(name) is None else line[name] for name in names] for line in lines]
+    columns = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
     save_figure(figure, study.run.figures, "training", columns)
-
-
-def _number(value: Any) -> Any:
-    return np.nan if value is None else value
 
 
 def mean(values: NDArray[np.floating]) -> Estimate:

@@ -1,0 +1,60 @@
+"""Numbers whose value is known: turned round, each would lie on the other side of zero or of one half."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+import normae
+from normae.config import structure
+from normae.evaluation.table import TableTest, table_metrics
+from normae.evaluation.toy import agreement, ideal_auc
+from normae.evaluation.toy_drawing import DensityTest
+from normae.statistics import Estimate
+from tiny_run import tiny
+
+N = 20_000
+APART = norm.cdf(1 / math.sqrt(2))
+"""AUC of two unit Gaussians whose means differ by one."""
+
+
+class UnitGaussian:
+    """The true density."""
+
+    def log_prob(self, x: torch.Tensor) -> torch.Tensor:
+        return -0.5 * x.square().sum(1) - math.log(2 * math.pi)
+
+
+def compared(model) -> DensityTest:
+    """Truth and model at events of the truth."""
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(N, 2)))
+    true, learned = UnitGaussian().log_prob(x).numpy(), model(x).numpy()
+    return DensityTest(np.zeros(1), true, learned, x.numpy(), true, learned)
+
+
+def test_the_kl_is_that_of_the_truth_from_the_model():
+    """A model twice as wide: KL(true, model) = 2 log 2 - 3/4, and KL(model, true) would be 3 - 2 log 2."""
+    found = agreement(compared(lambda x: UnitGaussian().log_prob(x / 2) - 2 * math.log(2)))["kl"]
+    assert found.value == pytest.approx(2 * math.log(2) - 0.75, abs=4 * found.error)
+
+
+def test_the_ideal_classifier_is_above_one_half():
+    """A model that is moved by one standard deviation."""
+    away = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    sample = torch.from_numpy(np.random.default_rng(1).normal(size=(N, 2))) + away
+    test = compared(lambda x: UnitGaussian().log_prob(x - away))
+    found = ideal_auc(UnitGaussian().log_prob(sample - away).numpy(), sample, UnitGaussian(), test)
+    assert found.value == pytest.approx(APART, abs=4 * found.error)
+
+
+def test_overtraining_is_a_higher_score_of_rows_held_out():
+    rng = np.random.default_rng(2)
+    rows = [rng.normal(size=(200, 2)).astype(np.float32) for _ in range(2)]
+    scores = {name: rng.normal(mean, 1, 5000) for name, mean in (("training", 3), ("held out", 4), ("sampled", 4))}
+    none = [Estimate(0.0, 0.0)] * 2
+    test = TableTest(("a", "b"), rows[0], rows[1], scores, none, none)
+    config = structure(tiny(data={"file": "nowhere.npy", "train": 1000, "test": 1000}))
+    found = table_metrics(normae.load("toy-2gauss-nae"), config, test)["auc_overtraining"]
+    assert found.value == pytest.approx(APART, abs=4 * found.error)
