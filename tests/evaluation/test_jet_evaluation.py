@@ -458,6 +458,18 @@ def test_publish_and_reproduce(runs, jets, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_folder_with_a_hundred_test_jets_is_enough(tmp_path, monkeypatch):
+    """The zoo's models were trained on 100,000 jets; neither those nor validation jets are needed to judge them."""
+    (tmp_path / "jets").mkdir()
+    (tmp_path / "jets" / "test.npz").symlink_to(SAMPLE)
+    monkeypatch.setattr(zoo, "names", lambda: ["jets-classifier", "jets-qcd-nae", "jets-top-nae"])
+    result = reproduce("jets", tmp_path / "out", Settings(data=tmp_path / "jets", device="cpu"))
+    assert not result.notes
+    assert TITLES["tagging"] in result.tables
+    _check_temperatures(result, tmp_path / "out")
+
+
+@pytest.mark.slow
 def test_reproduce_from_scratch(jets, tmp_path):
     """Every model of the section, trained from presets of another folder; a second call trains nothing."""
     (tmp_path / "configs").mkdir()

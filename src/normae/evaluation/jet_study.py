@@ -22,7 +22,6 @@ from normae.evaluation.study import (
     draw_training,
     graded,
     posterior_words,
-    stability_check,
 )
 from normae.figures import training_energies
 from normae.inference import Model
@@ -190,7 +189,7 @@ class JetStudy(Study):
         lines, checks = self.training_lines(), [self._reconstruction_check(metrics)]
         if lines and self.config.training.epochs:
             checks += [_gap_check(lines), *self._chain_checks(lines), *self._equilibrium_check(metrics)]
-        return [*checks, stability_check(self.run), _tagging_check(metrics)]
+        return [*checks, self.stability(), _tagging_check(metrics)]
 
     def _reconstruction_check(self, metrics: Metrics) -> Check:
         energy, mean, best = (metrics[name].value for name in ("energy_background", "mse_mean_image", "mse_components"))

@@ -184,6 +184,18 @@ commit `{facts["commit"]}`), {facts["rollbacks"]} rollbacks.{which + "evaluated 
         latent, feature = (lines[-1][f"{name}_acceptance"] for name in ("latent", "feature"))
         return f"\nAcceptance at the end: latent {latent:.3f}, feature {feature:.3f}."
 
+    def health(self) -> list[Check]:
+        """What can be said of any training in which energies are in units of T."""
+        lines = self.training_lines()
+        return [*([energy_check(lines), acceptance_check(lines, self.config)] if lines else []), self.stability()]
+
+    def stability(self) -> Check:
+        """Whether the training ran away."""
+        count = int(self.run.read_provenance()["rollbacks"])
+        said = f"It ran away and was rolled back {count} times." if count else "The training never ran away."
+        remedy = "Lower training.learning_rate, and look whether the data have rows far from all others."
+        return Check("stability", "warning" if count else "good", said, remedy)
+
     def training_lines(self) -> list[dict[str, Any]]:
         """The lines of the NAE phase."""
         return [one for one in self.run.read_history() if one["phase"] == "training" and "rollback" not in one]
@@ -317,14 +329,6 @@ def acceptance_check(lines: Sequence[Mapping[str, Any]], config: Run) -> Check:
         f"{'Raise' if accepted > 0.95 else 'Lower'} sampling.feature.step_size, or let sampling.feature.adapt = 0.7 "
         "choose it.",
     )
-
-
-def stability_check(run: RunFolder) -> Check:
-    """Whether the training ran away."""
-    rollbacks = int(run.read_provenance()["rollbacks"])
-    said = "The training never ran away." if rollbacks == 0 else f"It ran away and was rolled back {rollbacks} times."
-    remedy = "Lower training.learning_rate, and look whether the data have rows far from all others."
-    return Check("stability", "good" if rollbacks == 0 else "warning", said, remedy)
 
 
 # --- the course of a training

@@ -13,19 +13,7 @@ from torch import Tensor
 
 from normae.config import Run
 from normae.errors import InputError, LogZUnknown
-from normae.evaluation.study import (
-    COURSE,
-    Captions,
-    Draw,
-    Metrics,
-    Study,
-    acceptance_check,
-    draw_training,
-    energy_check,
-    graded,
-    mean,
-    stability_check,
-)
+from normae.evaluation.study import COURSE, Captions, Draw, Metrics, Study, draw_training, graded, mean
 from normae.figures import column_histograms, new_figure, score_histograms, training_curves
 from normae.inference import Model
 from normae.random import stream
@@ -109,10 +97,8 @@ class TableStudy(Study):
 
     def checks(self, metrics: Metrics) -> list[Check]:
         """Of the training, overtraining, and samples."""
-        lines = self.training_lines()
         return [
-            *([energy_check(lines), acceptance_check(lines, self.config)] if lines else []),
-            stability_check(self.run),
+            *self.health(),
             _overtraining_check(metrics["auc_overtraining"]),
             _samples_check(metrics["auc_samples"]),
         ]

@@ -9,17 +9,7 @@ from torch import Tensor
 
 from normae.config import Run
 from normae.data import Density
-from normae.evaluation.study import (
-    COURSE,
-    Captions,
-    Draw,
-    Metrics,
-    Study,
-    acceptance_check,
-    draw_training,
-    energy_check,
-    stability_check,
-)
+from normae.evaluation.study import COURSE, Captions, Draw, Metrics, Study, draw_training
 from normae.evaluation.toy_drawing import DensityTest, draw_common, draw_density, grid_marginals
 from normae.figures import training_curves
 from normae.inference import Model, cell_centres, evaluate_in_chunks, grid_draws, grid_log_z, grid_points
@@ -101,10 +91,11 @@ class ToyStudy(Study):
 
     def checks(self, metrics: Metrics) -> list[Check]:
         """Energies, acceptance, stability, convergence of the chains, and how well the density is normalized."""
-        lines = self.training_lines()
-        found = [energy_check(lines), acceptance_check(lines, self.config)] if lines else []
-        found.append(stability_check(self.run))
-        return [*found, *([_chain_check(metrics)] if "auc_classifier_long" in metrics else []), self.last(metrics)]
+        return [
+            *self.health(),
+            *([_chain_check(metrics)] if "auc_classifier_long" in metrics else []),
+            self.last(metrics),
+        ]
 
     def last(self, metrics: Metrics) -> Check:
         """Whether log Z is known."""
