@@ -25,7 +25,7 @@ from normae.figures import (
     temperatures_compared,
     training_curves,
 )
-from normae.figures.likelihood import region_labels
+from normae.figures.densities import region_labels
 from normae.figures.temperature import MARKERS
 from normae.statistics import Estimate, regions
 

@@ -3,6 +3,7 @@
 from normae.figures.bars import speed_bars
 from normae.figures.coverage import Curve, coverage_by_region_maps, coverage_curves, pull_histogram, region_coverage
 from normae.figures.curves import pretraining_curve, training_curves
+from normae.figures.densities import density_map, deviation_map, likelihood_correlation, marginal, region_map
 from normae.figures.jets import (
     ClassHistogram,
     ObservableSample,
@@ -14,11 +15,14 @@ from normae.figures.jets import (
     roc_curves,
     training_energies,
 )
-from normae.figures.likelihood import likelihood_correlation
-from normae.figures.maps import density_map, deviation_map, region_map
-from normae.figures.marginals import marginal
-from normae.figures.ratios import Contours, RatioSample, ratio_correlation, ratio_histograms, ratio_outside_map
-from normae.figures.reliability import reliability_diagram
+from normae.figures.ratios import (
+    Contours,
+    RatioSample,
+    ratio_correlation,
+    ratio_histograms,
+    ratio_outside_map,
+    reliability_diagram,
+)
 from normae.figures.style import PANEL, REGION_COLOURS, figure_style, new_figure
 from normae.figures.tables import column_histograms, score_histograms
 from normae.figures.temperature import (

@@ -12,8 +12,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
-from normae.figures.likelihood import region_labels, region_legend
-from normae.figures.maps import region_map
+from normae.figures.densities import region_labels, region_legend, region_map
 from normae.figures.style import LEARNED_COLOUR, REGION_COLOURS, TRUE_COLOUR, square
 from normae.statistics.arrays import Array, as_vector
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
 from normae.errors import InputError
-from normae.figures.maps import _image, _plane
+from normae.figures.densities import _image, _plane
 from normae.figures.style import colour_bar
 
 LIMIT_SHARE = 0.002

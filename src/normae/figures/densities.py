@@ -1,0 +1,241 @@
+"""A density of two features beside the learned one: maps, marginals, and log-likelihood against log-likelihood.
+
+Marginals are p(x_1) = int dx_2 p(x_1, x_2). In the plane of x = -log p_true and y = -log p_model a perfect model lies on
+y = x. The paper's Delta = (log p_model - log p_true) / log p_true = (y - x) / x, so that |Delta| = d are the two straight
+lines y = (1 + d) x and y = (1 - d) x, through the origin, on either side of it.
+"""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, ListedColormap, LogNorm, Normalize
+from matplotlib.lines import Line2D
+from numpy.typing import ArrayLike, NDArray
+
+from normae.errors import InputError
+from normae.figures.style import (
+    INSIDE_COLOUR,
+    LEARNED_COLOUR,
+    OUTSIDE_COLOUR,
+    REGION_COLOURS,
+    TRUE_COLOUR,
+    colour_bar,
+    square,
+)
+from normae.statistics import REGION_EDGES, pearson
+from normae.statistics.arrays import Array, as_pair
+
+TIGHT: dict[str, Any] = {"handletextpad": 0.1, "columnspacing": 0.8, "borderaxespad": 0.3}
+LABELS = (r"$x_1$", r"$x_2$")
+
+
+def density_map(
+    ax: Axes,
+    x: ArrayLike,
+    y: ArrayLike,
+    density: ArrayLike,
+    label: str = r"$p_\theta(x)$",
+    log: bool = False,
+    largest: float | None = None,
+) -> Axes:
+    """A function on an even grid as colours, with a colour bar.
+
+    Args:
+        x, y: the grid's points along each axis, with shapes (N,) and (M,).
+        density: with shape (N, M), `density[i, j]` at (x[i], y[j]).
+        log: logarithmic colours over six decades.
+        largest: upper end of the colours, to compare two maps.
+    """
+    values = np.asarray(density)
+    top = float(np.nanmax(values)) if largest is None else largest
+    norm = LogNorm(1e-6 * top, top, clip=True) if log else Normalize(0, top)
+    colour_bar(ax, _image(ax, x, y, values, colormaps["viridis"], norm), label)
+    return _plane(ax)
+
+
+def region_map(ax: Axes, x: ArrayLike, y: ArrayLike, regions: ArrayLike) -> Axes:
+    """The bands 0..4 on an even grid, in the colours of `likelihood_correlation`; shapes as in `density_map`."""
+    bands = np.asarray(regions)
+    norm = Normalize(-0.5, len(REGION_COLOURS) - 0.5)
+    _image(ax, x, y, bands, ListedColormap(REGION_COLOURS), norm)
+    region_legend(ax, [int(band) for band in np.unique(bands)], above=True)
+    return _plane(ax)
+
+
+def deviation_map(ax: Axes, points: ArrayLike, outside_mask: ArrayLike, limit: float = 0.1) -> Axes:
+    """Points with shape (N, 2): light grey, and red where `outside_mask`, with shape (N,), says |Delta| >= limit."""
+    events, outside = np.asarray(points), np.asarray(outside_mask, dtype=bool)
+    if events.shape != (outside.size, 2):
+        raise InputError(f"expected points of shape ({outside.size}, 2), got {events.shape}")
+    count, percent = int(outside.sum()), rf"{100 * limit:g}\,\%"
+    for chosen, colour, size in ((~outside, INSIDE_COLOUR, 1.0), (outside, OUTSIDE_COLOUR, 4.0)):
+        ax.scatter(events[chosen, 0], events[chosen, 1], s=size, color=colour, linewidths=0, rasterized=True)
+    labels = (rf"$|\Delta| < {percent}$", rf"$|\Delta| \geq {percent}$: {count:,} of {outside.size:,}")
+    handles = [_marker(colour, label) for colour, label in zip((INSIDE_COLOUR, OUTSIDE_COLOUR), labels, strict=True)]
+    ax.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, **TIGHT)
+    return _plane(ax)
+
+
+def _marker(colour: str, label: str) -> Line2D:
+    return Line2D([], [], linestyle="", marker="o", markersize=5, color=colour, label=label)
+
+
+def _image(ax: Axes, x: ArrayLike, y: ArrayLike, values: NDArray[Any], colours: Colormap, norm: Normalize) -> Any:
+    """One cell of colour around each point of the grid."""
+    across, up = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if values.shape != (across.size, up.size):
+        raise InputError(f"expected values on a grid of shape ({across.size}, {up.size}), got {values.shape}")
+    extent = (*_edges(across), *_edges(up))
+    return ax.imshow(
+        values.T, origin="lower", extent=extent, cmap=colours, norm=norm, interpolation="nearest", rasterized=True
+    )
+
+
+def _edges(points: NDArray[np.float64]) -> tuple[float, float]:
+    """The outer edges of the cells around evenly spaced points with shape (N,)."""
+    steps = np.diff(points)
+    if steps.size < 1 or not np.allclose(steps, steps[0], rtol=1e-3):
+        raise InputError("expected evenly spaced points along each axis of the grid")
+    return float(points[0] - steps[0] / 2), float(points[-1] + steps[0] / 2)
+
+
+def _plane(ax: Axes) -> Axes:
+    ax.set(xlabel=LABELS[0], ylabel=LABELS[1])
+    ax.set_aspect("equal", adjustable="box")
+    return ax
+
+
+def likelihood_correlation(
+    ax: Axes,
+    log_true: ArrayLike,
+    log_model: ArrayLike,
+    regions: ArrayLike | None = None,
+    limit: float | None = None,
+    text: str | None = None,
+) -> Axes:
+    """-log p_model over -log p_true for N points; points where either is infinite are left out.
+
+    Args:
+        regions: band 0..4 of each point, for its colour; without it the plane shows how many points lie where.
+        limit: draws the lines |Delta| = limit.
+        text: for the upper left corner; the Pearson correlation if not given.
+    """
+    true, model = as_pair(log_true, log_model, ("log_true", "log_model"))
+    finite = np.isfinite(true) & np.isfinite(model)
+    x, y = -true[finite], -model[finite]
+    low, high = _limits(x, y)
+    if regions is None:
+        _counts(ax, x, y, (low, high))
+    else:
+        _points(ax, x, y, np.asarray(regions).ravel()[finite])
+    _lines(ax, (low, high), limit)
+    corner = f"Pearson {pearson(x, y).value:.4f}" if text is None else text
+    ax.text(0.04, 0.96, corner, transform=ax.transAxes, va="top")
+    ax.set(xlabel=r"$-\log\, p_\mathrm{true}(x)$", ylabel=r"$-\log\, p_\theta(x)$")
+    return square(ax, low, high)
+
+
+def _limits(x: Array, y: Array) -> tuple[float, float]:
+    low, high = min(x.min(), y.min()), max(x.max(), y.max())
+    margin = 0.03 * (high - low)
+    return float(low - margin), float(high + margin)
+
+
+def _points(ax: Axes, x: Array, y: Array, bands: Array) -> None:
+    for band, colour in enumerate(REGION_COLOURS):
+        chosen = bands == band
+        ax.scatter(x[chosen], y[chosen], s=1.2, color=colour, linewidths=0, rasterized=True)
+    region_legend(ax, [band for band in range(len(REGION_COLOURS)) if (bands == band).any()])
+
+
+def _counts(ax: Axes, x: Array, y: Array, span: tuple[float, float]) -> None:
+    """Occupied cells of a square grid over the plane, coloured by the logarithm of their content."""
+    content, edges, _ = np.histogram2d(x, y, bins=140, range=(span, span))
+    with np.errstate(divide="ignore"):
+        shade = np.ma.masked_invalid(np.log10(content.T))
+    mesh = ax.pcolormesh(edges, edges, shade, cmap="viridis", vmin=0, rasterized=True)
+    decades = list(range(int(shade.max()) + 1))
+    bar = colour_bar(ax, mesh, "points per cell")
+    bar.set_ticks(decades, labels=[f"$10^{{{decade}}}$" for decade in decades])
+
+
+def _lines(ax: Axes, span: tuple[float, float], limit: float | None) -> None:
+    ends = np.array(span)
+    ax.plot(ends, ends, color=TRUE_COLOUR, linestyle=":", linewidth=1.2)
+    if limit is None:
+        return
+    for slope in (1 - limit, 1 + limit):
+        ax.plot(ends, slope * ends, color=OUTSIDE_COLOUR, linewidth=1.0)
+    handle = Line2D([], [], color=OUTSIDE_COLOUR, linewidth=1.0, label=rf"$|\Delta| = {100 * limit:g}\,\%$")
+    ax.legend(handles=[handle], loc="lower right")
+
+
+def region_labels() -> list[str]:
+    """The bands of -log p_true in words: "< 3", "3–6", ..., "> 25"."""
+    between = [f"{low}–{high}" for low, high in pairwise(REGION_EDGES)]
+    return [f"< {REGION_EDGES[0]}", *between, f"> {REGION_EDGES[-1]}"]
+
+
+def region_legend(ax: Axes, bands: list[int], above: bool = False) -> None:
+    """Colours and bands, in the lower right corner or in a row above the axes."""
+    labels = region_labels()
+    handles = [
+        Line2D([], [], linestyle="", marker="s", markersize=6, color=REGION_COLOURS[band], label=labels[band])
+        for band in bands
+    ]
+    title = r"$-\log\, p_\mathrm{true}$"
+    tight = {"title": title, "handletextpad": 0.1, "handlelength": 1.2, "borderaxespad": 0.3}
+    if above:
+        ax.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=5, columnspacing=0.7, **tight)
+    else:
+        ax.legend(handles=handles, loc="lower right", labelspacing=0.25, **tight)
+
+
+RATIO_FLOOR = 0.01
+"""The ratio is drawn where the true density exceeds this share of its maximum."""
+
+
+def marginal(
+    ax: Axes,
+    centres: ArrayLike,
+    true: ArrayLike,
+    learned: ArrayLike,
+    band: ArrayLike | None = None,
+    label: str = r"$x_1$",
+    ratio_ax: Axes | None = None,
+) -> Axes:
+    """True against learned marginal density, each with shape (N,) at the bin centres, (N,).
+
+    Args:
+        band: half-width of the one-sigma band around `learned`, with shape (N,).
+        label: of the variable.
+        ratio_ax: axes below, sharing x, for learned / true.
+    """
+    x, truth, model = (np.asarray(values, dtype=np.float64) for values in (centres, true, learned))
+    width = None if band is None else np.asarray(band, dtype=np.float64)
+    ax.plot(x, truth, color=TRUE_COLOUR, label="true")
+    ax.plot(x, model, color=LEARNED_COLOUR, linestyle=(0, (4, 1.5)), label="learned")
+    if width is not None:
+        ax.fill_between(x, model - width, model + width, color=LEARNED_COLOUR, alpha=0.25, linewidth=0)
+    ax.set(xlim=(x[0], x[-1]), ylim=(0, 1.3 * max(truth.max(), model.max())), ylabel="marginal density")
+    ax.legend(loc="upper center", ncols=2)
+    (ax if ratio_ax is None else ratio_ax).set_xlabel(label)
+    if ratio_ax is not None:
+        ax.tick_params(labelbottom=False)
+        _ratio(ratio_ax, x, truth, model, width)
+    return ax
+
+
+def _ratio(ax: Axes, x: Array, true: Array, learned: Array, band: Array | None) -> None:
+    shown = true > RATIO_FLOOR * true.max()
+    safe = np.where(shown, true, np.nan)
+    ratio = learned / safe
+    ax.axhline(1, color=TRUE_COLOUR, linewidth=0.8)
+    ax.plot(x, ratio, color=LEARNED_COLOUR)
+    if band is not None:
+        ax.fill_between(x, ratio - band / safe, ratio + band / safe, color=LEARNED_COLOUR, alpha=0.25, linewidth=0)
+    spread = float(np.clip(1.3 * np.nanmax(np.abs(ratio - 1)), 0.05, 1.0))
+    ax.set(xlim=(x[0], x[-1]), ylim=(1 - spread, 1 + spread), ylabel="ratio")
