@@ -1,8 +1,8 @@
 """A density of two features beside the learned one: maps, marginals, and log-likelihood against log-likelihood.
 
-Marginals are p(x_1) = int dx_2 p(x_1, x_2). In the plane of x = -log p_true and y = -log p_model a perfect model lies on
-y = x. The paper's Delta = (log p_model - log p_true) / log p_true = (y - x) / x, so that |Delta| = d are the two straight
-lines y = (1 + d) x and y = (1 - d) x, through the origin, on either side of it.
+Marginals are p(x_1) = int dx_2 p(x_1, x_2). In the plane of x = -log p_true and y = -log p_model a perfect model lies
+on y = x. The paper's Delta = (log p_model - log p_true) / log p_true = (y - x) / x, so that |Delta| = d are the two
+straight lines y = (1 + d) x and y = (1 - d) x, through the origin, on either side of it.
 """
 
 from itertools import pairwise
