@@ -62,7 +62,7 @@ def search(
     configs: Annotated[
         list[str], typer.Argument(metavar="CONFIG_A CONFIG_B", help="Two presets or TOML files.", show_default=False)
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the search.", show_default=False)],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the search; needed.")] = None,
     reference: Annotated[str | None, typer.Option(help="A trained classifier of jets to compare with.")] = None,
     start: Annotated[list[str] | None, typer.Option(help="A trained autoencoder of A, and again of B.")] = None,
     override: Set = None,
@@ -81,8 +81,8 @@ def search(
     from normae.temperature.search import SearchSettings, read_pair, search_temperature
 
     starts = (None, None) if not start else tuple(start)
-    if len(configs) != 2:
-        raise InputError(f"expected two configurations, got {len(configs)}")
+    if len(configs) != 2 or out is None:
+        raise InputError(f"expected two configurations and --out, the folder of the search, got {len(configs)}")
     if len(starts) != 2:
         raise InputError(f"--start: expected it twice, for A and for B, got {len(starts)}")
     settings = SearchSettings(trainings=trainings, epochs=epochs, events=events, start=first)
