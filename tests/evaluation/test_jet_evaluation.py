@@ -369,7 +369,7 @@ def test_a_mixture_of_jet_runs_is_judged_as_one_density(modes, jets):
 
 
 def test_the_members_have_the_same_share_of_the_validation_jets(modes, jets):
-    held = load_events(small("jets-paper-qcd-bnae", jets).data, 0, test=False).validation.dense().numpy()
+    held = load_events(small("jets-paper-qcd-bnae", jets).data, 0).validation.dense().numpy()
     header = read_tensors(modes / "qcd" / "model.safetensors")[1]
     members = [load(modes / f"qcd-{seed}") for seed in (0, 1)]
     scores = np.stack([Model(m.autoencoder, m.temperature, m.event, m.sampling).score(held) for m in members])

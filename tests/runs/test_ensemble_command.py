@@ -179,7 +179,7 @@ def test_the_constants_count_where_members_have_other_zero_points(bayesian, tmp_
     gather(runs, tmp_path / "new")
     constants = np.array(read_tensors(tmp_path / "new" / "model.safetensors")[1]["constants"])
     config = read(runs[0] / "config.toml")
-    held = load_events(config.data, config.seed, test=False).validation.numpy()
+    held = load_events(config.data, config.seed).validation.numpy()
     models = [normae.load(run) for run in runs]
     scores = np.stack([Model(m.autoencoder, m.temperature, m.event, m.sampling).score(held) for m in models])
     log_p = constants[:, None] - scores.astype(np.float64)
