@@ -19,7 +19,7 @@ from normae.networks import build_mlp_autoencoder
 from normae.random import stream
 from normae.runs.folder import read_tensors
 from normae.training import Schedules, Trainer
-from normae.training.parallel import Group, processes
+from normae.training.backends import Group, processes
 from tiny_run import tiny
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}

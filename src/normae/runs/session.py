@@ -34,7 +34,7 @@ from normae.sources import (
 )
 from normae.tensors import choose_device
 from normae.training import Schedules, Trainer
-from normae.training.parallel import Group, processes
+from normae.training.backends import Group, processes
 
 MEMBER = 1_000_000
 """Between the seeds of two members of an ensemble; the first has the run's own."""

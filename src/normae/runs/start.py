@@ -20,7 +20,7 @@ from normae import zoo
 from normae.config import Run, read
 from normae.errors import InputError
 from normae.runs.folder import RunFolder, read_tensors, write_tensors
-from normae.training.noise import WeightNoise
+from normae.training.setup import WeightNoise
 
 NOT_COMPARED = {"output_start"}
 """Of the network: what only decides the first weights."""

@@ -14,7 +14,7 @@ from normae.errors import InputError
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.spectral import SpectralNorm
 from normae.random import stream
-from normae.sampling.buffer import ReplayBuffer
+from normae.sampling.manifold import ReplayBuffer
 from normae.training.backends import put_back
 from normae.training.setup import Setup
 

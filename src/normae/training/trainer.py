@@ -12,15 +12,13 @@ from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.parameters import Layout
 from normae.sampling.config import SamplingConfig
-from normae.training.backends import choose_backend
+from normae.training.backends import Group, choose_backend
 from normae.training.config import Schedules
 from normae.training.contrast import Contrast
 from normae.training.guard import Guard, Record
 from normae.training.loop import Happening, run
-from normae.training.noise import WeightNoise
-from normae.training.parallel import Group
 from normae.training.phases import Likelihood, Phase, Pretraining
-from normae.training.setup import Samples, Setup
+from normae.training.setup import Samples, Setup, WeightNoise
 from normae.training.state import SUMS, State, snapshot
 
 VALIDATION_ROWS = 2048
