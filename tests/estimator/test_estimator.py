@@ -47,7 +47,7 @@ def plane():
 
 @pytest.fixture(scope="module")
 def curved(plane):
-    settings = {"start_iterations": 400, "iterations": 40, "hidden": (32, 32), "random_state": 0}
+    settings = {"start_iterations": 800, "iterations": 40, "hidden": (32, 32), "random_state": 0}
     return normae.NormalizedAutoencoder(**settings).fit(plane[:1000])
 
 
