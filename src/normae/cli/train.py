@@ -20,9 +20,7 @@ def train(
         typer.Argument(metavar="DATA|PRESET", help="A table, a file of jets, a preset or a TOML.", show_default=False),
     ],
     out: NewRun,
-    columns: Annotated[
-        str | None, typer.Option(help="a,b,c: columns of the table; all by default.")
-    ] = None,
+    columns: Annotated[str | None, typer.Option(help="a,b,c: columns of the table; all by default.")] = None,
     dataset: Annotated[
         str | None, typer.Option(help="Array of an .npz, group or dataset of an HDF5, tree of a ROOT file.")
     ] = None,

@@ -17,8 +17,8 @@ from normae.errors import InputError
 from normae.files import write_text
 from normae.runs.folder import History, RunFolder, read_tensors, write_tensors
 from normae.training import Happening, Record, Rollback
+from normae.training.backends import Group
 from normae.training.loop import Training
-from normae.training.parallel import Group
 
 Watch = Callable[[Any, Happening], None]
 """Called with the training and everything that happens, for a display."""
