@@ -42,8 +42,6 @@ EVENTS = 50_000
 """Test events with all draws: a coverage is judged over trainings, not over more events of one."""
 REGION_GRID = 100
 """Points along each axis of the grid on which coverage is taken region by region."""
-CELLS = 300
-"""Along each axis of the grid that exact draws are made on."""
 CHAINS = 50_000
 """Side by side."""
 
@@ -212,13 +210,13 @@ def exact_draws(model: Model, n: int, generator: torch.Generator) -> Tensor:
     """`n` events with shape (n, 2), each weight draw giving its share: a cell by its probability, a point within it."""
     bounds = model.sampling.feature.bounds
     assert bounds is not None
-    centres = grid_points(cell_centres(bounds, CELLS), 2)
+    centres = grid_points(cell_centres(bounds, model.cells), 2)
     exponent = torch.from_numpy(-model.rows(centres.numpy()).scores).double()
     weight = torch.softmax(exponent, dim=1)
     each = -(-n // len(weight))
     index = torch.multinomial(weight, each, replacement=True, generator=generator).flatten()
     index = index[torch.randperm(len(index), generator=generator)[:n]]
-    width = (bounds[1] - bounds[0]) / CELLS
+    width = (bounds[1] - bounds[0]) / model.cells
     return centres[index] + (torch.rand(n, 2, generator=generator) - 0.5) * width
 
 
