@@ -132,7 +132,7 @@ class Run:
             raise InputError("network.spectral_norm: expected no [bayesian] table with it, draws would be rescaled")
         if self.laplace is not None and self.network.kind != "mlp":
             raise InputError('laplace: expected network.kind = "mlp"; use [bayesian] for other networks')
-        if self.log_z is not None and self.posteriors:
+        if self.log_z is not None and self.posteriors not in ([], ["laplace"]):
             raise InputError(f"log_z: expected no [{self.posteriors[0]}] table with it; each draw has its own log Z")
         batch = min(self.training.batch, self.data.train or self.training.batch)
         if self.sampling.buffer_space == "feature" and self.sampling.buffer < batch:

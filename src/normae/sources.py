@@ -189,7 +189,10 @@ def _drawn(config: DataConfig, density: Density, seed: int) -> Events:
 
 
 def _rows(config: DataConfig, seed: int, given: Rows | None) -> Events:
-    """Rows of a table, read once and split by the seed; test rows may have a file of their own."""
+    """Rows of a table, read once and split by the seed; test rows may have a file of their own.
+
+    Where none are asked for, validation rows stand for them: they decided on when the start ended, and on nothing else.
+    """
 
     @cache
     def table() -> tuple[Tensor, tuple[str, ...] | None]:
@@ -202,7 +205,7 @@ def _rows(config: DataConfig, seed: int, given: Rows | None) -> Events:
 
     def held_out() -> Tensor:
         if config.test_file is None:
-            return table()[0][parts()[1]]
+            return table()[0][parts()[1 if config.test else 2]]
         return torch.from_numpy(read_table(config.test_file, table()[1], config.dataset, np.float64)[0])
 
     return Events(

@@ -14,6 +14,7 @@ from normae.coordinates import (
     fit_coordinates,
     read_coordinates,
 )
+from normae.coordinates.table import harden, soften
 from normae.errors import InputError
 from normae.random import stream
 
@@ -88,3 +89,32 @@ def test_values_far_outside_the_training_sample():
     seen = Range.of(torch.tensor([[0.0, -1.0], [10.0, 1.0]]))
     rows = torch.tensor([[10.9, 0.0], [11.1, 0.0], [5.0, -1.3]])
     assert seen.outside(rows).tolist() == [[False, False], [True, False], [False, True]]
+
+
+def test_one_outlier_does_not_move_the_map():
+    x = table()
+    spoiled = torch.cat([x, 1e9 * torch.ones(1, 3, dtype=torch.float64)])
+    torch.testing.assert_close(TableCoordinates.of(spoiled).width, TableCoordinates.of(x).width, rtol=0.05, atol=0)
+
+
+def test_constant_and_collinear_columns_have_unit_covariance_with_their_noise():
+    x = table(2000)
+    wide = torch.cat([x, torch.full((2000, 1), 7.0), 2 * x[:, :1]], dim=1).double()
+    map_ = TableCoordinates.of(wide)
+    rows = map_.noisy(map_.forward(wide), 10, stream(0, "noise"))
+    assert float((torch.cov(rows.T) - torch.eye(5)).abs().max()) < 0.05
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e-200, 1e-12, 1e12, 1e200, 1e300])
+def test_other_units_differ_by_the_jacobian(unit):
+    random = np.random.RandomState(0)
+    x = torch.from_numpy(random.standard_normal((300, 4)) @ random.standard_normal((4, 4)) + 3)
+    map_, other = TableCoordinates.of(x), TableCoordinates.of(unit * x)
+    torch.testing.assert_close(other.forward(unit * x), map_.forward(x), rtol=0, atol=1e-6)
+    slopes = other.log_slope(unit * x) - map_.log_slope(x)
+    torch.testing.assert_close(slopes, torch.full_like(slopes, -4 * np.log(unit)), rtol=1e-6, atol=0)
+
+
+def test_soft_and_hard():
+    x = torch.linspace(-1e6, 1e6, 101, dtype=torch.float64)
+    torch.testing.assert_close(harden(soften(x)), x)

@@ -1,8 +1,10 @@
 """The estimator for tables: scikit-learn's conventions, the density's norm, error bars and failures."""
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.stats import multivariate_normal
@@ -14,10 +16,11 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 import normae
+from command import command
+from normae import zoo
 from normae.data.toys import GaussianMixture
 from normae.errors import InputError, LogZUnknown, TrainingDiverged
-from normae.estimator import normalization
-from normae.estimator.preparation import Preparation, columns, harden, soften
+from normae.runs import automatic
 
 TINY = {"start_iterations": 40, "iterations": 5, "batch_size": 32, "hidden": (8,), "chain_steps": 2, "log_z": "never"}
 
@@ -117,8 +120,7 @@ def test_never_and_bounds_that_disagree_leave_the_score_unnormalized(table, baye
     assert bayesian.score_kind_ == "log_prob"
     shift = bayesian.score_samples(table) - never.score_samples(table)
     assert np.allclose(shift, -bayesian.log_z_.value), "the same training, with and without log Z"
-    strict = tuple(replace(run, tolerance=1e-9) for run in normalization.RUNS[:1])
-    monkeypatch.setattr(normalization, "RUNS", strict)
+    monkeypatch.setattr(automatic, "LOG_Z", replace(automatic.LOG_Z, tolerance=1e-9, retries=0))
     failed = tiny(log_z="auto").fit(table)
     assert failed.score_kind_ == "unnormalized"
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -126,17 +128,6 @@ def test_never_and_bounds_that_disagree_leave_the_score_unnormalized(table, baye
     assert np.array_equal(failed.score_samples(table), never.score_samples(table))
     with pytest.raises(LogZUnknown):
         _ = failed.log_z_
-
-
-def test_a_longer_annealing_follows_where_the_bounds_of_the_first_disagree(bayesian, monkeypatch):
-    short, runs = normalization.RUNS[0], []
-    configs = (replace(short, tolerance=1e-9), replace(short, steps=150))
-    monkeypatch.setattr(normalization, "RUNS", configs)
-    annealing = normalization.ais_log_z
-    monkeypatch.setattr(normalization, "ais_log_z", lambda *given: runs.append(given[5]) or annealing(*given))
-    found = normalization.log_z_of(bayesian.model_, torch.from_numpy(bayesian.chains_), 1)
-    assert runs == list(configs)
-    assert found.value == pytest.approx(bayesian.log_z_.value, abs=4 * (found.error + bayesian.log_z_.error))
 
 
 def test_the_units_of_the_columns_do_not_matter(table):
@@ -239,28 +230,7 @@ def test_a_training_that_runs_away_is_named(table):
         tiny(learning_rate=1e30).fit(table)
 
 
-# --- the preparation
-
-
-def test_preparation_is_invertible_and_its_slope_is_right(table):
-    preparation = Preparation.of(table)
-    rows = np.vstack([table[:20], 30 * table[:5]])
-    assert np.allclose(preparation.inverse(preparation.forward(rows)), rows)
-    row, step = rows[-1:], 1e-6
-    moved = np.vstack([preparation.forward(row + step * e) for e in np.eye(4)]) - preparation.forward(row)
-    assert preparation.log_slope(row)[0] == pytest.approx(np.linalg.slogdet(moved / step)[1], abs=1e-3)
-    assert np.allclose(harden(soften(np.linspace(-1e6, 1e6, 101))), np.linspace(-1e6, 1e6, 101))
-
-
-def test_noisy_rows_have_unit_covariance_even_of_constant_and_collinear_columns(table):
-    wide = np.column_stack([table, np.full(300, 7.0), table[:, 0] * 2])
-    rows = Preparation.of(wide).noisy(wide, 50, np.random.RandomState(0))
-    assert np.abs(np.cov(rows.T) - np.eye(6)).max() < 0.05
-
-
-def test_one_outlier_does_not_move_the_map(table):
-    spoiled = np.vstack([table, 1e9 * np.ones((1, 4))])
-    assert np.allclose(Preparation.of(spoiled).width, Preparation.of(table).width, rtol=0.05)
+# --- tables as they come
 
 
 def test_constant_tables_and_outliers_train(table):
@@ -270,13 +240,9 @@ def test_constant_tables_and_outliers_train(table):
     assert score[0] > score[1]
 
 
-# --- tables as they come
-
-
 TABLES = {
     "duplicated rows": lambda r: np.repeat(r.standard_normal((20, 3)), 20, axis=0),
     "one row differs": lambda r: np.vstack([np.zeros((99, 3)), r.standard_normal((1, 3))]),
-    "constant": lambda r: np.full((50, 3), 1e12) + 0 * r.standard_normal(3),
     "200 columns of 300 rows": lambda r: r.standard_normal((300, 10)) @ r.standard_normal((10, 200)),
     "2 columns of 50 rows": lambda r: r.standard_normal((50, 2)),
     "integers": lambda r: r.poisson(2, (300, 4)),
@@ -299,12 +265,45 @@ def test_tables_as_they_come(name):
     assert np.isfinite(drawn).all()
 
 
-@pytest.mark.parametrize("unit", [1e-310, 1e-200, 1e-12, 1e12, 1e200, 1e300])
-def test_scores_in_other_units_differ_by_the_jacobian(table, unit):
-    centre, width = columns(table)
-    assert np.allclose(columns(unit * table)[0] / unit, centre)
-    assert np.allclose(columns(unit * table)[1] / unit, width)
-    preparation, other = Preparation.of(table), Preparation.of(unit * table)
-    assert np.allclose(other.forward(unit * table), preparation.forward(table), atol=1e-6)
-    slopes = other.log_slope(unit * table) - preparation.log_slope(table)
-    assert slopes == pytest.approx(-4 * np.log(unit), rel=1e-6)
+def test_columns_and_tables_that_are_refused(table):
+    frame = pd.DataFrame(table, columns=list("abcd")).assign(name="x", day=pd.Timestamp("2026-01-01"))
+    with pytest.raises(InputError, match="X: the column 'name' holds text"):
+        tiny().fit(frame)
+    with pytest.raises(InputError, match="X: the column 'day' holds dates"):
+        tiny().fit(frame.drop(columns="name"))
+    with pytest.raises(InputError, match="X: all 50 rows are equal"):
+        tiny().fit(np.full((50, 3), 1e12))
+    with pytest.raises(InputError, match="X: expected at least 10 rows, got 5"):
+        tiny().fit(table[:5])
+
+
+# --- one model behind three doors
+
+
+def test_saved_loaded_and_pickled(table, bayesian, tmp_path):
+    bayesian.save(tmp_path / "run")
+    loaded, again = normae.NormalizedAutoencoder.load(tmp_path / "run"), pickle.loads(pickle.dumps(bayesian))
+    for other in (loaded, again):
+        assert np.array_equal(other.score_samples(table), bayesian.score_samples(table))
+        assert np.array_equal(other.predict(table), bayesian.predict(table))
+        assert np.array_equal(other.sample(5, random_state=1), bayesian.sample(5, random_state=1))
+        assert np.allclose(other.score_std(table[:5]), bayesian.score_std(table[:5]))
+    model = normae.load(tmp_path / "run")
+    assert np.allclose(model.centre.log_prob(table), bayesian.score_samples(table), atol=1e-4)
+    with pytest.raises(InputError, match="exists; choose a new folder"):
+        bayesian.save(tmp_path / "run")
+
+
+def test_a_run_of_the_command_line_is_an_estimator(table, tmp_path):
+    np.save(tmp_path / "x.npy", table)
+    settings = ["--set", "contrast.iterations=40", "--set", "training.iterations=5", "--set", "network.hidden=[8]"]
+    assert command("train", tmp_path / "x.npy", "-o", tmp_path / "run", *settings) == 0
+    estimator = normae.NormalizedAutoencoder.load(tmp_path / "run")
+    model = normae.load(tmp_path / "run")
+    assert np.allclose(model.score(table), -estimator.score_samples(table) - estimator._constant(), atol=1e-4)
+    assert 0.02 < np.mean(estimator.predict(table) == -1) < 0.25
+
+
+def test_a_run_on_anything_else_is_no_estimator():
+    with pytest.raises(InputError, match="expected a run on a table"):
+        normae.NormalizedAutoencoder.load(zoo.path("toy-2gauss-nae"))

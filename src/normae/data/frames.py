@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from normae.errors import InputError
 
-KINDS = {"M": "dates", "m": "time differences", "b": "true and false", "c": "complex numbers"}
+KINDS = {"M": "dates", "m": "time differences", "c": "complex numbers"}
 """Kinds of numpy's types that are not real numbers, in words."""
 
 
@@ -68,7 +68,7 @@ def _column(data: Any, column: str) -> NDArray[Any]:
 
 def _real(values: NDArray[Any], begin: str) -> NDArray[np.float64]:
     kind = values.dtype.kind
-    if kind in "iuf":
+    if kind in "iufb":
         return np.asarray(values, dtype=np.float64)
     if kind == "O":
         try:

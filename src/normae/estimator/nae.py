@@ -1,7 +1,10 @@
 """A normalized autoencoder for tables, in scikit-learn's way."""
 
+import json
 import logging
+from copy import deepcopy
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,31 +16,37 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from normae.errors import InputError, LogZDisagreement
-from normae.estimator.fitting import fit
-from normae.estimator.normalization import log_z_of, loosened
-from normae.estimator.preparation import Floats, Preparation
-from normae.estimator.settings import HELD_OUT, Wishes, settings_for
-from normae.inference import BayesianModel, LogZ, Model
-from normae.posterior.laplace import LaplaceConfig, LaplacePosterior, fit_laplace
-from normae.random import stream
+from normae.data import Rows, check_columns
+from normae.errors import InputError, LogZUnknown
+from normae.files import write_json
+from normae.inference import LogZ, Model
+from normae.progress import plain, shown_by
+from normae.runs.automatic import Wishes, automatic_run, check_table, split_sizes
+from normae.runs.door import DATA, keep_table, lines
+from normae.runs.folder import RunFolder
+from normae.runs.kept import keep, open_kept, train_in_memory, write_kept
+from normae.sources import DataConfig, load_events
 
 log = logging.getLogger(__name__)
 
-REFERENCE = 2000
-"""Training rows that stand for the model where a draw's change of log Z is needed."""
+Floats = npt.NDArray[np.float64]
+MOST_KEPT = 100_000
+"""Rows of a training table that is kept for `save`."""
+FACTS = "estimator.json"
+"""The file of a saved run with what the estimator adds."""
 
 
 def _is_bayesian(estimator: "NormalizedAutoencoder") -> bool:
     if not estimator.bayesian:
-        raise AttributeError("error bars need bayesian=True")
+        raise AttributeError("error bars need NormalizedAutoencoder(bayesian=True)")
     return True
 
 
 class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     """Density and anomaly score of a table: p(x) = exp(-E(x)/T)/Z with E the reconstruction error.
 
-    Rows are whitened inside, so no scaler is needed before it. All settings that are None follow from the table.
+    Rows are whitened inside, so no scaler is needed before it. All settings that are None follow from the table. `fit`
+    is the training of `normae.train`, and what `save` writes is a run folder that every command takes.
 
     Args:
         contamination: share of the training rows that `predict` calls anomalous; it sets `offset_` and nothing else.
@@ -55,16 +64,21 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             sampling, where its bounds agree; "never" leaves it out.
         device: "cpu", "cuda" or "auto".
         random_state: seed or generator for all randomness.
+        verbose: 1 prints progress with the time left.
 
     Attributes:
         score_kind_: "log_prob" where log Z is known: `score_samples` is log p in the units of the table;
-            "unnormalized" where it is not: log p up to a constant, -E/T plus the logarithm of the preparation's slope.
-            A logged warning then says why.
+            "unnormalized" where it is not: log p up to a constant. A logged warning then says why.
         offset_: `decision_function` is `score_samples` minus it.
         temperature_: T.
-        model_: the `normae.Model` in prepared coordinates.
-        preparation_: the map from rows to these coordinates.
+        model_: the `normae.Model`, in the units of the table.
         n_features_in_, feature_names_in_: of the training table.
+
+    >>> import numpy as np, normae
+    >>> rows = np.random.default_rng(0).normal(size=(200, 2))
+    >>> nae = normae.NormalizedAutoencoder(start_iterations=50, iterations=20, random_state=0).fit(rows)
+    >>> nae.score_samples([[0.0, 0.0]]) > nae.score_samples([[5.0, 5.0]])
+    array([ True])
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -81,6 +95,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         "log_z": [StrOptions({"auto", "never"})],
         "device": [StrOptions({"auto", "cpu", "cuda"})],
         "random_state": ["random_state"],
+        "verbose": ["verbose"],
     }
 
     def __init__(
@@ -99,6 +114,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         log_z: str = "auto",
         device: str = "cpu",
         random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ) -> None:
         self.contamination = contamination
         self.bayesian = bayesian
@@ -113,97 +129,149 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         self.log_z = log_z
         self.device = device
         self.random_state = random_state
+        self.verbose = verbose
 
     # --- training
 
     def fit(self, X: Any, y: Any = None) -> "NormalizedAutoencoder":  # noqa: ARG002
         """Train on the rows of X, with shape (N, d); y is not used."""
         self._validate_params()
+        check_columns(X, "X")
         table = self._finite(
             validate_data(self, X, dtype=np.float64, order="C", ensure_min_samples=2, ensure_all_finite=False)
         )
-        random = check_random_state(self.random_state)
-        seed = int(random.randint(2**31 - 1))
-        self.preparation_ = Preparation.of(table, self.noise)
-        farthest = float(np.abs(self.preparation_.forward(table)).max())
-        settings = settings_for(len(table), table.shape[1], farthest, self._wishes())
-        train, held_out = self._split(table, settings.copies, random)
-        fitted = fit(train, held_out, settings, seed, self._device())
-        self.temperature_, self.chains_, self.n_tries_ = fitted.temperature, fitted.chains.numpy(), fitted.tries
-        self.n_iter_ = max(1, fitted.iterations)
-        event = (table.shape[1],)
-        self.model_ = Model(
-            fitted.autoencoder, fitted.temperature, event, fitted.sampling, name="NormalizedAutoencoder"
-        )
-        if self.bayesian:
-            self._fit_posterior(torch.from_numpy(self.preparation_.noisy(table, 1, random)).float(), seed)
-        self._normalize(fitted.chains, seed)
+        check_table(torch.from_numpy(table), "X")
+        names = getattr(self, "feature_names_in_", None)
+        rows = Rows(table, None if names is None else tuple(names))
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        _, validation = split_sizes(len(table), test=False)
+        data = DataConfig(file=DATA, columns=rows.columns, train=0, test=0, validation=validation)
+        run = automatic_run(torch.from_numpy(table), data, self._wishes(), type(self).__name__, seed, self.device)
+        events = load_events(data, seed, rows)
+        if self.verbose:
+            with shown_by(plain):
+                self._take(train_in_memory(run, events, lines()))
+        else:
+            self._take(train_in_memory(run, events))
+        self.table_ = table if len(table) <= MOST_KEPT else None
         self.offset_ = float(np.percentile(self._score(table), 100 * self.contamination))
+        if self.score_kind_ == "unnormalized" and self.log_z == "auto":
+            log.warning("score_samples is log p up to a constant, since log Z is not known: %s", self._failure())
         return self
-
-    def _split(self, table: Floats, copies: int, random: np.random.RandomState) -> tuple[torch.Tensor, torch.Tensor]:
-        """Noisy prepared rows to train on and to hold out; a table of less than 10 rows is used for both."""
-        order = random.permutation(len(table))
-        held = 0 if len(table) < 10 else round(HELD_OUT * len(table))
-        parts = [(order[held:], copies), (order[:held] if held else order, max(1, 2000 // max(held, 1)))]
-        train, held_out = (
-            torch.from_numpy(self.preparation_.noisy(table[rows], n, random)).float() for rows, n in parts
-        )
-        return train, held_out
 
     def _wishes(self) -> Wishes:
         hidden = None if self.hidden is None else tuple(int(width) for width in self.hidden)
         return Wishes(
             self.latent, hidden, self.start_iterations, self.iterations, self.batch_size, self.learning_rate,
-            self.chain_steps,
+            self.chain_steps, self.noise, self.bayesian, self.log_z == "auto",
         )  # fmt: skip
 
-    def _device(self) -> torch.device:
-        wanted = ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
-        if wanted == "cuda" and not torch.cuda.is_available():
-            raise InputError('device: expected "cpu" or "auto" on a machine without a CUDA device, got "cuda"')
-        return torch.device(wanted)
-
-    def _fit_posterior(self, rows: torch.Tensor, seed: int) -> None:
-        model, n = self.model_, len(rows)
-        inducing = min(1000, n)
-        config = LaplaceConfig(rank=min(100, inducing - 1), inducing=inducing, events=min(20_000, n))
-        found = fit_laplace(model.autoencoder, model.temperature, rows, config, stream(seed, "laplace"))
-        posterior = LaplacePosterior(model.autoencoder, model.temperature, found, config.layers)
-        self.model_ = BayesianModel(
-            model.autoencoder, posterior, model.temperature, model.event, model.sampling, name=model.name
-        )
-        self.reference_ = rows[:REFERENCE].numpy()
-
-    def _normalize(self, chains: torch.Tensor, seed: int) -> None:
-        self.score_kind_ = "unnormalized"
-        if self.log_z == "never":
-            return
+    def _take(self, run: dict[str, bytes]) -> None:
+        """What a finished run gives."""
+        self.run_ = run
+        self._open()
+        self.temperature_ = self.model_.temperature
+        facts = [json.loads(line) for line in run.get("metrics.jsonl", b"").splitlines()]
+        self.n_iter_ = max([1, *(line["iteration"] for line in facts if line["phase"] == "contrast")])
         try:
-            self.model_.log_z = log_z_of(self.model_, chains, seed)
-        except (LogZDisagreement, InputError) as error:  # a finished training is kept, whatever comes of its log Z
-            log.warning("score_samples is log p up to a constant, since log Z is not known: %s", error)
-        else:
-            self.score_kind_ = "log_prob"
+            self.score_kind_ = "log_prob" if np.isfinite(self.model_.log_z.value) else "unnormalized"
+        except LogZUnknown:
+            self.score_kind_ = "unnormalized"
+        if self.log_z == "never":
+            self.score_kind_ = "unnormalized"
+
+    def _open(self) -> None:
+        self.model_ = open_kept(self.run_).model
+        self.model_.name = type(self).__name__
+        # in float64: a row's score must not depend on the rows that are scored with it
+        self._precise = deepcopy(self.model_.centre.autoencoder).double()
+
+    def _failure(self) -> str:
+        facts = json.loads(self.run_["provenance.json"])
+        return str(facts.get("log_z", {}).get("failed", "it was not asked for"))
 
     @property
     def log_z_(self) -> LogZ:
-        """log Z of the density of prepared rows, with its error; `LogZUnknown` where it is not known."""
+        """log Z of the density in the network's coordinates, with its error; `LogZUnknown` where it is not known."""
         check_is_fitted(self)
         log_z: LogZ = self.model_.log_z
         return log_z
+
+    # --- run folders
+
+    def save(self, folder: str | Path) -> None:
+        """Write a run folder that every command takes, and `load` reads.
+
+        The training table is in it as data.npz, where it has at most 100,000 rows.
+        """
+        check_is_fitted(self)
+        write_kept(self.run_, folder)
+        if self.table_ is not None:
+            keep_table(Path(folder), Rows(self.table_, None))
+        write_json(Path(folder) / FACTS, {"offset": self.offset_, "contamination": self.contamination})
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "NormalizedAutoencoder":
+        """The estimator of a run folder on a table, whether `save`, `normae train` or `normae.train` made it."""
+        run = RunFolder.existing(folder)
+        kept = keep(folder)
+        loaded = open_kept(kept)
+        config, model = loaded.config, loaded.model
+        if config.data.file is None or len(model.event) != 1:
+            raise InputError(f"{folder}: expected a run on a table, got events of shape {model.event}")
+        estimator = cls(
+            bayesian=config.laplace is not None,
+            latent=config.network.latent,
+            hidden=config.network.hidden,
+            random_state=config.seed,
+        )
+        estimator._take(kept)
+        estimator.n_features_in_ = model.event[0]
+        if model.columns is not None:
+            estimator.feature_names_in_ = np.array(model.columns, dtype=object)
+        estimator.table_ = None
+        estimator._find_offset(run)
+        return estimator
+
+    def _find_offset(self, run: RunFolder) -> None:
+        """From what `save` wrote, else from the rows held out; without either `predict` calls no row anomalous."""
+        facts = run.path / FACTS
+        if facts.is_file():
+            content = json.loads(facts.read_text(encoding="utf-8"))
+            self.contamination, self.offset_ = float(content["contamination"]), float(content["offset"])
+            return
+        from normae.config import read
+
+        config = read(run.config)
+        try:
+            held = load_events(config.data, config.seed).test.numpy()
+            self.offset_ = float(np.percentile(self._score(held), 100 * self.contamination))
+        except InputError as error:
+            log.warning("predict calls no row anomalous, since the run's table is not here: %s", error)
+            self.offset_ = -np.inf
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the model, which is made again from the files of the run."""
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in ("model_", "_precise")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "run_" in state:
+            self._open()
 
     # --- scores
 
     def _rows(self, X: Any) -> Floats:
         check_is_fitted(self)
+        check_columns(X, "X")
         return self._finite(validate_data(self, X, dtype=np.float64, order="C", reset=False, ensure_all_finite=False))
 
     def _finite(self, table: Floats) -> Floats:
         """The table; one sentence instead of scikit-learn's paragraph where it has NaN or infinity."""
         spoiled = ~np.isfinite(table)
         if not spoiled.any():
-            return table
+            return table if table.flags.writeable else table.copy()
         row, column = np.argwhere(spoiled)[0]
         what = "NaN" if np.isnan(table[row, column]) else "infinity (inf)"
         names = getattr(self, "feature_names_in_", range(table.shape[1]))
@@ -213,12 +281,16 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         )
 
     def _score(self, table: Floats) -> Floats:
-        # the energy is called with tensors, since that of arrays goes through float32
-        y, centre = torch.from_numpy(self.preparation_.forward(table)), self.model_.centre
+        model: Model = self.model_
+        x = torch.from_numpy(table)
         with torch.no_grad():
-            energy = torch.cat([centre.energy(piece) for piece in torch.split(y, 1 << 14)])
-        score: Floats = -energy.numpy() / self.temperature_ - self._constant() + self.preparation_.log_slope(table)
-        return score
+            energy = torch.cat([
+                (y - self._precise(y)).square().mean(1)
+                for y in torch.split(model.coordinates.forward(x).double(), 1 << 14)
+            ])  # fmt: skip
+            score = -energy / model.temperature + model.coordinates.log_slope(x)
+        values: Floats = score.numpy() - self._constant()
+        return values
 
     def _constant(self) -> float:
         return float(self.model_.log_z.value) if self.score_kind_ == "log_prob" else 0.0
@@ -245,23 +317,17 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     def score_draws(self, X: Any, n_draws: int = 100, random_state: int = 0) -> Floats:
         """`score_samples` of each of `n_draws` weight draws, with shape (n_draws, N).
 
-        In one or two dimensions each draw has its own log Z. In more, its change is taken to first order, from the
-        training rows: log Z_k - log Z = -<s_k - s>.
+        In one or two columns each draw has its own log Z. In more, its change is taken to first order, from the
+        persistent chains: log Z_k - log Z = -<s_k - s>.
         """
         table = self._rows(X)
         if n_draws < 1:
             raise InputError(f"n_draws: expected at least 1, got {n_draws}")
-        y = self.preparation_.forward(table)
-        slope = self.preparation_.log_slope(table)
-        model: Any = self.model_
-        if self.score_kind_ == "log_prob" and model.event[0] <= 2:
-            return np.asarray(model.log_prob_draws(y, n_draws, random_state), dtype=np.float64) + slope
-        drawn = np.asarray(model.score_draws(np.concatenate([self.reference_, y]), n_draws, random_state), np.float64)
-        known = len(self.reference_)
-        own = np.asarray(model.centre.score(self.reference_), dtype=np.float64)
-        change = (drawn[:, :known] - own).mean(1, keepdims=True)
-        draws: Floats = change - drawn[:, known:] - self._constant() + slope
-        return draws
+        rows = self.model_.rows(table, n_draws, random_state)
+        if self.score_kind_ == "log_prob":
+            return np.asarray(rows.log_prob_draws(), dtype=np.float64)
+        change = self.model_.log_z_changes(n_draws, random_state)
+        return -np.asarray(rows.scores, dtype=np.float64) - change[:, None]
 
     @available_if(_is_bayesian)  # type: ignore[untyped-decorator]
     def score_std(self, X: Any, n_draws: int = 100, random_state: int = 0) -> Floats:
@@ -279,8 +345,5 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         if n_samples < 1:
             raise InputError(f"n_samples: expected at least 1, got {n_samples}")
         random = check_random_state(self.random_state if random_state is None else random_state)
-        start = torch.from_numpy(self.chains_[random.randint(len(self.chains_), size=n_samples)]).double()
-        generator = stream(int(random.randint(2**31 - 1)), "sample")
-        start = loosened(self.model_, self.model_.energy_function, start, generator)
-        end = self.model_.centre.continue_chain(start, generator, self.model_.sampling.generation_steps).position
-        return self.preparation_.inverse(end.numpy())
+        rows: Floats = self.model_.centre.sample(n_samples, int(random.randint(2**31 - 1)))
+        return rows

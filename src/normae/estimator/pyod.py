@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from normae.errors import InputError
-from normae.estimator.nae import NormalizedAutoencoder
-from normae.estimator.preparation import Floats
+from normae.estimator.nae import Floats, NormalizedAutoencoder
 
 try:
     from pyod.models.base import BaseDetector

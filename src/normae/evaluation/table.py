@@ -171,8 +171,7 @@ def table_test(model: Model, config: Run, events: Events) -> TableTest:
     assert isinstance(events.train, Tensor)
     if len(model.event) != 1 or len(events.test) < 10:
         raise InputError(
-            f"evaluate needs at least 10 rows that were held out, got data.test = {config.data.test}; train again with "
-            "more of them"
+            f"evaluate needs at least 10 rows that were held out, got {len(events.test)}; train again with more of them"
         )
     train, held_out = (part[:ROWS].numpy() for part in (events.train, events.test))
     sampled = model.sample(min(SAMPLES, len(held_out)), seed=config.seed)

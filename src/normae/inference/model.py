@@ -36,6 +36,8 @@ CELLS = 300
 """Most cells along each axis for log Z of a draw: the midpoint rule has converged on a density that chains can walk."""
 CHUNK = 1 << 20
 """Numbers of events that many draws see at once; at least 64 events, and at most 8192."""
+MOST_CHAINS = 2000
+"""Persistent chains that tell how log Z changes from draw to draw."""
 MOST_SAMPLES = 100_000_000
 """Of one call, which holds them in memory."""
 
@@ -178,8 +180,21 @@ class Model:
             return None if self._log_z is None else np.array([self._log_z.value])
         if (n, seed) not in self._log_z_draws:
             bounds, draws = self.sampling.feature.bounds, self.draw_set(n, seed)
-            self._log_z_draws[n, seed] = draws_log_z(draws, self.event, bounds, self.cells, self.like)
+            found = draws_log_z(draws, self.event, bounds, self.cells, self.like)
+            if found is None and self._log_z is not None and self.chains is not None:
+                found = self._log_z.value + self.log_z_changes(n, seed)
+            self._log_z_draws[n, seed] = found
         return self._log_z_draws[n, seed]
+
+    def log_z_changes(self, n: int = DRAWS, seed: int = 0) -> NDArray[np.float64]:
+        """log Z_k - log Z of each draw with shape (n,), to first order: -<s_k - s> over the persistent chains."""
+        if self.chains is None:
+            raise LogZUnknown(self._unknown(self.posterior.certain))
+        draws, chains = self.draw_set(n, seed), self.chains[:MOST_CHAINS].to(self.like)
+        with torch.no_grad():
+            own = self._energy(chains) / self.temperature
+            change = (draws.energies(chains) / draws.temperature[:, None] - own).double().mean(1)
+        return -change.cpu().numpy()
 
     def log_z_draws(self, n: int = DRAWS, seed: int = 0) -> NDArray[np.float64]:
         """log Z of each draw, with shape (n,), float64; a named error where it is not known."""

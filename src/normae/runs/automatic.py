@@ -83,7 +83,9 @@ def split_sizes(rows: int, test: bool) -> tuple[int, int]:
     return tested, max(1, round(VALIDATION * (rows - tested)))
 
 
-def automatic_run(rows: Tensor, data: DataConfig, wishes: Wishes, name: str = "table", seed: int = 0) -> Run:
+def automatic_run(
+    rows: Tensor, data: DataConfig, wishes: Wishes, name: str = "table", seed: int = 0, device: str = "auto"
+) -> Run:
     """The run for a table.
 
     Args:
@@ -102,6 +104,7 @@ def automatic_run(rows: Tensor, data: DataConfig, wishes: Wishes, name: str = "t
         data=data,
         name=name,
         seed=seed,
+        device=device,
         threads=1,
         coordinates=CoordinatesConfig("table", wishes.noise, copies),
         network=NetworkConfig(wishes.latent or automatic_latent(columns), wishes.hidden or (128, 128), "gelu"),
@@ -133,11 +136,7 @@ def automatic_run(rows: Tensor, data: DataConfig, wishes: Wishes, name: str = "t
                 steps=wishes.chain_steps, step_size=0.3 * columns ** (-1 / 3), bounds=(-bound, bound), adapt=0.65
             ),
         ),
-        log_z=AISConfig(
-            chains=256, steps=100, widen=1.1, burn_in=100, tolerance=0.2, least_ess=50, retries=1, required=False
-        )
-        if wishes.log_z and columns > 2 and not wishes.bayesian
-        else None,
+        log_z=LOG_Z if wishes.log_z and columns > 2 else None,
     )
 
 

@@ -67,7 +67,7 @@ def train(
     with TemporaryDirectory() as temporary, shown_by(plain) if verbose else nullcontext():
         folder = Path(temporary) / "run" if out is None else Path(out)
         run, events = planned(data, folder if out is not None else None, columns, dataset, seed, changes)
-        watch = _lines() if verbose else None
+        watch = lines() if verbose else None
         finished = train_run(run, folder, None, resume, watch, None, events)
         if out is not None and events is not None:
             keep_table(folder, as_rows(data, columns))
@@ -150,7 +150,7 @@ def _jets_run(path: Path, seed: int, changes: Sequence[str]) -> Run:
     return read(f"jets-best-{kind}-nae", [*sizes, f"seed={seed}", *changes])
 
 
-def _lines() -> Watch:
+def lines() -> Watch:
     """Progress of a training as lines on standard error."""
     displays: dict[str, Any] = {}
 
