@@ -12,9 +12,10 @@ from normae.coordinates import (
     Range,
     TableCoordinates,
     fit_coordinates,
+    harden,
     read_coordinates,
+    soften,
 )
-from normae.coordinates.table import harden, soften
 from normae.errors import InputError
 from normae.random import stream
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto
 
-from normae.coordinates import TableCoordinates
-from normae.coordinates.table import LIMIT
+from normae.coordinates import LIMIT, TableCoordinates
 from normae.errors import InputError
 from normae.estimator.preparation import Preparation
 from normae.export.graph import Graph

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from normae.coordinates.base import Coordinates, Identity
+from normae.coordinates import Coordinates, Identity
 from normae.energy import stands_for
 from normae.errors import InputError, LogZUnknown
 from normae.inference.generation import ChainEnergy, lengthened, walk

@@ -1,4 +1,11 @@
-"""From the columns of a table to coordinates in which a chain walks well, and back.
+"""Coordinates: a fitted, invertible map y(x) from what a user has to what the energy sees.
+
+    log p(x) = -E(y(x))/T - log Z + log |dy/dx|.
+
+The map is part of the model: it is stored in the run folder and applied wherever events come in, so that scores are in
+the user's units. Chains walk in y and never see it. Toys, and jets as pixels, take events as they are: `Identity`.
+
+`TableCoordinates` take the columns of a table to where a chain walks well:
 
     u_j = soft((x_j - m_j)/s_j),   y = A (u - c),   A = L^(-1/2) V^T  for  Cov[u] + e 1 = V L V^T.
 
@@ -10,15 +17,102 @@ Gaussian noise that is added to the training rows, and y of the rows with their 
 of the table is that of y times |dy/dx|. All of it is in float64.
 """
 
-from dataclasses import dataclass, fields
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from normae.coordinates.base import Range
+from normae.errors import InputError
+
+MARGIN = 0.1
+"""How far beyond the training sample a column may lie before a row is outside, as a share of the column's range."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """The smallest and the largest value of each column of the training sample, with shape (d,) each."""
+
+    low: Tensor
+    high: Tensor
+
+    @staticmethod
+    def of(rows: Tensor) -> "Range":
+        """Of rows with shape (N, d)."""
+        return Range(rows.amin(0).double(), rows.amax(0).double())
+
+    def outside(self, rows: Tensor) -> Tensor:
+        """Which values of rows (N, d) lie beyond the range by more than `MARGIN` of it, with shape (N, d)."""
+        margin = MARGIN * (self.high - self.low)
+        return (rows < self.low - margin) | (rows > self.high + margin)
+
+
+class Coordinates(Protocol):
+    """What a model needs of its coordinates. Tensors in and out; `forward` and `log_slope` are differentiable."""
+
+    kind: ClassVar[str]
+
+    @property
+    def range(self) -> Range | None:
+        """Of the training sample, where its columns mean something by themselves."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """y with shape (N, *event) of events x with shape (N, *event)."""
+
+    def inverse(self, y: Tensor) -> Tensor:
+        """Events x with shape (N, *event) of y with shape (N, *event)."""
+
+    def log_slope(self, x: Tensor) -> Tensor:
+        """log |dy/dx| with shape (N,)."""
+
+    def noisy(self, y: Tensor, copies: int, generator: torch.Generator) -> Tensor:
+        """`copies` of rows y that a training sees, with shape (copies * N, *event), each with its own noise."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that has to be stored, by name."""
+
+    def to(self, device: torch.device | str) -> "Coordinates":
+        """The same map on `device`."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """y = x."""
+
+    kind: ClassVar[str] = "identity"
+    range: Range | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x itself."""
+        return x
+
+    def inverse(self, y: Tensor) -> Tensor:
+        """y itself."""
+        return y
+
+    def log_slope(self, x: Tensor) -> Tensor:
+        """Zeros with shape (N,)."""
+        return x.new_zeros(len(x))
+
+    def noisy(self, y: Tensor, copies: int, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        """The rows `copies` times: events as they are have no noise."""
+        return y if copies == 1 else y.repeat(copies, *[1] * (y.ndim - 1))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The range, where there is one."""
+        return {} if self.range is None else {"low": self.range.low, "high": self.range.high}
+
+    def to(self, device: torch.device | str) -> "Identity":
+        """The same on `device`."""
+        if self.range is None:
+            return self
+        return replace(self, range=Range(self.range.low.to(device), self.range.high.to(device)))
+
+
+# --- tables
 
 Floats = npt.NDArray[np.float64]
 
@@ -147,3 +241,53 @@ def _flat(width: Floats, table: Floats) -> npt.NDArray[np.bool_]:
     """Whether a width is nothing but rounding."""
     flat: npt.NDArray[np.bool_] = ~(width > 1e-12 * np.abs(table).max(0))
     return flat
+
+
+# --- the coordinates of a run
+
+
+@dataclass(frozen=True)
+class CoordinatesConfig:
+    """The coordinates of a run.
+
+    Args:
+        kind: "identity" takes events as they are; "table" whitens the columns of a table and softens their tails.
+        noise: of "table", the variance that is added to the training rows, in units of a column's variance; from the
+            rows where it is None.
+        copies: of "table", how often a training sees each row, each time with its own noise.
+    """
+
+    kind: Literal["identity", "table"] = "identity"
+    noise: float | None = None
+    copies: int = 1
+
+    def __post_init__(self) -> None:
+        if self.noise is not None and not 0 < self.noise < 100:
+            raise InputError(f"coordinates.noise: expected a variance between 0 and 100, got {self.noise}")
+        if not 1 <= self.copies <= 1_000_000:
+            raise InputError(f"coordinates.copies: expected 1 to a million, got {self.copies}")
+        if (self.noise is not None or self.copies > 1) and self.kind != "table":
+            raise InputError('coordinates: expected kind = "table" with noise and copies')
+
+
+def fit_coordinates(config: CoordinatesConfig, rows: Tensor | None) -> Coordinates:
+    """The coordinates of a run, fitted to training rows with shape (N, d); None for events that are no table."""
+    if config.kind == "identity":
+        return Identity(None if rows is None else Range.of(rows))
+    if rows is None:
+        raise InputError('coordinates.kind: expected a table, data.file, for "table"')
+    return TableCoordinates.of(rows, config.noise)
+
+
+def read_coordinates(kind: str, tensors: Mapping[str, Tensor], event: tuple[int, ...], source: str) -> Coordinates:
+    """The coordinates that `Coordinates.tensors` gave; `source` names the file in messages."""
+    vector, matrix = event, (*event, *event)
+    shapes: dict[str, tuple[int, ...]] = {"low": vector, "high": vector} if tensors or kind == "table" else {}
+    if kind == "table":
+        shapes = {field.name: vector for field in fields(TableCoordinates)}
+        shapes |= {"whitening": matrix, "colouring": matrix, "noise": ()}
+    if kind not in ("identity", "table") or {name: tuple(t.shape) for name, t in tensors.items()} != shapes:
+        raise InputError(f"{source}: the coordinates do not belong to the model (kind {kind!r}); train it again")
+    if kind == "table":
+        return TableCoordinates(**tensors)
+    return Identity(Range(tensors["low"], tensors["high"]) if tensors else None)
