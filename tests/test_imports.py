@@ -49,7 +49,7 @@ def test_imports_point_upwards():
 
 def test_the_check_sees_a_wrong_import(tmp_path):
     bad = tmp_path / "bad.py"
-    bad.write_text("from normae.cli.app import app\nimport normae.config\nfrom normae import zoo\n")
+    bad.write_text("from normae.cli import app\nimport normae.config\nfrom normae import zoo\n")
     assert imported_rooms(bad) == {"cli", "config", "zoo"}
 
 

@@ -24,7 +24,7 @@ from normae.networks.autoencoder import NetworkConfig
 from normae.networks.bayesian import BayesianConfig
 from normae.posterior.laplace import LaplaceConfig
 from normae.presets import find
-from normae.sampling.config import SamplingConfig
+from normae.sampling.manifold import SamplingConfig
 from normae.sources import MOST_EVENTS, DataConfig
 from normae.training.config import (
     ClassifierConfig,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from command import command
-from normae.cli.options import parse_seeds
+from normae.cli.console import parse_seeds
 from normae.config import read, structure, to_toml
 from normae.errors import InputError
 from normae.runs.folder import read_tensors

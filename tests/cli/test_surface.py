@@ -11,8 +11,7 @@ from typer.core import TyperGroup
 from typer.testing import CliRunner
 
 from command import command
-from normae.cli import console
-from normae.cli.app import PANELS, app
+from normae.cli import PANELS, app, console
 from normae.cli.console import Bars, say, show
 from normae.config import structure
 from normae.progress import counted, shown_by

@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.core import TyperGroup, TyperOption
 
-from normae.cli.app import app
+from normae.cli import app
 from pages import DOCS, PAGES, command_lines, name_of
 
 try:

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from command import command
-from normae.cli.app import app
+from normae.cli import app
 from normae.config import structure
 from normae.errors import InputError
 from normae.evaluation.evaluate import evaluate

@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 import normae
-from normae.cli.app import app
+from normae.cli import app
 from normae.config import structure
 from normae.data import DENSITIES
 from normae.errors import InputError

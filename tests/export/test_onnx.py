@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 import normae
-from normae.cli.app import app
+from normae.cli import app
 from normae.config import read, structure
 from normae.errors import InputError
 from normae.networks.conv import conv_decoder

@@ -25,7 +25,8 @@ from normae.networks.mlp_chain import Precision, fused_runner, why_not
 from normae.networks.parameters import Layout
 from normae.networks.reconstruction import LatentEnergy, LocalEnergy, ReconstructionEnergy
 from normae.sampling.chain import Chain, run_chain
-from normae.sampling.config import ChainConfig, SamplingConfig
+from normae.sampling.langevin import ChainConfig
+from normae.sampling.manifold import SamplingConfig
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WIDE = 32 if torch.cuda.is_available() else 1024

@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 import normae
-from normae.cli.app import app
+from normae.cli import app
 from normae.config import structure
 from normae.errors import InputError
 from normae.evaluation.coverage import coverage_of_group

@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 from typer.testing import CliRunner
 
 import normae
-from normae.cli.app import app
+from normae.cli import app
 from normae.config import read, structure
 from normae.data.labelled import Labelled
 from normae.dual.test import evaluate_side

@@ -10,8 +10,8 @@ import normae
 from normae import zoo
 from normae.coordinates import TableCoordinates
 from normae.errors import InputError
-from normae.runs.folder import RunFolder, read_tensors, write_tensors
-from normae.runs.load import load_run, stored
+from normae.runs.folder import RunFolder, read_tensors, stored, write_tensors
+from normae.runs.load import load_run
 
 ROWS = np.random.default_rng(0).lognormal(2.0, 0.5, size=(400, 2)) * np.array([1e4, 1e-3])
 

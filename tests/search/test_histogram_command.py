@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import normae
-from normae.cli.app import app
+from normae.cli import app
 from normae.config import structure
 from normae.errors import InputError
 from normae.runs.folder import RunFolder

@@ -1,8 +1,81 @@
-"""The command line: parse, one library call, write, exit code."""
+"""The command line: all commands in the order in which they are used, and what an error says and exits with."""
 
+import logging
 import sys
+from collections.abc import Callable
+from typing import Annotated, Any
 
+import typer
+from typer.core import TyperGroup
+
+from normae import __version__
+from normae.cli import jets, temperature
+from normae.cli.bench import bench
+from normae.cli.console import Bars, Command, say
+from normae.cli.dual import dual
+from normae.cli.error_bars import ensemble, laplace
+from normae.cli.evaluate import coverage, evaluate, report, spread
+from normae.cli.export import export
+from normae.cli.histogram import histogram
+from normae.cli.info import info
+from normae.cli.reproduce import publish, reproduce
+from normae.cli.sample import sample
+from normae.cli.score import score
+from normae.cli.train import presets, train
 from normae.errors import ClusterFailed, InputError, Interrupted, LogZDisagreement, TrainingDiverged
+from normae.progress import shown_by
+
+PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
+    "Train": (train, presets, info),
+    "Judge": (evaluate, report, dual, temperature.app, coverage, spread),
+    "Use": (score, sample, histogram, export),
+    "More error bars": (laplace, ensemble),
+    "Paper and speed": (reproduce, bench),
+    "Jets": (jets.app,),
+}
+
+
+def _name(command: Any) -> str:
+    return str(command.info.name if isinstance(command, typer.Typer) else command.__name__)
+
+
+class InOrder(TyperGroup):
+    """Commands in the order of `PANELS`; typer has groups last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of all commands, those without a panel last."""
+        shown = [_name(command) for commands in PANELS.values() for command in commands]
+        return [*shown, *(name for name in super().list_commands(ctx) if name not in shown)]
+
+
+app = typer.Typer(cls=InOrder, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for panel, commands in PANELS.items():
+    for command in commands:
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, rich_help_panel=panel)
+        else:
+            app.command(cls=Command, rich_help_panel=panel)(command)
+app.command(cls=Command, hidden=True)(publish)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        say(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Normalized autoencoders: anomaly scores that are likelihoods.
+
+    Example: normae train toy-quick -o runs/toy, then normae evaluate runs/toy and normae report runs/toy.
+    """
+    del version
+    logging.basicConfig(format="normae: %(message)s")
 
 
 def main() -> None:
@@ -12,10 +85,6 @@ def main() -> None:
     failed exit code 1; an interruption exit code 130.
     """
     try:
-        from normae.cli.app import app  # here, so that an interruption of the import is one sentence too
-        from normae.cli.console import Bars
-        from normae.progress import shown_by
-
         with shown_by(Bars()):
             app()
     except (InputError, OSError, MemoryError) as error:

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from normae.cli.console import say, show
-from normae.cli.options import Device
+from normae.cli.console import Device, say, show
 
 UNITS = {"times": "times as fast", "floors": "times the floor"}
 

@@ -1,20 +1,26 @@
-"""What a command prints: sentences, tables and bars. What came from the user is never read as markup."""
+"""What commands share: their options, with one meaning each, and what they print, never read as markup."""
 
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperCommand
 
-from normae.progress import Tick, ignore
+from normae.errors import InputError
+from normae.progress import Tick, ignore, progress
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+    from normae.training import ClassifierTrainer, Happening, Trainer
 
 QUIET = int(os.environ.get("RANK", "0")) > 0
 """Of the processes that torchrun starts only the first one talks."""
@@ -123,3 +129,107 @@ def _bars() -> "Progress":
         redirect_stdout=output.is_terminal,
         speed_estimate_period=600,
     )
+
+
+# --- a training
+
+
+class TrainingDisplay(ExitStack):
+    """A bar on a terminal, open until the stack is closed; elsewhere a line for every tenth of a phase."""
+
+    phase, done = "", 0
+    tick: Tick
+
+    def __call__(self, trainer: "Trainer | ClassifierTrainer", happening: "Happening") -> None:
+        if reason := getattr(happening, "reason", None):
+            say(f"Rolled back: {reason}")
+        if (values := getattr(happening, "values", None)) is None:
+            return
+        total, numbers, iteration = trainer.length(happening.phase), describe(values), happening.iteration
+        if happening.phase != self.phase or iteration < self.done:
+            self.close()
+            self.phase, self.done = happening.phase, 0
+            self.tick = self.enter_context(progress(self.phase, total))
+        self.tick(iteration - self.done, numbers)
+        if not output.is_terminal and 10 * iteration // total > 10 * self.done // total:
+            say(f"{self.phase} {iteration}/{total} {numbers}")
+        self.done = iteration
+        if iteration >= total:
+            self.close()
+
+
+def describe(columns: dict[str, list[float]]) -> str:
+    """The numbers of a record in one line; of several models, the first with the number of the others."""
+    values = {name: column[0] for name, column in columns.items()}
+    if "loss" in values:
+        return f"loss {values['loss']:.4g} validation {values['validation_loss']:.4g} best {values['best_loss']:.4g}"
+    text = f"E+ {values['positive_energy']:.4g}"
+    if "validation_energy" in values:
+        text += f" validation {values['validation_energy']:.4g}"
+    if "temperature" in values:
+        text += (
+            f" E- {values['negative_energy']:.4g} T {values['temperature']:.4g} "
+            f"acc {values['latent_acceptance']:.2f}/{values['feature_acceptance']:.2f}"
+        )
+    others = len(columns["positive_energy"]) - 1
+    return text + (f" (+{others} seeds)" if others else "")
+
+
+# --- options
+
+Run = Annotated[str, typer.Argument(help="A run folder or a model of the zoo.", show_default=False)]
+Folder = Annotated[Path, typer.Argument(help="A run folder.", show_default=False)]
+Jets = Annotated[Path | None, typer.Option("--jets", help="A folder or file of jets; NORMAE_JETS if not given.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
+Seed = Annotated[int, typer.Option("--seed", help="Fixes all random numbers.")]
+NewRun = Annotated[Path, typer.Option("--out", "-o", help="The run folder to write.", show_default=False)]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="section.key=value: change a setting. Any number of times.")
+]
+Columns = Annotated[str | None, typer.Option("--columns", help="a,b,c: the columns to take, if not those of the run.")]
+Dataset = Annotated[
+    str | None, typer.Option("--dataset", help="The array of an .npz, group of an HDF5 or tree of a ROOT file.")
+]
+
+OLD = {"--output": ("--out",), "--key": ("--dataset",), "--data": ("--jets", "--observed")}
+"""Options that had another name, or one name for several things."""
+
+
+class Command(TyperCommand):
+    """A command that still takes the old names of its options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse with every old name that the command does not have replaced by the new one that it has."""
+        known = {name for parameter in self.params for name in parameter.opts}
+        new = {old: name for old, names in OLD.items() if old not in known for name in names if name in known}
+        words = [word.partition("=") for word in args]
+        return super().parse_args(ctx, [new.get(name, name) + equals + value for name, equals, value in words])
+
+
+def parse_columns(text: str | None) -> list[str] | None:
+    """Names such as "a,b,c"."""
+    return None if text is None else text.split(",")
+
+
+def parse_seeds(text: str | None) -> list[int] | None:
+    """Seeds such as "0-7", "3" or "0,2,5-7"."""
+    if text is None:
+        return None
+    seeds: list[int] = []
+    try:
+        for piece in text.split(","):
+            first, dash, last = piece.partition("-")
+            seeds += range(int(first), int(last) + 1) if dash else [int(first)]
+    except ValueError:
+        raise InputError(f"--seeds: expected a list such as 0-7 or 0,2,5, got {text!r}") from None
+    if not seeds:
+        raise InputError(f"--seeds: expected at least one seed, got {text!r}")
+    return seeds
+
+
+def use_threads(count: int) -> None:
+    """Work with as many CPU threads as a run asks for; 0 leaves it to torch."""
+    import torch
+
+    if count > 0:
+        torch.set_num_threads(count)

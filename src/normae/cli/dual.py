@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normae.cli.console import say, show
-from normae.cli.options import Device, Seed
+from normae.cli.console import Device, Seed, say, show
 
 if TYPE_CHECKING:
     from normae.dual.judge import DualResult

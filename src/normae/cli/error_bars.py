@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from normae.cli.console import say
-from normae.cli.options import Device, Folder, Jets, NewRun
+from normae.cli.console import Device, Folder, Jets, NewRun, say
 
 
 def laplace(

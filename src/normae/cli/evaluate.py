@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from normae.cli.console import say, show
-from normae.cli.options import Device, Folder, Jets, use_threads
+from normae.cli.console import Device, Folder, Jets, say, show, use_threads
 
 
 def evaluate(

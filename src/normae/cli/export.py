@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from normae.cli.console import say, show
-from normae.cli.options import Run
+from normae.cli.console import Run, say, show
 from normae.errors import InputError
 
 

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normae.cli.console import say, show
-from normae.cli.options import Columns, Dataset, Device, Run, parse_columns
+from normae.cli.console import Columns, Dataset, Device, Run, parse_columns, say, show
 
 if TYPE_CHECKING:
     from normae.search.templates import Templates

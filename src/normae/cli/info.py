@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from normae.cli.console import say
-from normae.cli.options import Folder
+from normae.cli.console import Folder, say
 
 if TYPE_CHECKING:
     from normae.config import Run

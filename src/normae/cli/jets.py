@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from normae.cli.console import note, say
-from normae.cli.options import Command
+from normae.cli.console import Command, note, say
 from normae.errors import InputError
 
 app = typer.Typer(name="jets", no_args_is_help=True, help="Generate jets, convert them, and look at them.")

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from normae.cli.console import say, show
-from normae.cli.options import Device, Folder, Jets, Set
+from normae.cli.console import Device, Folder, Jets, Set, say, show
 
 
 def reproduce(
@@ -26,7 +25,7 @@ def reproduce(
 
     Example: normae reproduce toy
     """
-    from normae.cli.training import TrainingDisplay
+    from normae.cli.console import TrainingDisplay
     from normae.paper.models import Settings
     from normae.paper.reproduce import reproduce as make
 

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from normae.cli.console import say
-from normae.cli.options import Device, Run, Seed
+from normae.cli.console import Device, Run, Seed, say
 from normae.errors import InputError
 
 

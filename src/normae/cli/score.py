@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normae.cli.console import note
-from normae.cli.options import Columns, Dataset, Device, Run, parse_columns
+from normae.cli.console import Columns, Dataset, Device, Run, note, parse_columns
 from normae.errors import InputError
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from normae.cli.console import say, show
-from normae.cli.options import Command, Device, Run, Set
+from normae.cli.console import Command, Device, Run, Set, say, show
 from normae.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def search(
 
     Example: normae temperature search jets-paper-qcd-nae jets-paper-top-nae -o runs/search --reference runs/classifier
     """
-    from normae.cli.training import TrainingDisplay
+    from normae.cli.console import TrainingDisplay
     from normae.temperature.search import SearchSettings, read_pair, search_temperature
 
     starts = (None, None) if not start else tuple(start)

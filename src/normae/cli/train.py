@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from normae.cli.console import say
-from normae.cli.options import NewRun, Set, parse_seeds, use_threads
+from normae.cli.console import NewRun, Set, parse_seeds, say, use_threads
 from normae.errors import Interrupted
 from normae.presets import describe
 from normae.presets import presets as all_presets
@@ -37,7 +36,7 @@ def train(
 
     Example: normae train background.parquet -o runs/mine
     """
-    from normae.cli.training import TrainingDisplay
+    from normae.cli.console import TrainingDisplay
     from normae.runs.door import planned
     from normae.runs.folder import RunFolder
     from normae.runs.session import train as train_run

@@ -22,9 +22,8 @@ from normae.files import write_json
 from normae.inference import LogZ, Model
 from normae.progress import plain, shown_by
 from normae.runs.automatic import Wishes, automatic_run, check_table, split_sizes
-from normae.runs.door import DATA, keep_table, lines
+from normae.runs.door import DATA, keep, keep_table, lines, open_kept, train_in_memory, write_kept
 from normae.runs.folder import RunFolder
-from normae.runs.kept import keep, open_kept, train_in_memory, write_kept
 from normae.sources import DataConfig, load_events
 
 log = logging.getLogger(__name__)

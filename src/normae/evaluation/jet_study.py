@@ -28,7 +28,7 @@ from normae.inference import Model
 from normae.jets.substructure import NAMES
 from normae.report import Check, Status
 from normae.report.paper import PaperValue, tagging_values
-from normae.runs.baselines import latent_dimensions
+from normae.runs.finishing import latent_dimensions
 from normae.runs.jet_sample import JetTest, held_out_jets
 from normae.runs.load import load
 from normae.statistics import Estimate

@@ -40,8 +40,7 @@ from normae.inference.gaussian import GaussianBase, fit_base
 from normae.inference.log_z import LogZ
 from normae.progress import counted
 from normae.random import normal
-from normae.sampling.config import ChainConfig
-from normae.sampling.langevin import LangevinState, Scale, select, step
+from normae.sampling.langevin import ChainConfig, LangevinState, Scale, select, step
 from normae.statistics.weights import bennett, effective_size, log_mean_exp
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from normae.energy import Energy, Latent, held, value_and_grad
 from normae.errors import InputError
 from normae.progress import progress
 from normae.sampling.chain import Chain, run_chain
-from normae.sampling.config import ChainConfig, SamplingConfig
-from normae.sampling.manifold import into_bounds
+from normae.sampling.langevin import ChainConfig
+from normae.sampling.manifold import SamplingConfig, into_bounds
 
 GENERATION_FACTOR = 8
 """The paper generates with latent chains eight times as long as in training."""

@@ -28,7 +28,7 @@ from normae.posterior.draw import Certain, Draws, Posterior
 from normae.progress import counted
 from normae.random import stream
 from normae.sampling.chain import Chain, run_chain
-from normae.sampling.config import SamplingConfig
+from normae.sampling.manifold import SamplingConfig
 
 DRAWS = 100
 """Number of draws behind `energy`, `score` and `log_prob`."""

@@ -28,8 +28,7 @@ from normae.networks.parameters import Layout
 from normae.networks.reconstruction import LatentEnergy, ReconstructionEnergy
 from normae.random import Generators
 from normae.sampling.chain import Chain, run_chain
-from normae.sampling.config import ChainConfig
-from normae.sampling.langevin import Scalar
+from normae.sampling.langevin import ChainConfig, Scalar
 
 Defines = tuple[tuple[str, int], ...]
 THREADS = 512

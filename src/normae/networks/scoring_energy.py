@@ -25,6 +25,7 @@ from torch.nn.functional import conv2d, interpolate, leaky_relu, leaky_relu_, pa
 from normae.networks.autoencoder import Autoencoder, to_sphere
 from normae.networks.conv import Upsample
 from normae.networks.conv_packing import conv_shape
+from normae.networks.mlp import MLP
 from normae.networks.parameters import Layout
 from normae.networks.reconstruction import ReconstructionEnergy, mean_square
 
@@ -53,7 +54,7 @@ class ScoringEnergy(ReconstructionEnergy):
 
     def __init__(self, autoencoder: Autoencoder) -> None:
         super().__init__(autoencoder)
-        shape = conv_shape(autoencoder)
+        shape = None if isinstance(autoencoder.encoder, MLP) else conv_shape(autoencoder)
         self._image = shape is not None
         self._lanes_fit = shape is not None and lanes_serve(shape.side, shape.channels)
         self._lanes: LanesForward | None = None

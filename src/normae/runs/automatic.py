@@ -17,7 +17,8 @@ from normae.errors import InputError
 from normae.inference.ais import AISConfig
 from normae.networks.autoencoder import NetworkConfig
 from normae.posterior.laplace import LaplaceConfig
-from normae.sampling.config import ChainConfig, SamplingConfig
+from normae.sampling.langevin import ChainConfig
+from normae.sampling.manifold import SamplingConfig
 from normae.sources import DataConfig
 from normae.training.config import ContrastConfig, GuardConfig, PhaseConfig, TemperatureConfig, TrainingConfig
 

@@ -1,6 +1,6 @@
 """`normae.train`: from data to a model, whatever the data are; `normae train` and the estimator are the same call."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,12 +12,13 @@ import torch
 from normae.config import Run, override, read
 from normae.data import Rows, as_rows, is_table, read_table
 from normae.errors import InputError, Interrupted
-from normae.files import atomic_path
+from normae.files import atomic_path, new_folder
 from normae.inference import Model
 from normae.jets import is_jets
 from normae.progress import plain, progress, shown_by
 from normae.runs.automatic import Wishes, automatic_run, check_table, split_sizes
-from normae.runs.load import load
+from normae.runs.folder import RunFolder
+from normae.runs.load import Loaded, load, load_run
 from normae.runs.session import train as train_run
 from normae.runs.writing import Watch
 from normae.sources import KINDS, DataConfig, Events, file_in, load_events, read_jet_images
@@ -91,10 +92,11 @@ def planned(
     """
     if not isinstance(data, str | Path):
         return _planned_in_memory(data, folder, columns, seed or 0, changes)
-    if is_jets(data):
-        return _jets_run(Path(data), seed or 0, changes), None
-    if is_table(data):
-        return _table_run(Path(data), columns, dataset, seed or 0, changes), None
+    if Path(data).suffix not in ("", ".toml") or Path(data).is_dir():
+        if is_jets(data):
+            return _jets_run(Path(data), seed or 0, changes), None
+        if is_table(data):
+            return _table_run(Path(data), columns, dataset, seed or 0, changes), None
     if columns is not None or dataset is not None:
         raise InputError(f"{data}: columns and dataset are of a table; a TOML file names them in [data]")
     return read(data, [*([] if seed is None else [f"seed={seed}"]), *changes]), None
@@ -166,3 +168,43 @@ def lines() -> Watch:
             displays[phase][1] = happening.iteration
 
     return watch
+
+
+# --- a finished run in memory: its files as bytes, which a pickle can hold and a folder can be made of
+
+FILES = ("config.toml", "model.safetensors", "provenance.json", "metrics.jsonl")
+Kept = Mapping[str, bytes]
+"""The files of a run by name."""
+
+
+def train_in_memory(run: Run, events: Events, watch: Watch | None = None) -> dict[str, bytes]:
+    """Train, and give the files of the run folder."""
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "run"
+        if not train_run(run, folder, watch=watch, events=events):
+            raise KeyboardInterrupt
+        return keep(folder)
+
+
+def keep(folder: str | Path) -> dict[str, bytes]:
+    """The files of a run folder."""
+    run = RunFolder.existing(folder)
+    return {name: (run.path / name).read_bytes() for name in FILES if (run.path / name).is_file()}
+
+
+def open_kept(kept: Kept) -> Loaded:
+    """The model of a run in memory, with its configuration."""
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "run"
+        write_kept(kept, folder)
+        return load_run(folder)
+
+
+def write_kept(kept: Kept, folder: str | Path) -> None:
+    """Make a run folder, which must not be there."""
+    path = Path(folder)
+    if path.exists():
+        raise InputError(f"{folder}: exists; choose a new folder")
+    with new_folder(path) as temporary:
+        for name, content in kept.items():
+            (temporary / name).write_bytes(content)

@@ -3,7 +3,7 @@
 import os
 import platform
 import subprocess
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,21 @@ import torch
 from torch import Tensor
 
 from normae.config import Run, to_toml
+from normae.data import linear_errors
 from normae.errors import InputError, LogZDisagreement
 from normae.files import write_json, write_text
-from normae.inference import LogZ, Model, annealed_log_z, choose_log_z, loosened
+from normae.inference import LogZ, annealed_log_z, choose_log_z, loosened
 from normae.networks import build_autoencoder
+from normae.networks.reconstruction import ReconstructionEnergy
 from normae.posterior.laplace import fit_laplace
 from normae.random import stream
-from normae.runs.baselines import Baselines, baselines
-from normae.runs.folder import RunFolder, write_tensors
-from normae.runs.load import CHAINS, build_model, stored
-from normae.runs.preparation import Prepared
-from normae.runs.start import pretrained_config, write_start
+from normae.runs.folder import CHAINS, RunFolder, stored, write_tensors
+from normae.runs.start import Prepared, pretrained_config, write_start
 from normae.runs.writing import Journal
+from normae.sources import Events
 from normae.training import Checkpoint, Happening, Trainer
 
+Baselines = dict[str, dict[str, float]]
 BASE_EVENTS = 100_000
 """Most events that the base of annealed importance sampling is fitted to."""
 
@@ -120,28 +121,42 @@ class Finish:
 
     def _log_z(self, k: int, tensors: dict[str, Tensor], header: dict[str, Any]) -> list[Any] | None:
         """log Z where it can be had; annealed where no grid serves and the configuration asks for it."""
-        config = self.configs[k]
-        model = build_model(config, tensors, header, config.name).to(self.device)
-        annealed = None if config.log_z is None else partial(self._annealed_log_z, k, model)
+        config, temperature = self.configs[k], float(header["temperature"])
+        network = build_autoencoder(config.network, self.event, stream(config.seed, "init")).to(self.device)
+        network.load_state_dict({name: tensors[name] for name in network.state_dict()})
+        energy = ReconstructionEnergy(network.requires_grad_(False))
+        size = header["step_sizes"][1]
+
+        def annealed() -> LogZ | None:
+            events = self._samples(k, energy, temperature, size, tensors.get(CHAINS))
+            return self._annealed_log_z(k, energy, temperature, events)
+
         found = choose_log_z(
-            model.energy_function, model.temperature, self.event, config.sampling.feature.bounds,
-            config.evaluation.log_z_cells, self.device, annealed,
+            energy, temperature, self.event, config.sampling.feature.bounds, config.evaluation.log_z_cells,
+            self.device, None if config.log_z is None else annealed,
         )  # fmt: skip
         return None if found is None else list(found)
 
-    def _annealed_log_z(self, k: int, model: Model) -> LogZ | None:
-        """log Z from chains between a Gaussian and samples of the model, or training events; None without one."""
-        settings, bounds, events = self.configs[k].log_z, self.configs[k].sampling.feature.bounds, self.events[k].train
-        assert settings is not None
+    def _samples(
+        self, k: int, energy: ReconstructionEnergy, temperature: float, size: float, chains: Tensor | None
+    ) -> Tensor:
+        """Persistent chains, which are samples of the model, or else training events, within the bounds."""
+        feature, events = self.configs[k].sampling.feature, self.events[k].train
         assert isinstance(events, Tensor)
-        energy, temperature, seed = model.energy_function, model.temperature, self.configs[k].seed
-        if model.chains is not None:
-            small = stream(seed, "log_z/small", self.device)
-            events = loosened(energy, model.chains, model.sampling.feature, temperature, small)
-        elif bounds is not None:
-            events = events[((events >= bounds[0]) & (events <= bounds[1])).all(dim=1)]
-        events, runs = events[:BASE_EVENTS].to(self.device), settings.runs()
-        streams = [stream(seed, f"log_z/{n}" if n else "log_z", self.device) for n in range(len(runs))]
+        if chains is not None:
+            small = stream(self.configs[k].seed, "log_z/small", self.device)
+            return loosened(energy, chains.to(self.device), replace(feature, step_size=size), temperature, small)
+        if feature.bounds is not None:
+            events = events[((events >= feature.bounds[0]) & (events <= feature.bounds[1])).all(dim=1)]
+        return events[:BASE_EVENTS].to(self.device)
+
+    def _annealed_log_z(self, k: int, energy: ReconstructionEnergy, temperature: float, events: Tensor) -> LogZ | None:
+        """log Z from chains between a Gaussian and events; None where the bounds on it disagree."""
+        settings, bounds = self.configs[k].log_z, self.configs[k].sampling.feature.bounds
+        assert settings is not None
+        runs = settings.runs()
+        names = [f"log_z/{n}" if n else "log_z" for n in range(len(runs))]
+        streams = [stream(self.configs[k].seed, name, self.device) for name in names]
         try:
             found = annealed_log_z(energy, temperature, events, events, streams, runs, bounds)
         except (LogZDisagreement, InputError) as error:  # a finished training is kept, whatever comes of its log Z
@@ -201,3 +216,21 @@ def _commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return answer.stdout.strip() or None
+
+
+def latent_dimensions(config: Run) -> int:
+    """Dimensions of the latent space: a sphere in d_z dimensions has one less."""
+    return config.network.latent - (config.network.latent_space == "sphere")
+
+
+def baselines(config: Run, events: Events, device: torch.device) -> Baselines:
+    """Mean errors of the linear models on the validation sample, with their standard errors; nothing without one."""
+    k = latent_dimensions(config)
+    if events.validation is None or k >= int(np.prod(events.train.shape[1:])):
+        return {}
+    found = linear_errors(events.train, events.validation, (0, k), device)
+    names = ("mse_mean_event", f"mse_{k}_components")
+    return {
+        name: {"value": float(e.mean()), "error": float(e.std() / len(e) ** 0.5)}
+        for name, e in zip(names, found, strict=True)
+    }

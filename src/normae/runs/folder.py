@@ -28,10 +28,15 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save_file
 from torch import Tensor
 
+from normae.coordinates import Coordinates
 from normae.errors import InputError
 from normae.files import atomic_path, write_json, write_text
 
 WEIGHTS_FORMAT = "normae-1"
+COORDINATES = "coordinates."
+"""Prefix of the tensors of the coordinates there."""
+CHAINS = "chains"
+"""Name of the persistent chains there, with shape (M, *event)."""
 PROVENANCE = ("normae", "commit", "python", "torch", "seed", "device", "backend", "rollbacks", "wall_seconds")
 """What every provenance.json holds at least."""
 
@@ -230,3 +235,8 @@ __all__ = [
     "write_tensors",
     "write_text",
 ]
+
+
+def stored(coordinates: Coordinates) -> dict[str, Tensor]:
+    """The tensors of coordinates by the names that they have in model.safetensors."""
+    return {f"{COORDINATES}{name}": tensor for name, tensor in coordinates.tensors().items()}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from normae import zoo
 from normae.config import Run, read
-from normae.coordinates import Coordinates, read_coordinates
+from normae.coordinates import read_coordinates
 from normae.errors import InputError
 from normae.inference import BayesianModel, LogZ, Model
 from normae.inference.model import CELLS
@@ -21,16 +21,12 @@ from normae.posterior.laplace import Laplace, LaplacePosterior
 from normae.posterior.modes import Modes
 from normae.posterior.weights import Ensemble, MeanField
 from normae.random import stream
-from normae.runs.folder import RunFolder, is_number, parse_tensors, read_content
+from normae.runs.folder import CHAINS, COORDINATES, RunFolder, is_number, parse_tensors, read_content
 from normae.sampling import ChainConfig, SamplingConfig
 from normae.tensors import choose_device
 
 PREFIX = {"bayesian": "rho.", "laplace": "laplace.", "ensemble": "member."}
 """Of the tensors of each posterior in model.safetensors."""
-COORDINATES = "coordinates."
-"""Prefix of the tensors of the coordinates there."""
-CHAINS = "chains"
-"""Name of the persistent chains there, with shape (M, *event)."""
 
 
 class Loaded(NamedTuple):
@@ -72,11 +68,6 @@ def load_run(name: str | Path, device: str = "cpu") -> Loaded:
     content = read_content(folder.model)
     model = build_model(config, *parse_tensors(content, folder.model), str(name)).to(choose_device(device))
     return Loaded(model, folder, config, hashlib.sha256(content).hexdigest())
-
-
-def stored(coordinates: Coordinates) -> dict[str, Tensor]:
-    """The tensors of coordinates by the names that they have in model.safetensors."""
-    return {f"{COORDINATES}{name}": tensor for name, tensor in coordinates.tensors().items()}
 
 
 def build_model(config: Run, tensors: dict[str, Tensor], header: dict[str, object], name: str) -> Model:

@@ -20,8 +20,7 @@ from normae.random import stream
 from normae.runs.classifier import train_classifier
 from normae.runs.finishing import Finish
 from normae.runs.folder import RunFolder, locked
-from normae.runs.preparation import Prepared, prepare
-from normae.runs.start import Start, joined, read_start
+from normae.runs.start import Prepared, Start, joined, prepare, read_start
 from normae.runs.writing import Journal, Watch, check_minutes
 from normae.sources import (
     Events,

@@ -1,4 +1,4 @@
-"""The autoencoder that an NAE training begins with: kept at the end of a pretraining, read by another run.
+"""What a training begins with: its events in coordinates, and where asked for the autoencoder of another run.
 
 One pretraining gives both models. A run with both phases keeps its autoencoder in `pretrained/`, a run folder of its
 own; a run with `training.epochs = 0` is an autoencoder, and any NAE of the same network can start from it. Beside the
@@ -18,8 +18,12 @@ from torch import Tensor
 
 from normae import zoo
 from normae.config import Run, read
+from normae.coordinates import Coordinates, fit_coordinates
+from normae.data import SparseEvents
 from normae.errors import InputError
+from normae.random import stream
 from normae.runs.folder import RunFolder, read_tensors, write_tensors
+from normae.sources import Events, check_rows
 from normae.training.setup import WeightNoise
 
 NOT_COMPARED = {"output_start"}
@@ -95,3 +99,49 @@ def _rows(tensors: dict[str, Tensor], noise: WeightNoise, replicas: int) -> dict
     return {
         kind: tensor if len(tensor) == replicas else tensor[:1].expand(replicas, -1) for kind, tensor in tensors.items()
     }
+
+
+# --- events
+
+HELD_OUT = 2000
+"""Rows of a small validation sample are taken again, each time with other noise, up to about so many."""
+
+
+class Prepared(NamedTuple):
+    """The coordinates of a run, and its events in them: what a training sees."""
+
+    coordinates: Coordinates
+    events: Events
+
+
+def prepare(config: Run, events: Events) -> Prepared:
+    """Fit the coordinates to the training rows; one sentence where they cannot be trained on."""
+    if isinstance(events.train, SparseEvents):
+        return Prepared(fit_coordinates(config.coordinates, None), events)
+    source = config.data.file or "training sample"
+    table = config.data.file is not None and events.train.ndim == 2
+    coordinates = fit_coordinates(config.coordinates, events.train if table else None)
+    prepared = _in_coordinates(config, events, coordinates)
+    assert isinstance(prepared.train, Tensor)
+    columns = events.columns if config.coordinates.kind == "identity" else None
+    check_rows(prepared.train, config.sampling.feature.bounds, columns, source)
+    return Prepared(coordinates, prepared)
+
+
+def _in_coordinates(config: Run, events: Events, coordinates: Coordinates) -> Events:
+    if config.coordinates.kind == "identity":
+        return events.mapped(Tensor.float)
+
+    def noisy(rows: Tensor, copies: int, name: str) -> Tensor:
+        generator: torch.Generator = stream(config.seed, f"data/noise/{name}")
+        return coordinates.noisy(coordinates.forward(rows), copies, generator).float()
+
+    def train() -> Tensor:
+        assert isinstance(events.train, Tensor)
+        return noisy(events.train, config.coordinates.copies, "train")
+
+    def validation() -> Tensor | None:
+        rows = events.validation
+        return noisy(rows, max(1, HELD_OUT // len(rows)), "validation") if isinstance(rows, Tensor) else None
+
+    return Events(train, validation, lambda: coordinates.forward(events.test).float(), None, lambda: events.columns)

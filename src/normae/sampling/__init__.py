@@ -1,9 +1,18 @@
 """Langevin chains: the kernel, the runner, the on-manifold start, the replay buffer and the diagnostics."""
 
 from normae.sampling.chain import Chain, langevin, run_chain
-from normae.sampling.config import ChainConfig, SamplingConfig
 from normae.sampling.diagnostics import effective_sample_size, split_r_hat
-from normae.sampling.manifold import Negatives, ReplayBuffer, StepSizes, adapted, into_bounds, negatives, spread
+from normae.sampling.langevin import ChainConfig
+from normae.sampling.manifold import (
+    Negatives,
+    ReplayBuffer,
+    SamplingConfig,
+    StepSizes,
+    adapted,
+    into_bounds,
+    negatives,
+    spread,
+)
 
 __all__ = [
     "Chain",

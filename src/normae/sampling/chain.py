@@ -11,8 +11,7 @@ from normae.energy import Energy, held
 from normae.errors import InputError
 from normae.progress import Tick, ignore
 from normae.random import Generators
-from normae.sampling.config import BoundsRule, ChainConfig, ClipRule, Metropolis, Sphere
-from normae.sampling.langevin import Scalar, Scale, init, step
+from normae.sampling.langevin import BoundsRule, ChainConfig, ClipRule, Metropolis, Scalar, Scale, Sphere, init, step
 
 
 class Chain(NamedTuple):

@@ -20,8 +20,7 @@ from normae.networks.mlp import MLP
 from normae.networks.parameters import Layout
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.sampling.chain import run_chain
-from normae.sampling.config import SamplingConfig
-from normae.sampling.manifold import Runner
+from normae.sampling.manifold import Runner, SamplingConfig
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from normae.networks.bayesian import (
 )
 from normae.networks.parameters import Layout, prefixed
 from normae.random import Generators, stream
-from normae.sampling.config import SamplingConfig
+from normae.sampling.manifold import SamplingConfig
 from normae.training.backends import Backend, Group
 from normae.training.config import Schedule, Schedules
 

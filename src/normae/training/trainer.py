@@ -11,7 +11,7 @@ from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.parameters import Layout
-from normae.sampling.config import SamplingConfig
+from normae.sampling.manifold import SamplingConfig
 from normae.training.backends import Group, choose_backend
 from normae.training.config import Schedules
 from normae.training.contrast import Contrast
