@@ -40,7 +40,7 @@ def validation_jets(config: Run, count: int) -> dict[str, torch.Tensor]:
     """Images of both classes, with shapes (n, 1, 40, 40)."""
     found = {}
     for kind in KINDS:
-        held = load_events(replace(config.data, jets=kind), config.seed, test=False).validation
+        held = load_events(replace(config.data, jets=kind), config.seed).validation
         found[kind] = held.first(count).dense()
     return found
 

@@ -36,7 +36,7 @@ def main() -> None:
     config = replace(config, sampling=model.sampling)  # with the step sizes that the training ended with
     layout = Layout.of(model.autoencoder)
     energy = ReconstructionEnergy(model.autoencoder, layout.views(layout.flatten([model.autoencoder])))
-    jets = load_events(config.data, config.seed, test=False).validation.first(given.chains).dense()
+    jets = load_events(config.data, config.seed).validation.first(given.chains).dense()
     with torch.no_grad():
         encoded = energy.with_latent(jets.to(model.device))[1]
     print("E of encoded and decoded jets", latent_energies(energy, encoded).mean())

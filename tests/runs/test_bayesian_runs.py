@@ -77,7 +77,7 @@ def test_members_have_parts_of_the_events_of_their_own():
     everything = member_events(structure(tiny(ensemble={"members": 4, "events": "all"})), events)
     assert all(torch.equal(e.train, events.train) for e in everything)
     with pytest.raises(InputError, match="expected at least an event for each of 4 members, got 3"):
-        in_parts(events._replace(train=events.train[:3]), 4, 0)
+        in_parts(events.with_rows(torch.arange(3)), 4, 0)
 
 
 def test_members_have_their_own_events_drawn_with_replacement():
