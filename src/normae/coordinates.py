@@ -49,6 +49,10 @@ class Range:
         margin = MARGIN * (self.high - self.low)
         return (rows < self.low - margin) | (rows > self.high + margin)
 
+    def to(self, device: torch.device | str) -> "Range":
+        """The same on `device`."""
+        return Range(self.low.to(device), self.high.to(device))
+
 
 class Coordinates(Protocol):
     """What a model needs of its coordinates. Tensors in and out; `forward` and `log_slope` are differentiable."""
@@ -58,6 +62,10 @@ class Coordinates(Protocol):
     @property
     def range(self) -> Range | None:
         """Of the training sample, where its columns mean something by themselves."""
+
+    @property
+    def constant(self) -> float:
+        """The largest value of `log_slope`: no score is below its negative."""
 
     def forward(self, x: Tensor) -> Tensor:
         """y with shape (N, *event) of events x with shape (N, *event)."""
@@ -83,6 +91,7 @@ class Identity:
     """y = x."""
 
     kind: ClassVar[str] = "identity"
+    constant: ClassVar[float] = 0.0
     range: Range | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -107,9 +116,7 @@ class Identity:
 
     def to(self, device: torch.device | str) -> "Identity":
         """The same on `device`."""
-        if self.range is None:
-            return self
-        return replace(self, range=Range(self.range.low.to(device), self.range.high.to(device)))
+        return replace(self, range=None if self.range is None else self.range.to(device))
 
 
 # --- tables
@@ -202,7 +209,7 @@ class TableCoordinates:
 
     @property
     def constant(self) -> float:
-        """The part of `log_slope` that all rows share."""
+        """The part of `log_slope` that all rows share, and its largest value."""
         return float(torch.linalg.slogdet(self.whitening).logabsdet - self.width.log().sum())
 
     def noisy(self, y: Tensor, copies: int, generator: torch.Generator) -> Tensor:

@@ -239,9 +239,7 @@ def check_rows(rows: Tensor, bounds: tuple[float, float] | None, columns: Sequen
     finite = torch.isfinite(rows).flatten(1).all(dim=1)
     if not len(rows) or not bool(finite.all()):
         first = int((~finite).nonzero()[0]) if len(rows) else 0
-        raise InputError(
-            f"{source}: NaN or infinity (in float32) in the events, the first at row {first}; remove it"
-        )
+        raise InputError(f"{source}: NaN or infinity (in float32) in the events, the first at row {first}; remove it")
     low, high = (edge.flatten() for edge in (rows.amin(0), rows.amax(0)))
     largest = torch.maximum(high, -low)
     place = int(largest.argmax())

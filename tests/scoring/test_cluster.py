@@ -66,7 +66,7 @@ def files(tmp_path_factory) -> list[Path]:
 @pytest.fixture(scope="module")
 def plain(scorer, files, tmp_path_factory) -> bytes:
     out = tmp_path_factory.mktemp("plain") / "s.parquet"
-    assert score(scorer, files, out)
+    assert score(scorer, files, out).whole
     return out.read_bytes()
 
 
@@ -85,10 +85,10 @@ def test_the_same_bytes_as_without_a_cluster(scorer, files, plain, two, tmp_path
     """Also from another folder: files are given as they are named, and found wherever a worker is."""
     monkeypatch.chdir(files[0].parent)
     names = [path.name for path in files]
-    assert score(scorer, names, tmp_path / "s.parquet", do=two)
-    assert score(scorer, names, tmp_path / "p.parquet")
+    assert score(scorer, names, tmp_path / "s.parquet", do=two).whole
+    assert score(scorer, names, tmp_path / "p.parquet").whole
     assert (tmp_path / "s.parquet").read_bytes() == (tmp_path / "p.parquet").read_bytes()
-    assert score(scorer, files, tmp_path / "whole.parquet", do=two)
+    assert score(scorer, files, tmp_path / "whole.parquet", do=two).whole
     assert (tmp_path / "whole.parquet").read_bytes() == plain
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.parquet", "s.parquet", "whole.parquet"]
 
@@ -116,7 +116,7 @@ def test_a_worker_killed_in_the_middle(scorer, files, plain, two, tmp_path):
             killed.append(done)
 
     with watched(kill):
-        assert score(scorer, files, tmp_path / "s.parquet", do=two)
+        assert score(scorer, files, tmp_path / "s.parquet", do=two).whole
     assert killed
     assert not psutil.pid_exists(victim) or psutil.Process(victim).status() == psutil.STATUS_ZOMBIE
     assert (tmp_path / "s.parquet").read_bytes() == plain
@@ -146,15 +146,15 @@ def test_a_restart_does_only_what_is_missing(scorer, files, plain, two, tmp_path
         two(scorer_, missing, folder, chunk, watch)
         assert kept.items() <= {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}.items()
 
-    assert score(scorer, files, out, do=look)
+    assert score(scorer, files, out, do=look).whole
     assert not set(seen) & set(kept)
     assert out.read_bytes() == plain
 
 
 def test_a_shard_on_a_cluster(scorer, files, plain, two, tmp_path):
     out = tmp_path / "s.parquet"
-    assert not score(scorer, files, out, shard="0/3", do=two)
-    assert score(scorer, files, out)
+    assert not score(scorer, files, out, shard="0/3", do=two).whole
+    assert score(scorer, files, out).whole
     assert out.read_bytes() == plain
 
 
@@ -206,7 +206,7 @@ def test_an_address(run, files, two, tmp_path):
     done = normae("score", run, files[0], "-o", tmp_path / "s.parquet", "--cluster", address, "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert done.stderr.strip() == f"Scores: {tmp_path / 's.parquet'}"
-    assert score(open_scorer(run, device="cpu"), [files[0]], tmp_path / "p.parquet")
+    assert score(open_scorer(run, device="cpu"), [files[0]], tmp_path / "p.parquet").whole
     assert (tmp_path / "s.parquet").read_bytes() == (tmp_path / "p.parquet").read_bytes()
     assert len(pids(two)) == 2
 
@@ -222,7 +222,7 @@ def test_local_command_with_a_worker_killed(run, tmp_path):
     _, error = process.communicate(timeout=300)
     assert process.returncode == 0, error
     assert error.strip() == f"Scores: {out}"
-    assert score(open_scorer(run, device="cpu"), [tmp_path / "long.parquet"], tmp_path / "p.parquet")
+    assert score(open_scorer(run, device="cpu"), [tmp_path / "long.parquet"], tmp_path / "p.parquet").whole
     assert out.read_bytes() == (tmp_path / "p.parquet").read_bytes()
     assert not parts.exists()
 
@@ -265,7 +265,7 @@ def test_the_whole_command_killed(run, tmp_path):
         seen.extend(missing)
         on_cluster("local", 2)(scorer_, missing, folder, chunk, watch)
 
-    assert score(open_scorer(run, device="cpu"), [tmp_path / "long.parquet"], out, do=look)
+    assert score(open_scorer(run, device="cpu"), [tmp_path / "long.parquet"], out, do=look).whole
     assert len(seen) == 8 - len(kept)
     assert np.array_equal(pyarrow.parquet.read_table(out)["row"].to_numpy(), np.arange(8 << 19))
 
@@ -381,7 +381,7 @@ def test_slurm_s_path_with_a_stand_in_for_sbatch(scorer, files, plain, tmp_path,
     with dask.config.set({"distributed.deploy.lost-worker-timeout": "0.1s"}):
         do = on_cluster("slurm", 1, options=ClusterOptions(interface="lo"))
         with watched(kill):
-            assert score(scorer, files, tmp_path / "s.parquet", do=do)
+            assert score(scorer, files, tmp_path / "s.parquet", do=do).whole
     assert (tmp_path / "s.parquet").read_bytes() == plain
     jobs = [int(line) for line in (tools / "jobs").read_text().split()]
     assert jobs[0] == killed[0]

@@ -134,20 +134,20 @@ def test_chunks_shards_and_stops_change_no_byte(scorer, parquet, tmp_path, suffi
     other = tmp_path / "other.csv"
     pyarrow.csv.write_csv(table(rows=301, seed=2), other)
     files = [parquet, other]
-    assert score(scorer, files, tmp_path / f"whole.{suffix}")
+    assert score(scorer, files, tmp_path / f"whole.{suffix}").whole
     whole = (tmp_path / f"whole.{suffix}").read_bytes()
     for chunk in (1, 200, 10**9):
         score(scorer, files, tmp_path / f"{chunk}.{suffix}", chunk=chunk)
         assert (tmp_path / f"{chunk}.{suffix}").read_bytes() == whole
     out = tmp_path / f"shards.{suffix}"
     for shard in ("2/3", "0/3", "1/3"):
-        assert not score(scorer, files, out, shard=shard)
+        assert not score(scorer, files, out, shard=shard).whole
         assert not out.exists()
-    assert score(scorer, files, out)
+    assert score(scorer, files, out).whole
     assert out.read_bytes() == whole
     out = tmp_path / f"stopped.{suffix}"
     _stop_after(scorer, files, out, 1000)
-    assert score(scorer, files, out)
+    assert score(scorer, files, out).whole
     assert out.read_bytes() == whole
     assert not list(tmp_path.glob("*.parts"))
 
@@ -202,7 +202,7 @@ def test_killed_in_the_middle(run, tmp_path):
     rows = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Scorer, "score", _counting(Scorer.score, rows))
-        assert score(open_scorer(run, device="cpu"), [tmp_path / "long.parquet"], out)
+        assert score(open_scorer(run, device="cpu"), [tmp_path / "long.parquet"], out).whole
     assert sum(rows) == 3_000_000 - len(kept) * (1 << 19)
     assert np.array_equal(columns_of(out)["row"], np.arange(3_000_000))
     assert not parts.exists()

@@ -50,8 +50,10 @@ def score(
     scorer = open_scorer(run, parse_columns(columns), device)
     for sentence in scorer.notes:
         note(f"Note: {sentence}")
-    whole = score_files(scorer, files, out, shard, chunk, dataset, do)
-    note(f"Scores: {out}" if whole else f"Shard {shard} of {out} is done; the last call, without --shard, joins")
+    done = score_files(scorer, files, out, shard, chunk, dataset, do)
+    for sentence in done.notes:
+        note(f"Note: {sentence}")
+    note(f"Scores: {out}" if done.whole else f"Shard {shard} of {out} is done; the last call, without --shard, joins")
 
 
 def _place(cluster: str | None, workers: int | None, threads: int | None, options: Path | None) -> "Doer":

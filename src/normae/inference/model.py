@@ -20,7 +20,7 @@ from normae.energy import stands_for
 from normae.errors import InputError, LogZUnknown
 from normae.inference.generation import ChainEnergy, lengthened, walk
 from normae.inference.log_z import LogZ, choose_log_z, draws_log_z
-from normae.inference.rows import Rows, in_pieces
+from normae.inference.rows import Rows, as_events, in_pieces
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.scoring_energy import ScoringEnergy
@@ -45,7 +45,8 @@ MOST_SAMPLES = 100_000_000
 class Model:
     """A normalized autoencoder, p(x) = exp(-E(y(x))/T)/Z |dy/dx|.
 
-    Arrays may be numpy or torch, and what comes out is of the kind that went in.
+    Arrays may be numpy or torch, and what comes out is of the kind that went in. Of a data frame (pandas, polars,
+    Arrow) a model that knows the names of its columns takes these, in whatever order they are.
 
     Args:
         autoencoder: the trained network, with the weights at the posterior's centre.
@@ -288,15 +289,19 @@ class Model:
         y = events if self._as_they_are else self.coordinates.forward(events.double())
         return y.to(self.like.dtype)
 
+    @property
+    def event_dtype(self) -> type[np.floating[Any]]:
+        """The type in which events are read: coordinates are in float64, so that a large offset costs no digits."""
+        return np.float32 if self._as_they_are else np.float64
+
     def _through(self, function: Callable[[Tensor], Tensor], x: Any) -> Any:
         """`function` of a tensor, or of an array in pieces."""
-        events = self.checked(x if isinstance(x, Tensor) else np.asarray(x))
+        events = self.checked(as_events(x, self.columns, self.name))
         if isinstance(events, Tensor):
             self._check_finite(torch.isfinite(events.detach()).flatten(1).all(dim=1))
             return function(events)
         most = None if self.posterior.certain else min(max(CHUNK // int(np.prod(self.event)), 64), 1 << 13)
-        dtype = torch.float32 if self._as_they_are else torch.float64
-        values, finite = in_pieces(function, events, self.device, most, dtype)
+        values, finite = in_pieces(function, events, self.device, most, self.event_dtype)
         self._check_finite(finite)
         return values.numpy()
 

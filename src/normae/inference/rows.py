@@ -11,7 +11,7 @@ copied and computed.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from normae.data.frames import as_rows, column_names
 from normae.errors import LogZUnknown
 from normae.posterior.draw import together
 from normae.progress import progress
@@ -77,12 +78,19 @@ class Rows(NamedTuple):
         return column.astype(self.scores.dtype)
 
 
+def as_events(x: Any, columns: Sequence[str] | None, name: str) -> Any:
+    """Arrays and tensors as they are; of a data frame these columns, or all where their names are not known."""
+    if isinstance(x, Tensor | np.ndarray):
+        return x
+    return np.asarray(x) if column_names(x) is None else as_rows(x, columns, name).values
+
+
 def in_pieces(
     function: Callable[[Tensor], Tensor],
     events: NDArray[Any],
     device: torch.device,
     most: int | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: type[np.floating[Any]] = np.float32,
 ) -> tuple[Tensor, Tensor]:
     """`function` of all events, with shape (..., N), and which events are finite, with shape (N,); both on the CPU.
 
@@ -90,7 +98,7 @@ def in_pieces(
         function: from a tensor (n, *event) on the device to (..., n).
         events: with shape (N, *event), of any real type.
         most: events at a time.
-        dtype: of the tensors.
+        dtype: of the tensors, float32 or float64.
     """
     values, finite = [], []
     with torch.no_grad(), progress("scoring", len(events)) as tick:
@@ -103,20 +111,22 @@ def in_pieces(
     return torch.cat(values, dim=-1).cpu(), torch.cat(finite).cpu()
 
 
-def _on_device(events: NDArray[Any], device: torch.device, most: int | None, dtype: torch.dtype) -> Iterator[Tensor]:
+def _on_device(
+    events: NDArray[Any], device: torch.device, most: int | None, dtype: type[np.floating[Any]]
+) -> Iterator[Tensor]:
     """Tensors on the device, at least one; a consumer has launched what it does before it asks for the next."""
-    kind = np.float64 if dtype == torch.float64 else np.float32
     places = range(0, max(len(events), 1), most or CPU_PIECE)
     if device.type != "cuda":
         for start in places:
             with np.errstate(over="ignore"):
-                piece = np.array(events[start : start + places.step], dtype=kind)
+                piece = np.array(events[start : start + places.step], dtype=dtype)
             yield torch.from_numpy(piece).to(device)
         return
-    fit = max(1, BUFFER // (dtype.itemsize * math.prod(events.shape[1:])))
+    kind = torch.float64 if dtype == np.float64 else torch.float32
+    fit = max(1, BUFFER // (kind.itemsize * math.prod(events.shape[1:])))
     size = min(most or GPU_PIECE, fit, max(len(events), 1))
     shape = (size, *events.shape[1:])
-    buffers = [torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True) for _ in range(2)]
+    buffers = [torch.empty(shape, dtype=kind, device="cpu", pin_memory=True) for _ in range(2)]
     copied = [torch.cuda.Event() for _ in buffers]
     for k, start in enumerate(range(0, max(len(events), 1), size)):
         buffer, done = buffers[k % 2], copied[k % 2]

@@ -33,7 +33,7 @@ def _tables(parts: Sequence[Path]) -> Iterator[pa.Table]:
 
 
 def _parquet(parts: Sequence[Path], out: Path) -> None:
-    schema = pyarrow.parquet.read_schema(parts[0])
+    schema = pyarrow.parquet.read_schema(parts[0]).remove_metadata()
     with pyarrow.parquet.ParquetWriter(out, schema, use_dictionary=["file"]) as writer:
         for table in _tables(parts):
             writer.write_table(table)

@@ -10,7 +10,9 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -25,8 +27,10 @@ from normae.files import atomic_path
 from normae.jets import Jets, chunks, concatenate, info, read_images, sparse_images
 from normae.jets.container import BadJet
 from normae.jets.sparse import is_images
-from normae.scoring.scorer import Columns, Scorer
+from normae.scoring.scorer import Columns, Outside, Scorer
 
+OUTSIDE = "normae.outside"
+"""Entry of the metadata of a part: its rows outside the range of the training sample."""
 Watch = Callable[[int], None]
 """Told the rows that are done."""
 
@@ -82,7 +86,8 @@ def parts_of(scorer: Scorer, files: Sequence[File]) -> list[Part]:
     for file in files:
         for start in range(0, file.rows, scorer.part):
             stop = min(start + scorer.part, file.rows)
-            key = [scorer.digest, scorer.block, scorer.columns, str(file.path), file.state, file.dataset, start, stop]
+            where = [str(file.path), file.state, file.dataset, start, stop]
+            key = [scorer.digest, scorer.block, scorer.columns, scorer.model.event_dtype.__name__, *where]
             name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
             found.append(Part(file, start, stop, f"{name}.parquet"))
     return found
@@ -106,35 +111,48 @@ Doer = Callable[[Scorer, Sequence[Part], Path, int, Watch], None]
 def here(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch: Watch) -> None:
     """Score parts in this process and write them into `folder`."""
     for run in consecutive(parts):
-        for part, columns in score_parts(scorer, run, chunk, watch):
-            write_part(folder / part.name, part, columns)
+        for part, columns, outside in score_parts(scorer, run, chunk, watch):
+            write_part(folder / part.name, part, columns, outside)
 
 
-def score_parts(scorer: Scorer, parts: Sequence[Part], chunk: int, watch: Watch) -> Iterator[tuple[Part, Columns]]:
-    """The scores of parts that follow each other in one file; `watch` is told the rows that are done."""
+def score_parts(
+    scorer: Scorer, parts: Sequence[Part], chunk: int, watch: Watch
+) -> Iterator[tuple[Part, Columns, Outside | None]]:
+    """The scores of parts that follow each other in one file, and which rows are outside the training sample.
+
+    Args:
+        watch: is told the rows that are done.
+    """
     file = parts[0].file
     if _state(file.place) != file.state:
         raise InputError(f"{file.place}: changed since the scoring began; call again when it is complete")
     blocks = scorer.part // scorer.block
     fitting = [n for n in range(1, blocks + 1) if blocks % n == 0 and n * scorer.block <= max(chunk, scorer.block)]
     found: list[Columns] = []
+    outside: list[Outside | None] = []
     waiting = iter(parts)
     part = next(waiting)
     row = part.start
     for events in read_events(scorer, part.file, row, parts[-1].stop, fitting[-1] * scorer.block):
         found.append(scorer.score(events))
+        outside.append(scorer.outside(events))
         _check_scores(scorer, file, row, events, found[-1]["score"])
         watch(len(events))
         row += len(events)
         if row == part.stop:
             rows = np.arange(part.start, part.stop, dtype=np.int64)
-            yield part, {"row": rows} | {name: np.concatenate([f[name] for f in found]) for name in found[0]}
-            found, part = [], next(waiting, part)
+            columns = {name: np.concatenate([f[name] for f in found]) for name in found[0]}
+            yield part, {"row": rows} | columns, all_outside(outside)
+            found, outside, part = [], [], next(waiting, part)
 
 
-def _check_scores(
-    scorer: Scorer, file: File, first: int, events: NDArray[np.float32], score: NDArray[np.float32]
-) -> None:
+def all_outside(found: Sequence[Outside | None]) -> Outside | None:
+    """Of all rows together; None where the training sample has no range."""
+    known = [one for one in found if one is not None]
+    return reduce(Outside.joined, known) if known else None
+
+
+def _check_scores(scorer: Scorer, file: File, first: int, events: NDArray[Any], score: NDArray[np.float32]) -> None:
     """Refuse a score that is not a finite number: an event so far out that its square is beyond float32."""
     if np.isfinite(score).all():
         return
@@ -148,12 +166,12 @@ def _check_scores(
     )
 
 
-def read_events(scorer: Scorer, file: File, start: int, stop: int, size: int) -> Iterator[NDArray[np.float32]]:
-    """Rows start to stop of a file in arrays of `size` events."""
+def read_events(scorer: Scorer, file: File, start: int, stop: int, size: int) -> Iterator[NDArray[Any]]:
+    """Rows start to stop of a file in arrays of `size` events, in the type that the model reads."""
     if not scorer.jets:
         with open_table(file.place, file.dataset) as table:
             columns = table.select(scorer.columns, scorer.model.event)
-            for _, events in table.chunks(columns, start, stop, size):
+            for _, events in table.chunks(columns, start, stop, size, scorer.model.event_dtype):
                 yield events
     elif is_images(file.place):
         for first in range(start, stop, size):
@@ -181,9 +199,16 @@ def _images(file: File, jets: Jets, first: int) -> NDArray[np.float32]:
         raise InputError(f"{file.place}: row {error.jet} {error.problem}") from None
 
 
-def write_part(path: Path, part: Part, columns: Columns) -> None:
+def write_part(path: Path, part: Part, columns: Columns, outside: Outside | None = None) -> None:
     """Scores of a part as a Parquet file, whole or not at all."""
     names = pa.DictionaryArray.from_arrays(np.zeros(part.stop - part.start, np.int32), [str(part.file.path)])
-    table = pa.table({"file": names, **columns})
+    metadata = None if outside is None else {OUTSIDE: json.dumps(outside)}
+    table = pa.table({"file": names, **columns}, metadata=metadata)
     with atomic_path(path) as temporary:
         pyarrow.parquet.write_table(table, temporary, use_dictionary=["file"])
+
+
+def outside_of(parts: Sequence[Path]) -> Outside | None:
+    """The rows of parts that are outside the range of the training sample, from what is written in them."""
+    found = [(pyarrow.parquet.read_schema(path).metadata or {}).get(OUTSIDE.encode()) for path in parts]
+    return all_outside([None if text is None else Outside(*json.loads(text)) for text in found])

@@ -3,16 +3,29 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from normae.errors import InputError
 from normae.progress import progress
 from normae.scoring.join import check_suffix, join
-from normae.scoring.parts import Doer, here, open_file, parts_of
+from normae.scoring.parts import Doer, here, open_file, outside_of, parts_of
 from normae.scoring.scorer import Scorer, open_scorer
 
-__all__ = ["CHUNK", "Scorer", "open_scorer", "parse_shard", "score"]
+__all__ = ["CHUNK", "Scored", "Scorer", "open_scorer", "parse_shard", "score"]
 CHUNK = 1 << 16
 """Rows that are read at a time."""
+
+
+class Scored(NamedTuple):
+    """What a scoring has done.
+
+    Args:
+        whole: whether the output was written; False for a shard.
+        notes: what the user should know of the rows, such as how many lie outside the range of the training sample.
+    """
+
+    whole: bool
+    notes: list[str]
 
 
 def parse_shard(text: str | None) -> tuple[int, int]:
@@ -43,7 +56,7 @@ def score(
     chunk: int = CHUNK,
     dataset: str | None = None,
     do: Doer = here,
-) -> bool:
+) -> Scored:
     """Score `files` into `out`, a .parquet, .csv or .npz file.
 
     Args:
@@ -52,9 +65,6 @@ def score(
         chunk: rows that are read at a time; it does not change the result.
         dataset: as for `normae.data.open_table`; the pandas key of a file of jets.
         do: scores parts and writes them, in this process or elsewhere (`normae.scoring.cluster`).
-
-    Returns:
-        Whether `out` was written; False for a shard.
     """
     out = Path(out)
     check_suffix(out)
@@ -71,12 +81,13 @@ def score(
         with progress("scoring", total) as tick:
             tick(total - left)
             do(scorer, missing, folder, chunk, tick)
+        notes = scorer.said_of(outside_of([folder / part.name for part in mine]))
         if shard is not None:
-            return False
+            return Scored(False, notes)
         join([folder / part.name for part in parts], out)
         for path in folder.iterdir():
             path.unlink(missing_ok=True)
-    return True
+    return Scored(True, notes)
 
 
 def _check_names(files: Sequence[str | Path], out: Path) -> None:

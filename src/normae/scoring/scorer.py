@@ -5,8 +5,9 @@ import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from normae import zoo
 from normae.config import Run
+from normae.coordinates import Range
 from normae.errors import InputError
 from normae.files import atomic_path
 from normae.inference import Model, Rows
@@ -25,6 +27,8 @@ from normae.statistics.tail import tail_probability
 Columns = dict[str, NDArray[Any]]
 QUANTILES = {"q16": 0.16, "q50": 0.5, "q84": 0.84}
 """Over weight draws, of log p where it is known and otherwise of the score."""
+NAMED = 3
+"""Columns that are named where rows lie outside the range of the training sample."""
 TABLE_BLOCK, JETS_BLOCK = 1 << 13, 512
 """Events that the network sees at once."""
 
@@ -59,16 +63,73 @@ class Scorer:
     part: int = 64 * TABLE_BLOCK
     notes: list[str] = field(default_factory=list)
 
-    def score(self, x: NDArray[np.float32]) -> Columns:
+    @cached_property
+    def range(self) -> Range | None:
+        """Of the training sample, on the CPU; None where its features mean nothing by themselves."""
+        found = self.model.coordinates.range
+        return None if found is None else found.to("cpu")
+
+    def outside(self, x: NDArray[Any]) -> "Outside | None":
+        """Which of rows with shape (N, d) lie outside the range of the training sample; None where there is none."""
+        return None if self.range is None else Outside.of(torch.from_numpy(x), self.range)
+
+    def said_of(self, found: "Outside | None") -> list[str]:
+        """What the user should know of rows outside: nothing, or a sentence for each column."""
+        return [] if found is None or self.range is None else found.sentences(self.range, self.columns)
+
+    def score(self, x: NDArray[Any]) -> Columns:
         """The columns of the result for events with shape (N, *event), block after block."""
         blocks = [self._block(x[start : start + self.block]) for start in range(0, len(x), self.block)]
         return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
-    def _block(self, x: NDArray[np.float32]) -> Columns:
+    def _block(self, x: NDArray[Any]) -> Columns:
         found = columns_of(self.model.rows(x, log_z=self.log_z))
         if len(self.background):
             found["p_value"], found["p_value_error"] = tail_probability(found["score"], self.background)
         return found
+
+
+class Outside(NamedTuple):
+    """Rows that lie outside the range of the training sample.
+
+    Args:
+        rows: all of them.
+        counts: of those outside, for each column.
+        low, high: the smallest and the largest value of each column.
+    """
+
+    rows: int
+    counts: list[int]
+    low: list[float]
+    high: list[float]
+
+    @staticmethod
+    def of(rows: torch.Tensor, seen: Range) -> "Outside":
+        """Of rows with shape (N, d); one pass where none is outside."""
+        low, high = torch.aminmax(rows, dim=0)
+        some = bool(seen.outside(torch.stack([low, high])).any())
+        counts = seen.outside(rows).sum(0).tolist() if some else [0] * len(low)
+        return Outside(len(rows), counts, low.tolist(), high.tolist())
+
+    def joined(self, other: "Outside") -> "Outside":
+        """Of the rows of both."""
+        counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
+        low, high = list(map(min, self.low, other.low)), list(map(max, self.high, other.high))
+        return Outside(self.rows + other.rows, counts, low, high)
+
+    def sentences(self, seen: Range, columns: Sequence[str] | None) -> list[str]:
+        """One for each of the worst columns, and one for the others; none where no row is outside."""
+        places = sorted((k for k, count in enumerate(self.counts) if count), key=lambda k: -self.counts[k])
+        found = [self._sentence(k, seen, f"`{columns[k]}`" if columns else f"feature {k}") for k in places[:NAMED]]
+        more = len(places) - NAMED
+        return found if more <= 0 else [*found, f"and {more} more column{'s' if more > 1 else ''}"]
+
+    def _sentence(self, k: int, seen: Range, name: str) -> str:
+        count = self.counts[k]
+        many = f"ALL {count:,} rows lie" if count == self.rows else f"{count:,} of {self.rows:,} rows lie"
+        ranges = f"{seen.low[k]:.6g} to {seen.high[k]:.6g} there, {self.low[k]:.6g} to {self.high[k]:.6g} here"
+        question = "; is it in the same units?" if count == self.rows else ""
+        return f"{many} outside the range of the training sample in {name} ({ranges}){question}"
 
 
 def columns_of(rows: Rows) -> Columns:
