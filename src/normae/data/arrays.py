@@ -13,8 +13,8 @@ from normae.errors import InputError
 from normae.files import check_file
 
 
-def read_events(path: str | Path) -> Tensor:
-    """The events of a `.npy` file, or of the array `x` of a `.npz` file, as float32 with shape (N, *event)."""
+def read_events(path: str | Path, dtype: type[np.floating[Any]] = np.float32) -> Tensor:
+    """The events of a `.npy` file, or of the array `x` of a `.npz` file, with shape (N, *event)."""
     path = Path(path)
     check_file(path, "; give a .npy file or a .npz file with an array x")
     with path.open("rb") as stream:
@@ -27,7 +27,7 @@ def read_events(path: str | Path) -> Tensor:
     if not np.issubdtype(content.dtype, np.number) or np.issubdtype(content.dtype, np.complexfloating):
         raise InputError(f"{path}: expected real numbers, got dtype {content.dtype}")
     with np.errstate(over="ignore"):  # what does not fit into float32 becomes infinite, and is refused as such
-        narrow = np.ascontiguousarray(content, dtype=np.float32)
+        narrow = np.ascontiguousarray(content, dtype=dtype)
     return check_events(torch.from_numpy(narrow), str(path))
 
 

@@ -22,9 +22,9 @@ WANTED = "give a .npz file with the events as x and their labels, 1 for B and 0 
 
 
 class Labelled(NamedTuple):
-    """Events with shape (N, *event), float32, and for each whether it is one of B, with shape (N,)."""
+    """Events with shape (N, *event), and for each whether it is one of B, with shape (N,)."""
 
-    x: NDArray[np.float32]
+    x: NDArray[Any]
     labels: NDArray[np.bool_]
 
     def take(self, index: NDArray[Any]) -> "Labelled":
@@ -43,11 +43,11 @@ def is_labelled(path: str | Path) -> bool:
         return False
 
 
-def read_labelled(path: str | Path, event: tuple[int, ...]) -> Labelled:
+def read_labelled(path: str | Path, event: tuple[int, ...], dtype: type[np.floating[Any]] = np.float32) -> Labelled:
     """The events of shape `event` and the labels of a .npz file with the arrays `x` and `labels`."""
     path = Path(path)
     check_file(path, f"; {WANTED}")
-    x = check_events(read_events(path), str(path), event).numpy()
+    x = check_events(read_events(path, dtype), str(path), event).numpy()
     labels = _read_labels(path)
     if not (np.issubdtype(labels.dtype, np.number) or labels.dtype == np.bool_):
         raise InputError(f"{path}: expected labels 0 and 1, got dtype {labels.dtype}")

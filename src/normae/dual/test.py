@@ -6,6 +6,8 @@
 
 from pathlib import Path
 
+import torch
+
 from normae.config import Run, read
 from normae.data import DENSITIES, Density
 from normae.data.labelled import Labelled, cut, draw_labelled, is_labelled, read_labelled
@@ -64,14 +66,15 @@ def dual_test(
         training, holdout, test = jet_samples(Path(data), kinds[1], most, trains, FILE_PARTS, settings.seed)
         check_numbers(test, data)
     else:
-        training, holdout, test = samples(data, densities, a.event, settings, trains)
+        training, holdout, test = samples(data, densities, a, settings, trains)
     sides = [evaluate_side(model, test, draws, settings.seed) for model in (a, b)]
     classifier = None
     if reference is not None and kinds is not None:
         found = load_classifier(reference, device)
         classifier = run_reference(found, test, kinds[1], found.correction is not None, settings.seed)
     elif settings.classifier:
-        classifier = classifier_reference(training, holdout, test, settings.network, settings.seed, a.device)
+        first, second, third = (in_coordinates(a, sample) for sample in (training, holdout, test))
+        classifier = classifier_reference(first, second, third, settings.network, settings.seed, a.device)
     result = judge(test, sides[0], sides[1], densities, classifier, settings)
     for model, side in ((a, "a"), (b, "b")):
         result.metrics[f"temperature_{side}"] = Estimate(model.temperature, 0.0)
@@ -100,13 +103,14 @@ def known_densities(run_a: str | Path, run_b: str | Path) -> tuple[Density, Dens
 def samples(
     data: str | Path | None,
     densities: tuple[Density, Density] | None,
-    event: tuple[int, ...],
+    model: Model,
     settings: DualSettings,
     trains: bool = True,
 ) -> tuple[Labelled, Labelled, Labelled]:
     """Disjoint samples that train the classifier, correct it, and test the models.
 
     Args:
+        model: that of A, whose events they are.
         trains: whether a classifier is trained here; if not, all of a file is the test sample.
     """
     if data is None:
@@ -115,12 +119,18 @@ def samples(
             draw_labelled(*densities, settings.events, settings.seed, "classifier"), TOY_PARTS, settings.seed
         )
         return training, holdout, draw_labelled(*densities, settings.events, settings.seed, "test")
-    sample = read_labelled(data, event)
+    sample = read_labelled(data, model.event, model.event_dtype)
     check_numbers(sample, data)
     if not trains:
         return sample, sample, sample
     training, holdout, test = cut(sample, FILE_PARTS, settings.seed)
     return training, holdout, test
+
+
+def in_coordinates(model: Model, sample: Labelled) -> Labelled:
+    """The sample as the network of the model sees it: log r is the same in all coordinates, a classifier is not."""
+    coordinates = model.coordinates.to("cpu")
+    return sample._replace(x=coordinates.forward(torch.from_numpy(sample.x)).float().numpy())
 
 
 def check_numbers(sample: Labelled, data: str | Path) -> None:

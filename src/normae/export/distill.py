@@ -1,8 +1,8 @@
 """A small network that reproduces a score, trained with the rounding that it will have in fixed-point arithmetic.
 
-The teacher's score E/T grows quadratically far out, which no small range holds; the student learns t = log(1 + E/T), of
-the same order, on background and on noise around it: background rows moved by normal noise of 0.1 to 3 widths. Inputs
-are z = (x - m)/2^k for each column, one subtraction and a shift. Training is in real numbers first. Then ranges are
+The teacher's score E/T, which is never negative, grows quadratically far out, which no small range holds; the student
+learns t = log(1 + E/T), of the same order, on background and on noise around it: background rows moved by normal noise
+of 0.1 to 3 widths. Inputs are z = (x - m)/2^k for each column, one subtraction and a shift. Training is in real numbers first. Then ranges are
 measured and types chosen, and the training goes on with every weight, input and result rounded to its type; gradients
 pass through the rounding unchanged.
 """
@@ -21,7 +21,7 @@ from normae.networks.mlp import MLP
 from normae.random import stream
 from normae.training.supervised import fit
 
-Score = Callable[[NDArray[np.float32]], NDArray[Any]]
+Score = Callable[[NDArray[Any]], NDArray[Any]]
 RANGE = 0.9999
 """Share of values that a type must hold; the others stay at the end of its range."""
 
@@ -77,14 +77,14 @@ def target(score: NDArray[Any]) -> NDArray[np.float64]:
     return np.log1p(np.maximum(np.asarray(score, dtype=np.float64), 0))
 
 
-def noise_around(x: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
+def noise_around(x: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
     """Rows moved by normal noise of 0.1 to 3 widths, log-uniform, another size for each row."""
     size = np.exp(random.uniform(np.log(0.1), np.log(3.0), size=(len(x), 1)))
-    moved: NDArray[np.float32] = (x + size * x.std(0) * random.standard_normal(x.shape)).astype(np.float32)
+    moved: NDArray[Any] = (x + size * x.std(0) * random.standard_normal(x.shape)).astype(x.dtype)
     return moved
 
 
-def distill(score: Score, background: NDArray[np.float32], config: DistillConfig, seed: int = 0) -> Student:
+def distill(score: Score, background: NDArray[Any], config: DistillConfig, seed: int = 0) -> Student:
     """A student of `score`, trained on background with shape (N, d) and on as much noise around it."""
     x = np.concatenate([background, noise_around(background, np.random.default_rng(seed))])
     centre = background.mean(0, dtype=np.float64)

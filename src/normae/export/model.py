@@ -14,7 +14,6 @@ from onnx import ModelProto
 
 from normae.coordinates import LIMIT, TableCoordinates
 from normae.errors import InputError
-from normae.estimator.preparation import Preparation
 from normae.export.graph import Graph
 from normae.export.laplace import linearized_scores
 from normae.export.networks import energies
@@ -27,38 +26,29 @@ from normae.posterior.weights import MixedDraws, WeightDraws
 EVENTS = "events"
 """Name of the input, with shape (N, *event)."""
 Outputs = dict[str, tuple[str, tuple[Any, ...]]]
-Table = Preparation | TableCoordinates
 
 
-def onnx_model(
-    model: Model,
-    preparation: Table | None = None,
-    draws: int = DRAWS,
-    about: Mapping[str, Any] | None = None,
-) -> ModelProto:
+def onnx_model(model: Model, draws: int = DRAWS, about: Mapping[str, Any] | None = None) -> ModelProto:
     """The ONNX graph of a model whose weights are on the CPU.
 
     Args:
-        preparation: from rows of a table to the model's events, where it is not part of the model; the density is then
-            that of the table, at the weights themselves, as `NormalizedAutoencoder.score_samples` is.
         draws: weight draws of a Bayesian model, with seed 0.
         about: more to keep in the file's metadata.
     """
-    own = model.coordinates if isinstance(model.coordinates, TableCoordinates) else None
-    several = not model.posterior.certain and preparation is None
-    kept = model.draw_set(draws, 0) if several else None
-    outer = np.float64 if own is not None or model.like.element_size() == 8 else np.float32
+    table = model.coordinates if isinstance(model.coordinates, TableCoordinates) else None
+    kept = None if model.posterior.certain else model.draw_set(draws, 0)
+    outer = np.float64 if model.like.element_size() == 8 else model.event_dtype
     graph = Graph(np.float64 if isinstance(kept, LinearizedDraws) else outer)
     x, slope = graph.enter(EVENTS, outer), None
-    if (table := preparation or own) is not None:
-        x, slope = _prepare(graph, table, x)
+    if table is not None:
+        x, slope = _in_coordinates(graph, table, x)
     metadata = {"name": model.name, "event": list(model.event), "temperature": model.temperature}
     if kept is not None:
         outputs, log_z = _bayesian(graph, model, kept, x, slope, draws)
         metadata |= {"draws": draws, "seed": 0, "temperature_draws": kept.temperature.tolist()}
     else:
-        outputs, log_z = _plain(graph, model.centre, x, slope)
-    metadata |= {"log_z": log_z, "prepared": table is not None} | dict(about or {})
+        outputs, log_z = _plain(graph, model, x, slope)
+    metadata |= {"log_z": log_z, "coordinates": model.coordinates.kind} | dict(about or {})
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
     return graph.model({EVENTS: ("N", *model.event)}, outputs, texts, "normae", outer)
 
@@ -70,8 +60,6 @@ def _plain(graph: Graph, model: Model, x: str, slope: str | None) -> tuple[Outpu
     score = _in_units(graph, graph.add("Div", energy, graph.constant(model.temperature)), slope)
     outputs: Outputs = {"energy": (energy, ("N",)), "score": (score, ("N",))}
     if model.normalization() is None:
-        if slope is not None:
-            outputs["log_prob_unnormalized"] = (graph.add("Neg", score), ("N",))
         return outputs, None
     log_z = model.log_z
     outputs["log_prob"] = (graph.add("Sub", graph.add("Neg", score), graph.constant(log_z.value)), ("N",))
@@ -123,7 +111,7 @@ def _score_draws(graph: Graph, draws: Draws, x: str) -> str:
     return scores
 
 
-def _prepare(graph: Graph, table: Table, x: str) -> tuple[str, str]:
+def _in_coordinates(graph: Graph, table: TableCoordinates, x: str) -> tuple[str, str]:
     """y with shape (N, d), and log |dy/dx| with shape (N,)."""
     u = graph.add("Sub", x, graph.constant(table.centre))
     u = graph.add("Div", u, graph.constant(table.width))
@@ -134,5 +122,4 @@ def _prepare(graph: Graph, table: Table, x: str) -> tuple[str, str]:
     soft = graph.add("Where", graph.add("LessOrEqual", size, limit), u, beyond)
     centred = graph.add("Sub", soft, graph.constant(table.mean))
     y = graph.add("MatMul", centred, graph.constant(table.whitening.T))
-    constant = float(np.linalg.slogdet(np.asarray(table.whitening))[1] - np.log(np.asarray(table.width)).sum())
-    return y, graph.add("Sub", graph.constant(constant), graph.total(log, 1))
+    return y, graph.add("Sub", graph.constant(table.constant), graph.total(log, 1))

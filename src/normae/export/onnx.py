@@ -17,7 +17,6 @@ from normae.runs.load import load_run
 from normae.sources import load_events
 
 if TYPE_CHECKING:
-    from normae.estimator import NormalizedAutoencoder
     from normae.export.check import Difference
 
 EVENTS = 1000
@@ -49,27 +48,9 @@ def export_onnx(
     model, folder, config, _ = load_run(run)
     if model.mixture:
         raise InputError(f"{run}: a mixture of several trainings has no ONNX form; export the runs that it was made of")
-    content = onnx_model(model, None, draws, about(folder, model.columns))
+    content = onnx_model(model, draws, about(folder, model.columns))
     events = some_events(config, model, EVENTS)
     return _write(content, out, events, _expected(model, events, draws), tolerance, model.temperature)
-
-
-def export_estimator(
-    estimator: "NormalizedAutoencoder", out: str | Path, rows: NDArray[Any], tolerance: float = TOLERANCE
-) -> dict[str, "Difference"]:
-    """Write a fitted `NormalizedAutoencoder` to an .onnx file, which takes rows of the table as they are.
-
-    Args:
-        rows: of the table, with shape (N, d), for the check.
-    """
-    require("export", "onnx", "onnxruntime")
-    from normae.export.model import onnx_model
-
-    names = [str(name) for name in getattr(estimator, "feature_names_in_", [])]
-    content = onnx_model(estimator.model_, estimator.preparation_, about={"columns": names or None, **_versions()})
-    kind = "log_prob" if estimator.score_kind_ == "log_prob" else "log_prob_unnormalized"
-    expected = {kind: estimator.score_samples(rows)}
-    return _write(content, Path(out), np.asarray(rows), expected, tolerance, estimator.temperature_)
 
 
 def _write(
@@ -95,17 +76,18 @@ def _expected(model: Model, events: NDArray[Any], draws: int) -> dict[str, NDArr
     return found if rows.log_z is None else found | {"log_prob": rows.log_prob()}
 
 
-def some_events(config: Run, model: Model, count: int) -> NDArray[np.float32]:
-    """Events of the run's test sample, with shape (count, *event).
+def some_events(config: Run, model: Model, count: int) -> NDArray[Any]:
+    """Events of the run's test sample, with shape (count, *event), in the type that the model reads.
 
     Where there are too few, mixtures of pairs of them are added; where there are none, events of the model are taken.
     """
-    found = np.zeros((0, *model.event), dtype=np.float32)
+    kind = model.event_dtype
+    found = np.zeros((0, *model.event), dtype=kind)
     if config.data.test > 0 or config.data.jets is not None:
         with suppress(InputError):  # the data are not on this machine
-            found = load_events(config.data, config.seed).test[:count].float().numpy()
+            found = load_events(config.data, config.seed).test[:count].numpy().astype(kind)
     if len(found) == 0:
-        return model.sample(count).astype(np.float32)
+        return model.sample(count).astype(kind)
     random = np.random.default_rng(0)
     missing = count - len(found)
     first, second = random.integers(len(found), size=(2, missing))
@@ -115,11 +97,7 @@ def some_events(config: Run, model: Model, count: int) -> NDArray[np.float32]:
 
 def about(folder: RunFolder, columns: tuple[str, ...] | None) -> dict[str, Any]:
     """What a file says of the run: columns and commit of the training."""
-    commit = folder.read_provenance()["commit"] if folder.provenance.is_file() else None
-    return {"columns": columns, "commit": commit, **_versions()}
-
-
-def _versions() -> dict[str, str]:
     from normae import __version__
 
-    return {"normae": __version__}
+    commit = folder.read_provenance()["commit"] if folder.provenance.is_file() else None
+    return {"columns": columns, "commit": commit, "normae": __version__}

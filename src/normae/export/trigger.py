@@ -95,7 +95,13 @@ def export_trigger(
     folder = run_of(run)
     train, test = _samples(folder, model, settings)
     config = DistillConfig(settings.hidden, settings.bits, settings.epochs, -(-settings.epochs // 3))
-    student = distill(model.score, train, config, settings.seed)
+    offset = model.coordinates.constant
+
+    def teacher(x: NDArray[Any]) -> NDArray[Any]:
+        found: NDArray[Any] = model.score(x) + offset  # at least 0, in any units
+        return found
+
+    student = distill(teacher, train, config, settings.seed)
     samples = {"background": test, "noise": noise_around(test, np.random.default_rng(settings.seed + 1))}
     if signal:
         files = [open_file(scorer, path) for path in signal]
@@ -108,7 +114,7 @@ def export_trigger(
         _refuse_other_bits(emulated, own)
         cuts = np.cumsum([len(x) for x in samples.values()])[:-1]
         fixed = dict(zip(samples, np.split(own, cuts), strict=True))
-        original = {name: target(model.score(x)) for name, x in samples.items()}
+        original = {name: target(teacher(x)) for name, x in samples.items()}
         real = {name: student.real(x) for name, x in samples.items()}
         report = _report(original, real, fixed, student, settings)
         report["emulation"] = {
@@ -116,7 +122,7 @@ def export_trigger(
             "events": len(own),
             "outputs_that_differ": None if emulated is None else int((emulated != own).sum()),
         }
-        _write(temporary, report, student, about(folder, model.columns), original, fixed)
+        _write(temporary, report, student, {"offset": offset} | about(folder, model.columns), original, fixed)
     return report
 
 
@@ -132,11 +138,11 @@ def _samples(folder: RunFolder, model: Model, settings: TriggerSettings) -> tupl
     """Background to train on and to compare on; events of the model where the run's data are not here."""
     config = read(folder.config)
     with suppress(InputError):
-        events = load_events(config.data, config.seed).mapped(Tensor.float)
+        events = load_events(config.data, config.seed)
         assert isinstance(events.train, Tensor)
         train, test = events.train[: settings.events].numpy(), events.test[: settings.test].numpy()
         if config.data.test >= 100:
-            return train, test
+            return train.astype(model.event_dtype), test.astype(model.event_dtype)
     both = model.sample(settings.events + settings.test, settings.seed)
     return both[: settings.events], both[settings.events :]
 
@@ -194,7 +200,7 @@ def _write(
         "weights": [layer.weight_type.text for layer in layers],
         "biases": [layer.bias_type.text for layer in layers],
         "results": [layer.result.text for layer in layers],
-        "output": "log(1 + E/T)",
+        "output": "log(1 + score + offset)",
         **facts,
     }
     write_tensors(folder / "student.safetensors", dict(student.network.named_parameters()), header)

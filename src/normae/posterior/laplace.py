@@ -163,12 +163,18 @@ def kernel(first: Sequence[Pair], second: Sequence[Pair]) -> Tensor:
 
 
 def fit_laplace(
-    autoencoder: Autoencoder, temperature: float, events: Tensor, config: LaplaceConfig, generator: torch.Generator
+    autoencoder: Autoencoder,
+    temperature: float,
+    events: Tensor,
+    config: LaplaceConfig,
+    generator: torch.Generator,
+    copies: int = 1,
 ) -> Laplace:
     """The posterior of an autoencoder trained on `events`, with shape (N, d).
 
     Args:
         generator: chooses the inducing events and those behind F.
+        copies: how often `events` hold each event of the data, with other noise: it counts once.
     """
     if len(events) < config.events:
         raise InputError(f"laplace.events: expected at most the {len(events)} training events, got {config.events}")
@@ -184,7 +190,7 @@ def fit_laplace(
         for piece in counted("linearizing", torch.split(sample, CHUNK)):
             score, pairs = linear.pairs(piece)
             slopes.append(torch.cat([directions @ kernel(own, pairs), -score[None]]))
-    precision = len(events) * torch.cov(torch.cat(slopes, dim=1), correction=0)
+    precision = len(events) / copies * torch.cov(torch.cat(slopes, dim=1), correction=0)
     precision += torch.eye(len(precision), dtype=precision.dtype, device=device) / config.prior_width**2
     factor = torch.linalg.cholesky(torch.linalg.inv(precision))
     return Laplace(points.float(), directions.float(), factor.float())

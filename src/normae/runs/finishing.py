@@ -117,7 +117,8 @@ class Finish:
         generator = stream(config.seed, "laplace")
         network, events = network.to(self.device), self.events[k].train
         assert isinstance(events, Tensor)
-        return fit_laplace(network, temperature, events, config.laplace, generator).tensors()
+        copies = config.coordinates.copies
+        return fit_laplace(network, temperature, events, config.laplace, generator, copies).tensors()
 
     def _log_z(self, k: int, tensors: dict[str, Tensor], header: dict[str, Any]) -> list[Any] | None:
         """log Z where it can be had; annealed where no grid serves and the configuration asks for it."""

@@ -30,7 +30,6 @@ def linearize(
         raise InputError(f"{path}: has a posterior already, [{config.posteriors[0]}]")
     if layers not in get_args(Which):
         raise InputError(f"layers: expected one of {list(get_args(Which))}, got {layers!r}")
-    laplace = LaplaceConfig(layers=cast("Which", layers), prior_width=prior_width)
     model = load(run.path, device)
     events = prepare(config, load_events(config.data, config.seed)).events
     provenance = run.read_provenance()
@@ -38,14 +37,23 @@ def linearize(
         raise InputError(f"{path}: the training data have changed since the run was made")
     if not isinstance(events.train, Tensor):
         raise InputError(f"{path}: expected events that are vectors; use [bayesian] for images")
+    laplace = _settings(cast("Which", layers), prior_width, len(events.train))
     tensors, header = read_tensors(run.model)
     kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("laplace.")}
     generator = stream(config.seed, "laplace")
-    fitted = fit_laplace(model.autoencoder, model.temperature, events.train, laplace, generator)
+    copies = config.coordinates.copies
+    fitted = fit_laplace(model.autoencoder, model.temperature, events.train, laplace, generator, copies)
     with locked(target.path):
-        write_text(target.config, to_toml(replace(config, laplace=laplace)))
+        write_text(target.config, to_toml(replace(config, laplace=laplace, log_z=None)))
         write_json(target.provenance, provenance)
         if run.history.is_file():
             write_text(target.history, run.history.read_text(encoding="utf-8"))
         write_tensors(target.model, kept | fitted.tensors(), header)
     return target
+
+
+def _settings(layers: Which, prior_width: float, events: int) -> LaplaceConfig:
+    """The usual ones, or smaller ones where there are fewer training events."""
+    usual = LaplaceConfig()
+    inducing = min(usual.inducing, events)
+    return LaplaceConfig(layers, prior_width, min(usual.rank, inducing - 1), inducing, min(usual.events, events))

@@ -8,7 +8,7 @@ part that is there is a part that is done.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -142,11 +142,11 @@ def score_parts(
         if row == part.stop:
             rows = np.arange(part.start, part.stop, dtype=np.int64)
             columns = {name: np.concatenate([f[name] for f in found]) for name in found[0]}
-            yield part, {"row": rows} | columns, all_outside(outside)
+            yield part, {"row": rows} | columns, joined(outside)
             found, outside, part = [], [], next(waiting, part)
 
 
-def all_outside(found: Sequence[Outside | None]) -> Outside | None:
+def joined(found: Iterable[Outside | None]) -> Outside | None:
     """Of all rows together; None where the training sample has no range."""
     known = [one for one in found if one is not None]
     return reduce(Outside.joined, known) if known else None
@@ -208,7 +208,12 @@ def write_part(path: Path, part: Part, columns: Columns, outside: Outside | None
         pyarrow.parquet.write_table(table, temporary, use_dictionary=["file"])
 
 
-def outside_of(parts: Sequence[Path]) -> Outside | None:
-    """The rows of parts that are outside the range of the training sample, from what is written in them."""
-    found = [(pyarrow.parquet.read_schema(path).metadata or {}).get(OUTSIDE.encode()) for path in parts]
-    return all_outside([None if text is None else Outside(*json.loads(text)) for text in found])
+def outside_of(parts: Sequence[Part], folder: Path) -> dict[str, Outside]:
+    """By file, the rows of parts that are outside the range of the training sample, from what is written in them."""
+    found: dict[str, Outside] = {}
+    for part in parts:
+        text = (pyarrow.parquet.read_schema(folder / part.name).metadata or {}).get(OUTSIDE.encode())
+        if text is not None:
+            own, name = Outside(*json.loads(text)), str(part.file.path)
+            found[name] = found[name].joined(own) if name in found else own
+    return found

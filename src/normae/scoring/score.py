@@ -81,7 +81,7 @@ def score(
         with progress("scoring", total) as tick:
             tick(total - left)
             do(scorer, missing, folder, chunk, tick)
-        notes = scorer.said_of(outside_of([folder / part.name for part in mine]))
+        notes = scorer.said_of(outside_of(mine, folder))
         if shard is not None:
             return Scored(False, notes)
         join([folder / part.name for part in parts], out)

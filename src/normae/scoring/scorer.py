@@ -2,10 +2,10 @@
 
 import hashlib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,9 +73,23 @@ class Scorer:
         """Which of rows with shape (N, d) lie outside the range of the training sample; None where there is none."""
         return None if self.range is None else Outside.of(torch.from_numpy(x), self.range)
 
-    def said_of(self, found: "Outside | None") -> list[str]:
-        """What the user should know of rows outside: nothing, or a sentence for each column."""
-        return [] if found is None or self.range is None else found.sentences(self.range, self.columns)
+    def said_of(self, files: Mapping[str, "Outside"]) -> list[str]:
+        """What the user should know of rows outside, by the names of their files: nothing, or a sentence a column.
+
+        A file in other units is named.
+        """
+        if self.range is None or not files:
+            return []
+        other = {name: found for name, found in files.items() if found.rows in found.counts and len(files) > 1}
+        said = [
+            f"{name}: {sentence}"
+            for name, found in list(other.items())[:NAMED]
+            for sentence in found.sentences(self.range, self.columns)
+        ]
+        if len(other) > NAMED:
+            said.append(f"and ALL rows of {len(other) - NAMED} more files")
+        rest = [found for name, found in files.items() if name not in other]
+        return said + (reduce(Outside.joined, rest).sentences(self.range, self.columns) if rest else [])
 
     def score(self, x: NDArray[Any]) -> Columns:
         """The columns of the result for events with shape (N, *event), block after block."""

@@ -23,8 +23,8 @@ from normae.files import new_folder, write_json, write_text
 from normae.report import save_figure
 from normae.runs.folder import RunFolder
 from normae.runs.load import run_of
-from normae.scoring.parts import File, open_file, read_events
-from normae.scoring.scorer import Scorer, open_scorer
+from normae.scoring.parts import File, joined, open_file, read_events
+from normae.scoring.scorer import Outside, Scorer, open_scorer
 from normae.search import Sample, Templates, hepdata_tables, workspace
 from normae.sources import load_events
 from normae.statistics.histogram import Floats, check_edges, fill, tail_levels
@@ -78,10 +78,13 @@ class Binner:
     Args:
         scorer: of the run.
         run: its folder.
+
+    `notes` say which rows of the samples lie outside the range of the training sample.
     """
 
     def __init__(self, scorer: Scorer, run: RunFolder, settings: HistogramSettings) -> None:
         self.scorer, self.settings = scorer, settings
+        self.notes: list[str] = []
         self.bayesian = not scorer.model.posterior.certain
         self.log_z = scorer.model.log_z_draws(settings.draws).mean() if settings.quantity == "log_prob" else 0.0
         if settings.quantity == "p_value" and not len(scorer.background):
@@ -94,7 +97,7 @@ class Binner:
         held = load_events(config.data, config.seed).test[:MOST_REFERENCES].numpy()
         return np.sort(self.scorer.model.rows(held, self.settings.draws).scores, axis=1)
 
-    def values(self, x: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    def values(self, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
         """The quantity of the model with shape (N,), and of each draw with shape (K, N) where there are several."""
         rows = self.scorer.model.rows(x, self.settings.draws)
         if self.settings.quantity == "log_prob":
@@ -106,7 +109,7 @@ class Binner:
             each = np.stack([tail_probability(score, reference)[0] for score, reference in pairs])
         return nominal, each if self.bayesian else None
 
-    def sample(self, x: NDArray[np.float32], edges: Floats, weights: NDArray[Any] | None = None) -> Sample:
+    def sample(self, x: NDArray[Any], edges: Floats, weights: NDArray[Any] | None = None) -> Sample:
         """The histogram of events with shape (N, *event), of which the network sees a block at a time."""
         bins = len(edges) - 1
         draws = np.zeros((self.settings.draws, bins)) if self.bayesian else None
@@ -145,8 +148,10 @@ class Binner:
         elif not bins.isdecimal() or not 1 <= int(bins) <= 1000:
             raise InputError(f"--bins: expected tail, a number from 1 to 1000, or edges such as 0,1,2.5, got {bins!r}")
         ends = np.sort(self._quantity(background[[0, -1]])).astype(np.float64)
-        if self.settings.quantity != "log_prob":
-            ends = np.array([0.0, 1.0 if self.settings.quantity == "p_value" else ends[1]])
+        if self.settings.quantity == "p_value":
+            ends = np.array([0.0, 1.0])
+        elif self.settings.quantity == "score":
+            ends[0] = 0.0 - self.scorer.model.coordinates.constant  # no score is lower
         if len(levels):
             inner = self._quantity(np.quantile(background, levels))
             return check_edges(np.array([ends[0], *np.sort(inner), ends[1]]))
@@ -164,23 +169,28 @@ def _numbers(option: str, text: str) -> list[float]:
 
 
 def fill_sample(
-    binner: Binner, edges: Floats, files: Sequence[str | Path], dataset: str | None = None, weighted: bool = True
+    binner: Binner, name: str, edges: Floats, files: Sequence[str | Path], dataset: str | None = None
 ) -> Sample:
-    """The histogram of all events of `files`."""
-    scorer, column = binner.scorer, binner.settings.weights if weighted else None
-    found = None
+    """The histogram of all events of `files`; what is observed has no weights."""
+    scorer, column = binner.scorer, binner.settings.weights if name != "observed" else None
+    found, seen = None, {}
     for file in [open_file(scorer, path, dataset) for path in files]:
+        outside: list[Outside | None] = []
         for x, weight in _weighted_events(scorer, file, column):
             sample = binner.sample(x, edges, weight)
+            outside.append(scorer.outside(x))
             found = sample if found is None else found + sample
+        if (one := joined(outside)) is not None:
+            seen[str(file.path)] = one
     if found is None:
         raise InputError("expected at least one file to fill")
+    binner.notes += [f"{name}: {sentence}" for sentence in scorer.said_of(seen)]
     return found
 
 
 def _weighted_events(
     scorer: Scorer, file: File, column: str | None
-) -> Iterator[tuple[NDArray[np.float32], NDArray[np.float32] | None]]:
+) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
     size = 8 * scorer.block
     if column is None:
         for events in read_events(scorer, file, 0, file.rows, size):
@@ -191,7 +201,7 @@ def _weighted_events(
             f"--weights {column}: expected a run that was trained on named columns, or --columns with them"
         )
     with open_table(file.path, file.dataset) as table:
-        for _, values in table.chunks([*scorer.columns, column], size=size):
+        for _, values in table.chunks([*scorer.columns, column], size=size, dtype=scorer.model.event_dtype):
             yield values[:, :-1], values[:, -1]
 
 
@@ -204,7 +214,7 @@ def templates_of(
 ) -> Templates:
     """The samples of a search as the settings ask."""
     settings, edges = binner.settings, binner.edges()
-    background = fill_sample(binner, edges, files, dataset)
+    background = fill_sample(binner, "background", edges, files, dataset)
     if settings.weights is not None and background.value.sum() <= 0:
         raise InputError(
             f"--weights {settings.weights}: expected weights with a positive sum, got {background.value.sum():.4g}"
@@ -218,12 +228,12 @@ def templates_of(
     factor = 1.0 if settings.expected is None else settings.expected / background.value.sum()
     found = Templates(settings.quantity, edges, background.scaled(factor), normalization=settings.normalization)
     if signal:
-        sample = fill_sample(binner, edges, signal, dataset)
+        sample = fill_sample(binner, "signal", edges, signal, dataset)
         wanted = settings.expected_signal
         sample = sample.scaled(1.0 if wanted is None else wanted / sample.value.sum())
         found = replace(found, signal=sample)
     if data:
-        found = replace(found, data=fill_sample(binner, edges, data, dataset, weighted=False).value)
+        found = replace(found, data=fill_sample(binner, "observed", edges, data, dataset).value)
     return found
 
 
@@ -264,12 +274,12 @@ def histogram(
     if out.exists():
         raise InputError(f"{out}: exists already; choose another folder, or remove it first")
     scorer = open_scorer(run, columns, device)
-    folder = run_of(run)
-    templates = templates_of(Binner(scorer, folder, settings), files, signal, data, dataset)
+    binner = Binner(scorer, run_of(run), settings)
+    templates = templates_of(binner, files, signal, data, dataset)
     with new_folder(out) as temporary:
         write_templates(templates, temporary, scorer.model.name)
         sentences = search_result(templates, temporary, experiments)
-    return templates, sentences
+    return templates, [*binner.notes, *sentences]
 
 
 def write_templates(templates: Templates, folder: Path, name: str) -> None:

@@ -144,7 +144,7 @@ def _events(run: str | Path, data: str | Path | None, most: int) -> Tensor:
         source = replace(source, path=str(data)) if source.jets is not None else replace(source, file=str(data))
     if source.jets in KINDS and jets_path(source).is_dir():
         return _held_jets(jets_path(source), source.jets, most)
-    events = load_events(source, config.seed).mapped(Tensor.float)
+    events = load_events(source, config.seed)
     held = events.test if events.validation is None else events.validation
     return held.first(most).dense() if isinstance(held, SparseEvents) else held[:most]
 
