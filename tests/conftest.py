@@ -11,6 +11,7 @@ if not torch.cuda.is_available():
 
 from normae.config import Run, structure
 from tiny_run import tiny
+from tiny_table import TableRun, rows, trained
 
 torch.set_num_threads(1)
 settings.register_profile("same", derandomize=True)
@@ -29,3 +30,9 @@ def make_run():
         return structure(tiny(**changes))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def table_run(tmp_path_factory) -> TableRun:
+    """A run on a table in large units; nobody changes it."""
+    return trained(tmp_path_factory.mktemp("units"), rows())

@@ -24,6 +24,7 @@ from normae.runs.folder import locked
 from normae.runs.session import train
 from normae.training.reference import ClassifierReference, calibration, choose_correction, classifier_reference
 from tiny_run import tiny
+from tiny_table import rows, trained
 
 A, B = DENSITIES["two-gaussians"](), DENSITIES["one-gaussian"]()
 
@@ -356,3 +357,16 @@ def test_cut_is_disjoint_and_keeps_the_shares():
     for part in parts:
         assert part.labels.mean() == pytest.approx(0.25, abs=0.01)
         assert np.array_equal(part.labels, part.x[:, 0] % 4 == 0)
+
+
+def test_runs_on_tables_in_large_units(table_run, tmp_path):
+    """log r from models and classifier is that of the rows, whatever their units."""
+    x = rows(2000, seed=1)
+    moved = (x - x.mean(0)) * [1, 1.3, 1] + x.mean(0)
+    other = trained(tmp_path, moved[:1000])
+    np.savez(tmp_path / "test.npz", x=np.concatenate([x, moved]), labels=np.repeat([0, 1], 2000))
+    found = dual_test(table_run.path, other.path, tmp_path / "test.npz", device="cpu")
+    models = [normae.load(run.path).log_prob(found.sample.x) for run in (table_run, other)]
+    assert found.sample.x.dtype == np.float64
+    assert np.allclose(found.ratios["log_z"], models[1] - models[0], atol=1e-4)
+    assert np.corrcoef(found.against["classifier"].log_ratio, np.abs(found.sample.x[:, 1]))[0, 1] > 0.3

@@ -1,6 +1,7 @@
 """evaluate and report of a run on a table whose density nobody knows."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 import normae
+from command import command
 from normae.cli import app
 from normae.config import structure
 from normae.data import DENSITIES
@@ -18,14 +20,15 @@ from normae.random import stream
 from normae.runs.session import train
 from normae.sources import Events
 from tiny_run import tiny
+from tiny_table import rows
 
 
 def judged(shift: float) -> dict:
     """The zoo's model against 1,000 rows of its own density, moved by `shift`."""
     density = DENSITIES["two-gaussians"]()
-    rows = density.sample(2000, stream(1, "rows")) + shift
+    x = density.sample(2000, stream(1, "rows")) + shift
     config = structure(tiny(data={"file": "nowhere.npy", "train": 1000, "test": 1000}))
-    events = Events.of(rows[:1000], rows[1000:], columns=("mass", "pt"))
+    events = Events.of(x[:1000], x[1000:], columns=("mass", "pt"))
     model = normae.load("toy-2gauss-nae")
     return table_metrics(model, config, table_test(model, config, events))
 
@@ -71,3 +74,18 @@ def test_without_rows_held_out_it_is_one_sentence(tmp_path):
     train(structure(tiny(data={"file": str(tmp_path / "rows.npy"), "train": 100, "test": 0})), tmp_path / "run")
     with pytest.raises(InputError, match=r"at least 10 rows that were held out, got data.test = 0"):
         evaluate(tmp_path / "run")
+
+
+def test_every_command_is_in_the_user_s_units(table_run, tmp_path, capfd):
+    """A run in large units: evaluated, reported, told about and sampled from."""
+    run = shutil.copytree(table_run.path, tmp_path / "run")
+    for name in ("evaluate", "report", "info"):
+        assert command(name, run) == 0
+    assert command("sample", run, "-n", 500, "-o", tmp_path / "x.npz") == 0
+    model, x = normae.load(run), rows(500, seed=1)
+    numbers = json.loads((run / "metrics.json").read_text())
+    assert abs(numbers["mean_score_held_out"]["value"] - model.score(x).mean()) < 0.5
+    assert abs(numbers["mean_log_prob_held_out"]["value"] - model.log_prob(x).mean()) < 0.5
+    assert "mean_score_held_out" in capfd.readouterr().out
+    with np.load(tmp_path / "x.npz") as sampled:
+        assert np.allclose(np.median(sampled["x"], axis=0), np.median(x, axis=0), rtol=0.2, atol=0.3)

@@ -17,8 +17,10 @@ from normae.config import read, structure
 from normae.errors import InputError
 from normae.networks.conv import conv_decoder
 from normae.networks.mlp import ACTIVATIONS
+from normae.runs.linearize import linearize
 from normae.runs.session import train
 from tiny_run import tiny
+from tiny_table import rows
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -27,7 +29,7 @@ from normae.export import onnx as workflow  # noqa: E402
 from normae.export.check import compare, run_onnx  # noqa: E402
 from normae.export.graph import Graph  # noqa: E402
 from normae.export.model import onnx_model  # noqa: E402
-from normae.export.onnx import export_estimator, export_onnx  # noqa: E402
+from normae.export.onnx import export_onnx  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "tests" / "jets" / "data" / "sample.npz"
@@ -118,22 +120,26 @@ def test_the_file_says_what_it_is(tmp_path):
     assert [out.name for out in content.graph.output] == ["energy", "score", "log_prob"]
 
 
-def test_an_estimator_takes_rows_of_the_table(tmp_path):
-    random = np.random.default_rng(0)
-    table = np.stack([1e3 + 50 * random.normal(size=400), random.exponential(size=400)], axis=1)
-    table[0, 1] = 300.0  # where the preparation is logarithmic
-    estimator = normae.NormalizedAutoencoder(hidden=(8,), start_iterations=20, iterations=5, random_state=0).fit(table)
-    found = export_estimator(estimator, tmp_path / "m.onnx", table)
-    assert set(found) == {"log_prob"}
-    assert np.allclose(run_onnx(tmp_path / "m.onnx", table)["log_prob"], estimator.score_samples(table), rtol=1e-9)
-    wide = np.concatenate([table, table + random.normal(size=table.shape)], axis=1)
-    for log_z, name in (("auto", "log_prob"), ("never", "log_prob_unnormalized")):
-        estimator = normae.NormalizedAutoencoder(
-            hidden=(8,), start_iterations=20, iterations=5, random_state=0, log_z=log_z
-        ).fit(wide)
-        export_estimator(estimator, tmp_path / "w.onnx", wide)
-        out = run_onnx(tmp_path / "w.onnx", wide)
-        assert np.allclose(out[name], estimator.score_samples(wide), rtol=1e-9)
+def test_a_run_on_a_table_takes_its_rows(table_run, tmp_path):
+    found = export_onnx(table_run.path, tmp_path / "m.onnx")
+    model, x = normae.load(table_run.path), rows(300, seed=1)
+    x[0] = [1e7, 30.0, -1e7]  # where the coordinates are logarithmic
+    out = run_onnx(tmp_path / "m.onnx", x)
+    assert {"energy", "score", "log_prob"} == set(found) == set(out)
+    assert out["score"].dtype == np.float64
+    for name in found:
+        assert np.allclose(out[name], getattr(model, name)(x), rtol=1e-5, atol=1e-5)
+
+
+def test_error_bars_of_a_run_on_a_table(table_run, tmp_path):
+    linearize(table_run.path, tmp_path / "run", device="cpu")
+    export_onnx(tmp_path / "run", tmp_path / "m.onnx", draws=20)
+    model, x = normae.load(tmp_path / "run"), rows(300, seed=1)
+    draws, out = model.score_draws(x, 20), run_onnx(tmp_path / "m.onnx", x)
+    assert np.allclose(out["score_draws"], draws, rtol=1e-4, atol=1e-4)
+    assert np.allclose(out["score_std"], draws.std(0, ddof=1), rtol=1e-3, atol=1e-4)
+    assert 0 < np.median(out["score_std"]) < 2
+    assert np.abs(out["score"] - normae.load(table_run.path).score(x)).mean() < 1
 
 
 def test_functions_that_the_runtime_lacks(tmp_path):

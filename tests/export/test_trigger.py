@@ -16,6 +16,7 @@ from normae.export.fixed import type_for
 from normae.export.trigger import TriggerSettings, export_trigger
 from normae.runs.session import train
 from tiny_run import tiny
+from tiny_table import rows
 
 SMALL = TriggerSettings(hidden=(8,), bits=12, epochs=3, events=2000, test=1000)
 
@@ -123,3 +124,18 @@ def test_the_whole_with_a_compiler(tmp_path):
     assert report["emulation"]["outputs_that_differ"] == 0
     assert report["pearson"]["background"]["value"] > 0.99
     assert abs(report["auc_noise"]["loss"]["value"]) < 0.01
+
+
+@pytest.mark.filterwarnings("ignore")  # hls4ml's own
+def test_a_run_on_a_table(table_run, tmp_path, monkeypatch):
+    """The student takes rows as they are, and its scores are above an offset that is none below."""
+    pytest.importorskip("hls4ml")
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    report = export_trigger(table_run.path, tmp_path / "out", TriggerSettings(hidden=(16,), epochs=60))
+    model, x = normae.load(table_run.path), rows(500, seed=1)
+    network = json.loads((tmp_path / "out" / "trigger.json").read_text())["network"]
+    offset = network["offset"]
+    assert offset < -10  # in MeV
+    assert (model.score(x) + offset).min() > 0
+    assert report["pearson"]["background"]["value"] > 0.6
+    assert np.allclose(network["centre"], x.mean(0), rtol=0.2, atol=0.2)

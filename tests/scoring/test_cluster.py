@@ -26,9 +26,10 @@ from normae.errors import ClusterFailed, InputError
 from normae.runs.session import train
 from normae.scoring import cluster
 from normae.scoring.cluster import ClusterOptions, Workers, batch_cluster, on_cluster, open_workers, ranges
-from normae.scoring.parts import open_file, parts_of
+from normae.scoring.parts import here, open_file, parts_of
 from normae.scoring.score import Scorer, open_scorer, score
 from tiny_run import tiny
+from tiny_table import rows, write
 from watched import watched
 
 ROWS = 20_000
@@ -91,6 +92,15 @@ def test_the_same_bytes_as_without_a_cluster(scorer, files, plain, two, tmp_path
     assert score(scorer, files, tmp_path / "whole.parquet", do=two).whole
     assert (tmp_path / "whole.parquet").read_bytes() == plain
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.parquet", "s.parquet", "whole.parquet"]
+
+
+def test_rows_outside_are_counted_by_workers(table_run, two, tmp_path):
+    own = replace(open_scorer(table_run.path, device="cpu"), block=64, part=256)
+    file = write(rows(1000, seed=1) * [1e3, 1, 1], tmp_path / "new.parquet")
+    notes = [score(own, [file], tmp_path / f"{k}.parquet", do=do).notes for k, do in enumerate((here, two))]
+    assert "ALL 1,000 rows" in notes[0][0]
+    assert notes[0] == notes[1]
+    assert (tmp_path / "0.parquet").read_bytes() == (tmp_path / "1.parquet").read_bytes()
 
 
 def test_a_worker_loads_the_model_once(two):

@@ -18,6 +18,9 @@ from normae.scoring.score import open_scorer
 from normae.search.histogram import Binner, HistogramSettings, histogram
 from normae.statistics.tail import tail_probability
 from tiny_run import tiny
+from tiny_table import TableRun
+from tiny_table import rows as table_rows
+from tiny_table import write as write_table
 
 pytest.importorskip("pyhf")
 
@@ -175,3 +178,15 @@ def test_settings_that_need_a_signal_are_one_sentence(tmp_path):
     with pytest.raises(InputError, match="--expected-signal: expected --signal"):
         histogram("toy-2gauss-nae", ["x.npy"], out, HistogramSettings(expected_signal=5.0))
     assert not out.exists()
+
+
+def test_a_run_on_a_table(table_run: TableRun, tmp_path):
+    """Scores begin where the units let them, and a sample in other units is said."""
+    signal = write_table(table_rows(300, seed=2) * [1e-3, 1, 1], tmp_path / "signal.parquet")
+    found, sentences = histogram(
+        table_run.path, [table_run.file], tmp_path / "out", HistogramSettings(bins="3"), [signal], device="cpu"
+    )
+    score = normae.load(table_run.path).score(table_rows())
+    assert 10 < found.edges[0] < score.min()
+    assert np.array_equal(found.background.value, np.histogram(score, [0, *found.edges[1:-1], 1e9])[0])
+    assert sentences[0].startswith("signal: ALL 300 rows lie outside the range of the training sample in `pt`")

@@ -2,9 +2,9 @@
 
 The teacher's score E/T, which is never negative, grows quadratically far out, which no small range holds; the student
 learns t = log(1 + E/T), of the same order, on background and on noise around it: background rows moved by normal noise
-of 0.1 to 3 widths. Inputs are z = (x - m)/2^k for each column, one subtraction and a shift. Training is in real numbers first. Then ranges are
-measured and types chosen, and the training goes on with every weight, input and result rounded to its type; gradients
-pass through the rounding unchanged.
+of 0.1 to 3 widths. Inputs are z = (x - m)/2^k for each column, one subtraction and a shift. Training is in real numbers
+first. Then ranges are measured and types chosen, and the training goes on with every weight, input and result rounded
+to its type; gradients pass through the rounding unchanged.
 """
 
 from collections.abc import Callable, Sequence

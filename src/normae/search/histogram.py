@@ -279,7 +279,7 @@ def histogram(
     with new_folder(out) as temporary:
         write_templates(templates, temporary, scorer.model.name)
         sentences = search_result(templates, temporary, experiments)
-    return templates, [*binner.notes, *sentences]
+    return templates, [*sentences, *binner.notes]
 
 
 def write_templates(templates: Templates, folder: Path, name: str) -> None:
