@@ -48,9 +48,8 @@ def validation_jets(config: Run, count: int) -> dict[str, torch.Tensor]:
 @torch.no_grad()
 def energies(trainer: Trainer, jets: dict[str, torch.Tensor], last: bool) -> Energies:
     """E of jets at the weights of now, or at the averaged ones."""
-    weights = trainer.noise.mean(trainer.result(last)[0])
-    energy = trainer.backend.energy(trainer.architecture, trainer.layout, weights)
-    parts = {kind: [energy(x.to(trainer.device)) for x in images.split(1000)] for kind, images in jets.items()}
+    energy = trainer.models.energy(trainer.setup.noise.mean(trainer.models.result(last)[0]))
+    parts = {kind: [energy(x.to(trainer.setup.device)) for x in images.split(1000)] for kind, images in jets.items()}
     return {kind: torch.cat(pieces).double().cpu().numpy() for kind, pieces in parts.items()}
 
 

@@ -5,8 +5,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from normae.bench.floor import Floor, Sizes
-from normae.bench.iterations import iterations
 from normae.bench.toy import TINY, _sizes
+from normae.bench.works import iterations
 from normae.config import read
 from normae.random import stream
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from normae.bench import GROUPS, bench
-from normae.bench.jet_files import synthetic
-from normae.bench.others import Missing, TorchEBM, plain
+from normae.bench.jets import synthetic
+from normae.bench.works import Missing, TorchEBM, plain
 from normae.errors import InputError
 from normae.jets.imaging import images
 from normae.random import stream

@@ -9,8 +9,9 @@ from torch.nn.functional import interpolate
 
 from normae.errors import InputError
 from normae.networks import NetworkConfig, build_autoencoder
+from normae.networks.autoencoder import to_sphere
 from normae.networks.conv import Upsample, upsampling_matrix
-from normae.networks.scoring_energy import forward_only
+from normae.networks.scoring_energy import ScoringEnergy
 from plain_conv import PlainConv
 
 
@@ -80,27 +81,11 @@ def test_weights_follow_the_generator():
 
 
 @pytest.mark.parametrize("side", [8, 10, 40])
-def test_forward_only_gives_the_layers_values(side):
-    model, x = network(side, output="linear"), images(5, side)
-    with torch.no_grad():
-        z = model.encoder(x)
-        torch.testing.assert_close(forward_only(model.encoder, x), z, rtol=1e-4, atol=1e-6)
-        torch.testing.assert_close(forward_only(model.decoder, z), model.decoder(z), rtol=1e-4, atol=1e-6)
-
-
-def test_forward_only_leaves_other_layers_alone():
-    """Strides, odd sizes, slopes for each channel: what it has no faster form for is called as it is."""
-    torch.manual_seed(0)
-    layers = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.PReLU(4), nn.Conv2d(4, 4, 3, stride=2, padding=1), nn.MaxPool2d(3, 2),
-        nn.Conv2d(4, 2, 3, padding=1, bias=False), nn.MaxPool2d(2), nn.Conv2d(2, 1, 3, padding=1, bias=False),
-    )  # fmt: skip
-    x = images(3, 28) - 0.5
-    before = x.clone()
-    with torch.no_grad():
-        torch.testing.assert_close(forward_only(layers, x), layers(x), rtol=1e-5, atol=1e-6)
-        forward_only(nn.Sequential(nn.Identity(), nn.PReLU()), x)
-    assert torch.equal(x, before), "the input is not written to"
+def test_scoring_gives_the_layers_values(side):
+    model, x = network(side, output="linear").requires_grad_(False), images(5, side)
+    energy, z = ScoringEnergy(model), model.encoder(x)
+    torch.testing.assert_close(energy.encode(x), to_sphere(z) if model.sphere else z, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(energy.decode(z), model.decoder(z), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

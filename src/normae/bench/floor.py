@@ -11,7 +11,6 @@ x^T where the result is narrow. It is the stricter floor, of the same operations
 result of the chains once by copying an array of its size: what would be left if arithmetic cost nothing.
 """
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -36,13 +35,20 @@ class Floor:
     """The products and the copies of one iteration."""
 
     def __init__(self, sizes: Sizes, device: torch.device, generator: torch.Generator) -> None:
-        self.sizes = sizes
-        self.layers = {pair for widths in (sizes.encoder, sizes.decoder) for pair in pairwise(widths)}
-        widths = {*sizes.encoder, *sizes.decoder}
+        encoder, decoder = list(pairwise(sizes.encoder)), list(pairwise(sizes.decoder))
+        feature = _there_and_back(encoder) + _there_and_back(decoder)
+        latent = _there_and_back(decoder) + feature
+        self.batch = sizes.batch
+        self.chains = latent * (sizes.latent_steps + 1) + feature * (sizes.feature_steps + 1)
+        self.layers = encoder + decoder
+        self.update = [(a, b, False) for a, b in decoder] + 2 * _there_and_back(self.layers)
+        for _ in range(2):
+            self.update.remove((*encoder[0], True))
 
         def draw(*shape: int) -> Tensor:
             return torch.randn(shape, generator=generator).to(device)
 
+        widths = {*sizes.encoder, *sizes.decoder}
         self.weights = {(a, b): draw(b, a) / a**0.5 for a, b in self.layers}
         self.transposed = {pair: weight.t().contiguous() for pair, weight in self.weights.items()}
         self.narrow = {width: torch.empty(width, sizes.batch, device=device) for width in widths if width < NARROW}
@@ -50,68 +56,47 @@ class Floor:
         self.inputs = {width: draw(sizes.batch, width) for width in widths}
         self.outputs = {width: torch.empty(sizes.batch, width, device=device) for width in widths}
 
-    def _gradients(self) -> Iterable[tuple[int, ...]]:
-        """The networks that a chain runs through, there and back, in the order of an iteration."""
-        encoder, decoder = self.sizes.encoder, self.sizes.decoder
-        for _ in range(self.sizes.latent_steps + 1):
-            yield from (decoder, encoder, decoder)
-        for _ in range(self.sizes.feature_steps + 1):
-            yield from (encoder, decoder)
-
     @torch.no_grad()
     def products(self) -> None:
-        """Run them."""
-        self._run(self._product)
+        """Run them: x W^T, or v W on the way back, for W with shape (b, a)."""
+        for a, b, back in self.chains + self.update:
+            if back:
+                torch.mm(self.inputs[b], self.weights[a, b], out=self.outputs[a])
+            else:
+                torch.mm(self.inputs[a], self.weights[a, b].t(), out=self.outputs[b])
+        self._weight_gradients()
 
     @torch.no_grad()
     def fastest_products(self) -> None:
         """Run them in their fastest form."""
-        self._run(self._fastest_product)
+        for a, b, back in self.chains + self.update:
+            left, right = self.weights[a, b], self.transposed[a, b]
+            if back:
+                left, right = right, left
+            n_in, n_out = right.shape
+            if n_out < NARROW <= n_in:
+                torch.mm(left, self.inputs[n_in].t(), out=self.narrow[n_out])
+            else:
+                torch.mm(self.inputs[n_in], right, out=self.outputs[n_out])
+        self._weight_gradients()
 
-    def _run(self, product: Callable[[int, int, bool], object]) -> None:
-        for widths in self._gradients():
-            for back in (False, True):
-                for a, b in pairwise(widths):
-                    product(a, b, back)
-        for a, b in pairwise(self.sizes.decoder):
-            product(a, b, False)
-        for _ in range(2):
-            layers = [*pairwise(self.sizes.encoder), *pairwise(self.sizes.decoder)]
-            for k, (a, b) in enumerate(layers):
-                product(a, b, False)
-                if k > 0:
-                    product(a, b, True)
-                torch.mm(self.inputs[b].t(), self.inputs[a], out=self.gradients[a, b])
-
-    def _product(self, a: int, b: int, back: bool) -> None:
-        """x W^T, or v W on the way back, for W with shape (b, a)."""
-        if back:
-            torch.mm(self.inputs[b], self.weights[a, b], out=self.outputs[a])
-        else:
-            torch.mm(self.inputs[a], self.weights[a, b].t(), out=self.outputs[b])
-
-    def _fastest_product(self, a: int, b: int, back: bool) -> None:
-        left, right = self.weights[a, b], self.transposed[a, b]
-        if back:
-            left, right = right, left
-        n_in, n_out = right.shape
-        if n_out < NARROW <= n_in:
-            torch.mm(left, self.inputs[n_in].t(), out=self.narrow[n_out])
-        else:
-            torch.mm(self.inputs[n_in], right, out=self.outputs[n_out])
+    def _weight_gradients(self) -> None:
+        for a, b in 2 * self.layers:
+            torch.mm(self.inputs[b].t(), self.inputs[a], out=self.gradients[a, b])
 
     @torch.no_grad()
     def copies(self) -> None:
         """Write as much as the products of the chains do."""
-        for widths in self._gradients():
-            for a, b in pairwise(widths):
-                self.outputs[b].copy_(self.inputs[b])
-                self.outputs[a].copy_(self.inputs[a])
+        for a, b, back in self.chains:
+            width = a if back else b
+            self.outputs[width].copy_(self.inputs[width])
 
     def flop(self) -> float:
         """Floating-point operations of `products`."""
-        per = {w: sum(2.0 * a * b for a, b in pairwise(w)) for w in (self.sizes.encoder, self.sizes.decoder)}
-        chain = sum(2 * per[w] for w in self._gradients())
-        encoder, decoder = self.sizes.encoder, self.sizes.decoder
-        update = 2 * 3 * (per[encoder] + per[decoder]) - 2 * 2.0 * encoder[0] * encoder[1]
-        return self.sizes.batch * (chain + update + per[decoder])
+        done = [*((a, b) for a, b, _ in self.chains + self.update), *2 * self.layers]
+        return 2.0 * self.batch * sum(a * b for a, b in done)
+
+
+def _there_and_back(layers: list[tuple[int, int]]) -> list[tuple[int, int, bool]]:
+    """One product with the weight matrix of each layer, and one on the way back."""
+    return [(a, b, back) for back in (False, True) for a, b in layers]

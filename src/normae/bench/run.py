@@ -9,12 +9,10 @@ from typing import Any
 
 import torch
 
-from normae.bench.images import images
-from normae.bench.jets import jets
-from normae.bench.rows import Report, Row
+from normae.bench.jets import images, jets
 from normae.bench.sampling import sampling
 from normae.bench.scoring import scoring
-from normae.bench.timing import on_cpu_clock
+from normae.bench.timing import Report, Row, on_cpu_clock
 from normae.bench.toy import toy
 from normae.errors import InputError
 from normae.figures import figure_style, new_figure, speed_bars
@@ -87,7 +85,7 @@ def bench(
 
 def write(result: Result, folder: Path) -> None:
     """bench.json, and bench.svg, .pdf and .csv with the ratios."""
-    numbers = {row.name: {**row.value._asdict(), "unit": row.unit, "wanted": row.wanted} for row in result.rows}
+    numbers = {row.name: {**row.value._asdict(), "unit": row.unit} for row in result.rows}
     content = {
         "machine": result.machine, "numbers": numbers, "skipped": result.skipped, "rounds_seconds": result.times,
     }  # fmt: skip

@@ -7,14 +7,12 @@ import numpy as np
 import torch
 
 from normae import zoo
-from normae.bench.rows import Report
-from normae.bench.timing import interleaved, median
+from normae.bench.timing import Report, interleaved, median
 from normae.config import read
 from normae.inference import Model
 from normae.random import stream
 from normae.runs.folder import RunFolder
 from normae.runs.load import load
-from normae.statistics import Estimate
 
 GROUP = "scoring"
 VALUES = 2_000_000
@@ -48,6 +46,6 @@ def _score(report: Report, model: Model, n: int, device: torch.device, rounds: i
     times = interleaved({"ours": lambda: model.score(array), "plain": plainly}, rounds, device)
     group = f"{GROUP} {model.name}"
     for name, values in times.items():
-        report.add(f"{group}: {name}", Estimate(*median(n / values)), "1/s")
+        report.add(f"{group}: {name}", median(n / values), "1/s")
         report.times[f"{group}: {name}"] = values
-    report.faster(group, times, "ours", "plain", "at least 3" if len(model.event) > 1 else "")
+    report.faster(group, times, "ours", "plain")

@@ -1,4 +1,4 @@
-"""Times of several works, taken in turns, and their ratios.
+"""Times of several works, taken in turns, their ratios, and the numbers that come of them.
 
 On a machine that others use too, a time means little and a ratio of two times taken one after the other means more. The
 works run A B C A B C ..., and a ratio is the median of the ratios within the rounds. The error of a median of n values
@@ -14,7 +14,9 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -105,3 +107,43 @@ def median(values: ArrayLike) -> Estimate:
 def ratio(above: ArrayLike, below: ArrayLike) -> Estimate:
     """Median of above/below within the rounds, both with shape (n,), with its error."""
     return median(np.asarray(above, dtype=np.float64) / np.asarray(below, dtype=np.float64))
+
+
+class Row(NamedTuple):
+    """One number.
+
+    Args:
+        name: "group: what".
+        unit: "s", "1/s", "times" (how many times as fast as), "floors" (time in units of a floor), or "".
+    """
+
+    name: str
+    value: Estimate
+    unit: str
+
+
+@dataclass
+class Report:
+    """What one group of measurements found."""
+
+    rows: list[Row] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    times: Times = field(default_factory=dict)
+
+    def add(self, name: str, value: Estimate, unit: str) -> None:
+        """One more number."""
+        self.rows.append(Row(name, value, unit))
+
+    def seconds(self, group: str, times: Times, per: float = 1.0) -> None:
+        """A row for each time, divided by `per`, and the times of the rounds."""
+        for name, values in times.items():
+            self.add(f"{group}: {name}", median(values / per), "s")
+            self.times[f"{group}: {name}"] = values / per
+
+    def faster(self, group: str, times: Times, ours: str, theirs: str) -> None:
+        """How many times as fast as `theirs` is `ours`."""
+        self.add(f"{group}: {ours} against {theirs}", ratio(times[theirs], times[ours]), "times")
+
+    def floors(self, group: str, times: Times, ours: str, floor: str) -> None:
+        """The time of `ours` in units of the time of `floor`."""
+        self.add(f"{group}: {ours} over {floor}", ratio(times[ours], times[floor]), "floors")

@@ -26,8 +26,8 @@ def bench(
     from normae.bench import bench as measure
 
     result = measure(out, only, quick, device, rounds, say)
-    rows = [(row.name, row.value, UNITS.get(row.unit, row.unit), row.wanted) for row in result.rows]
-    show(("what", "value", "unit", "wanted"), rows, str(result.machine["device"]))
+    rows = [(row.name, row.value, UNITS.get(row.unit, row.unit)) for row in result.rows]
+    show(("what", "value", "unit"), rows, str(result.machine["device"]))
     for line in result.skipped:
         say(f"Left out: {line}")
     say(f"Numbers and picture: {out}")

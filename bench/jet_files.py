@@ -1,4 +1,4 @@
-"""Measurements behind the numbers in docs/jets.md: `python -m normae.bench.jet_files NAME [ARGUMENTS]`.
+"""Measurements behind the numbers in docs/jets.md: `python bench/jet_files.py NAME [ARGUMENTS]`.
 
     images [FILE]            constituents to filtered images, jets/s
     observables [FILE]       tau_1..3 and mass, jets/s, and fastjet-contrib in the same run
@@ -24,25 +24,14 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from normae.bench.jets import synthetic
 from normae.errors import InputError
-from normae.jets.container import Float64, Jets, concatenate, falling_order, from_counts
+from normae.jets.container import Float64, Jets, concatenate
 from normae.jets.imaging import centre, images, plane
 from normae.jets.reader import read
 from normae.jets.substructure import RADIUS, observables
 
 Numbers = dict[str, float]
-
-
-def synthetic(count: int, mean: float = 40.0, seed: int = 0) -> Jets:
-    """`count` jets of three prongs with Poisson(mean) constituents, at least 3."""
-    rng = np.random.default_rng(seed)
-    counts = np.maximum(rng.poisson(mean, count), 3)
-    total = int(counts.sum())
-    prong = rng.normal(scale=0.2, size=(count, 3, 2))[np.repeat(np.arange(count), counts), rng.integers(0, 3, total)]
-    points = prong + rng.normal(scale=0.08, size=(total, 2))
-    pt = (rng.exponential(15, total) + 0.2).astype(np.float32)
-    order = falling_order(np.repeat(np.arange(count), counts), pt)
-    return from_counts(rng.integers(0, 2, count), counts, pt[order], *points[order].T)
 
 
 def _timed(*works: Callable[[], Any], repeat: int = 5) -> list[tuple[float, float]]:
