@@ -197,6 +197,8 @@ def _rows(config: DataConfig, seed: int, given: Rows | None) -> Events:
     @cache
     def table() -> tuple[Tensor, tuple[str, ...] | None]:
         values, columns = given or read_table(str(config.file), config.columns, config.dataset, np.float64)
+        if given is None:
+            _check_sizes(torch.from_numpy(values), columns, str(config.file))
         return torch.from_numpy(values), columns or config.columns  # names that the configuration gives to an array
 
     @cache
@@ -231,34 +233,39 @@ def _parts(n: int, config: DataConfig, seed: int, expected: str) -> list[Tensor]
 
 
 def check_rows(rows: Tensor, bounds: tuple[float, float] | None, columns: Sequence[str] | None, source: str) -> None:
-    """Refuse rows (N, d) that cannot be trained on: too large for a mean of squares, or outside the chain's bounds."""
-
-    def name(place: int) -> str:
-        return f"column {columns[place]!r}" if columns is not None else f"feature {place}"
-
+    """Refuse rows (N, d) that cannot be trained on: not finite, too large, or outside the chain's bounds."""
     finite = torch.isfinite(rows).flatten(1).all(dim=1)
-    if not len(rows) or not bool(finite.all()):
-        first = int((~finite).nonzero()[0]) if len(rows) else 0
+    if not bool(finite.all()):
+        first = int((~finite).nonzero()[0])
         raise InputError(f"{source}: NaN or infinity (in float32) in the events, the first at row {first}; remove it")
-    low, high = (edge.flatten() for edge in (rows.amin(0), rows.amax(0)))
-    largest = torch.maximum(high, -low)
-    place = int(largest.argmax())
-    if largest[place] > LARGEST:
-        raise InputError(
-            f"{source}: expected numbers up to {LARGEST:g}, whose squares float32 holds, got {largest[place]:.3g} in "
-            f'{name(place)}; set coordinates.kind = "table", rescale it, or remove such rows'
-        )
+    _check_sizes(rows, columns, source)
     if bounds is None:
         return
     outside = ((rows < bounds[0]) | (rows > bounds[1])).flatten(1)
     count = int(outside.any(1).sum())
     if count > OUTSIDE * len(rows):
         place = int(outside.sum(0).argmax())
+        column = rows.flatten(1)[:, place]
         raise InputError(
             f"{source}: {count} of {len(rows)} rows lie outside the bounds of the chain, {bounds[0]:g} to "
-            f"{bounds[1]:g}, most in {name(place)}, which goes from {low[place]:g} to {high[place]:g}; set "
-            'coordinates.kind = "table", or widen sampling.feature.bounds'
+            f"{bounds[1]:g}, most in {_named(columns, place)}, which goes from {column.min():g} to {column.max():g}; "
+            'set coordinates.kind = "table", or widen sampling.feature.bounds'
         )
+
+
+def _check_sizes(rows: Tensor, columns: Sequence[str] | None, source: str) -> None:
+    """An energy is a mean of squares: refuse numbers whose squares float32 cannot hold."""
+    largest = rows.abs().flatten(1).amax(0)
+    place = int(largest.argmax())
+    if largest[place] > LARGEST:
+        raise InputError(
+            f"{source}: expected numbers up to {LARGEST:g}, whose squares float32 holds, got {largest[place]:.3g} in "
+            f"{_named(columns, place)}; rescale it, or remove such rows"
+        )
+
+
+def _named(columns: Sequence[str] | None, place: int) -> str:
+    return f"column {columns[place]!r}" if columns is not None else f"feature {place}"
 
 
 def load_jets(config: DataConfig, seed: int) -> Events:

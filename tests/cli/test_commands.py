@@ -65,7 +65,7 @@ def test_the_user_s_path(preset, tmp_path):
         (["train", "toy-qick", "-o", "run"], "toy-qick: no such preset; presets with names like it: toy-quick"),
         (["train", "toy-qick.toml", "-o", "run"], "presets with names like it: toy-quick"),
         (["train", "..", "-o", "run"], "..: a folder; expected a TOML file or the name of a preset"),
-        (["train", "../rows.parquet", "-o", "run"], "expected the name of a preset or a TOML file, got a file of data"),
+        (["train", "../rows.parquet", "-o", "run"], "damaged, or not a .parquet file"),
         (["train", "a[/x]b", "-o", "run"], "a[/x]b: no such configuration file"),
         (["evaluate", "PRESET"], "a file, not a folder"),
         (["score", "PRESET", "a[/x]b.csv", "-o", "s.csv"], "neither a run folder nor a model of the zoo"),

@@ -72,7 +72,7 @@ def test_the_user_s_path(tmp_path, extra):
 def test_without_rows_held_out_it_is_one_sentence(tmp_path):
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).standard_normal((100, 2)))
     train(structure(tiny(data={"file": str(tmp_path / "rows.npy"), "train": 100, "test": 0})), tmp_path / "run")
-    with pytest.raises(InputError, match=r"at least 10 rows that were held out, got data.test = 0"):
+    with pytest.raises(InputError, match=r"at least 10 rows that were held out, got 0"):
         evaluate(tmp_path / "run")
 
 

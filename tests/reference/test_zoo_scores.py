@@ -20,4 +20,5 @@ def test_scores_are_those_of_the_file(name):
     found = numbers(name)
     assert set(found) == set(REFERENCE[name])
     for what, values in REFERENCE[name].items():
-        np.testing.assert_allclose(found[what], values, rtol=1e-6, atol=1e-9 if what == "energy" else 1e-6)
+        size = np.abs(values).max()  # float32 of another machine is that close, and no closer for small energies
+        np.testing.assert_allclose(found[what], values, rtol=1e-6, atol=1e-6 * size)
