@@ -297,13 +297,14 @@ def graded(value: float, good: float, warning: float) -> Status:
 
 def energy_check(lines: Sequence[Mapping[str, Any]]) -> Check:
     """Whether the energies of data and samples meet."""
-    tail = lines[-max(1, len(lines) // 10) :]
-    gaps = [(line["positive_energy"] - line["negative_energy"]) / line["temperature"] for line in tail]
-    gap = sum(gaps) / len(gaps)
+    tail = lines[-max(4, len(lines) // 10) :]
+    gaps = np.array([(line["positive_energy"] - line["negative_energy"]) / line["temperature"] for line in tail])
+    gap, error = float(gaps.mean()), float(gaps.std(ddof=1) / len(gaps) ** 0.5) if len(gaps) > 1 else 0.0
     return Check(
         "energies meet",
-        graded(abs(gap), 0.02, 0.1),
-        f"(E⁺ − E⁻)/T is {gap:+.4f} over the last tenth of the training; it vanishes where samples follow the data.",
+        graded(abs(gap), max(0.02, 2 * error), max(0.1, 5 * error)),
+        f"(E⁺ − E⁻)/T is {gap:+.4f} ± {error:.4f} over the end of the training; it vanishes where samples follow the "
+        "data.",
         "Train for more epochs (training.epochs), or let the chains walk further (sampling.feature.steps).",
     )
 
