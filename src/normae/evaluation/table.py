@@ -139,8 +139,9 @@ def _samples_check(told: Estimate) -> Check:
     return Check(
         "samples look like the table",
         graded(told.value, 0.55, 0.7),
-        f"A classifier that sees all columns tells samples from held-out rows, with the model's noise added, with AUC {told}. Where it is far from "
-        "0.5 the score orders rows, but is not the likelihood of this table.",
+        f"A classifier that sees all columns tells samples from held-out rows with AUC {told}; both have the noise "
+        "that the training added. Where it is far from 0.5 the score orders rows, but is not the likelihood of this "
+        "table.",
         "Train for more epochs (training.epochs), on more rows, or with longer chains (sampling.feature.steps); look "
         "at the figure of the columns for what is not learned.",
     )
