@@ -184,10 +184,11 @@ commit `{facts["commit"]}`), {facts["rollbacks"]} rollbacks.{which + "evaluated 
         latent, feature = (lines[-1][f"{name}_acceptance"] for name in ("latent", "feature"))
         return f"\nAcceptance at the end: latent {latent:.3f}, feature {feature:.3f}."
 
-    def health(self) -> list[Check]:
-        """What can be said of any training in which energies are in units of T."""
+    def health(self, spread: float = 1.0) -> list[Check]:
+        """What can be said of any training in which energies are in units of T; `spread` as in `energy_check`."""
         lines = self.training_lines()
-        return [*([energy_check(lines), acceptance_check(lines, self.config)] if lines else []), self.stability()]
+        first = [energy_check(lines, spread), acceptance_check(lines, self.config)] if lines else []
+        return [*first, self.stability()]
 
     def stability(self) -> Check:
         """Whether the training ran away."""
@@ -295,14 +296,14 @@ def graded(value: float, good: float, warning: float) -> Status:
     return "good" if value < good else "warning" if value < warning else "bad"
 
 
-def energy_check(lines: Sequence[Mapping[str, Any]]) -> Check:
-    """Whether the energies of data and samples meet."""
+def energy_check(lines: Sequence[Mapping[str, Any]], spread: float = 1.0) -> Check:
+    """Whether the energies of data and samples meet; `spread` is how far E/T of single events goes."""
     tail = lines[-max(4, len(lines) // 10) :]
     gaps = np.array([(line["positive_energy"] - line["negative_energy"]) / line["temperature"] for line in tail])
     gap, error = float(gaps.mean()), float(gaps.std(ddof=1) / len(gaps) ** 0.5) if len(gaps) > 1 else 0.0
     return Check(
         "energies meet",
-        graded(abs(gap), max(0.02, 2 * error), max(0.1, 5 * error)),
+        graded(abs(gap), max(0.02 * spread, 2 * error), max(0.1 * spread, 5 * error)),
         f"(E⁺ − E⁻)/T is {gap:+.4f} ± {error:.4f} over the end of the training; it vanishes where samples follow the "
         "data.",
         "Train for more epochs (training.epochs), or let the chains walk further (sampling.feature.steps).",

@@ -30,8 +30,10 @@ VALIDATION = 0.2
 """Share of the rows that decide when the start has learned enough."""
 TEST, MOST_TEST = 0.2, 20_000
 """Share of the rows of a file that are held out to judge the model, and their largest number."""
-RATIO = 0.03
-"""Learning rate of the likelihood training over that of the start."""
+ITERATIONS, RATIO = 1000, 0.1
+"""Of the likelihood training: its updates, and its learning rate over that of the start."""
+TEMPERATURE_RATIO = 3.0
+"""Learning rate of log T there, over that of the start: one number, which must follow the energies at once."""
 BUFFER = 2048
 """Persistent chains, or twice the batch where that is more."""
 
@@ -96,7 +98,7 @@ def automatic_run(
     trained, columns = len(rows) - data.test * (data.test_file is None) - data.validation, rows.shape[1]
     copies = max(1, ROWS // max(trained, 1))
     batch = min(wishes.batch, trained * copies)
-    iterations = wishes.iterations or 200
+    iterations = wishes.iterations or ITERATIONS
     reach = float(TableCoordinates.of(rows, wishes.noise).forward(rows).abs().max())
     bound = math.ceil(max(5.0, 1.1 * reach))
     start, inducing = wishes.learning_rate, min(1000, trained)
@@ -110,7 +112,7 @@ def automatic_run(
         coordinates=CoordinatesConfig("table", wishes.noise, copies),
         network=NetworkConfig(wishes.latent or automatic_latent(columns), wishes.hidden or (128, 128), "gelu"),
         contrast=ContrastConfig(iterations=wishes.start_iterations or 2000, batch=batch, learning_rate=start),
-        temperature=TemperatureConfig(learning_rate=RATIO * start),
+        temperature=TemperatureConfig(learning_rate=TEMPERATURE_RATIO * start),
         pretraining=PhaseConfig(epochs=0, batch=batch),
         training=TrainingConfig(
             epochs=math.ceil(iterations / max(1, trained * copies // batch)),
