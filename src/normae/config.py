@@ -126,6 +126,7 @@ class Run:
             raise InputError('coordinates.kind: expected data.file, a table, with "table"')
         self._check_spaces()
         self._check_ensemble()
+        self._check_own()
         if len(self.posteriors) > 1 and not (self.modes and len(self.posteriors) == 2):
             raise InputError(f"expected at most one posterior, got [{'] and ['.join(self.posteriors)}]")
         if self.network.spectral_norm and self.bayesian is not None:
@@ -145,6 +146,19 @@ class Run:
         least = 4 if self.bayesian is None else 2
         if self.ensemble is not None and self.ensemble.members < least:
             raise InputError(f"ensemble.members: expected at least {least}, got {self.ensemble.members}")
+
+    def _check_own(self) -> None:
+        """Networks of one's own have weights without error bars; an energy alone has no latent space and no decoder."""
+        if self.network.kind != "own":
+            return
+        without = [*self.posteriors, *(["start"] if self.start else []), *(["classifier"] if self.classifier else [])]
+        if without or self.network.spectral_norm:
+            raise InputError(f"network.kind: networks of one's own have no {(without or ['spectral_norm'])[0]}")
+        sampling = self.sampling
+        if self.network.latent == 0 and (sampling.chains_from != "data" or sampling.replay < 1):
+            raise InputError('sampling: an energy of one\'s own has chains_from = "data" and replay = 1 only')
+        if self.network.latent == 0 and self.contrast is None and self.pretraining.epochs:
+            raise InputError("pretraining.epochs: expected 0, since an energy of one's own reconstructs nothing")
 
     def _check_classifier(self) -> None:
         """A classifier needs both classes and an image network, and nothing of an autoencoder's training."""

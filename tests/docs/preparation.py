@@ -115,6 +115,11 @@ SMALLER: dict[str, list[tuple[str, str]]] = {
     "docs/first-steps.md": [("sample(50, seed=0)", "sample(50, seed=0, latent_steps=2, feature_steps=2)")],
     "docs/estimator.md": [QUICK_FIT, ("sample(1000)", "sample(10)")],
     "docs/own-table.md": [QUICK_FIT],
+    "docs/own-networks.md": [
+        (f"{folder}, ", f'{folder}, settings=["contrast.iterations=20", "training.iterations=2"], ')
+        for folder in ('x, "runs/mine"', 'x, "runs/energy"')
+    ]
+    + [("iterations=200", "iterations=2"), ("iterations=100", "iterations=2"), ("sample(100)", "sample(5)")],
     "docs/scoring.md": [('on_cluster("slurm", 40)', 'on_cluster("local", 1)')],
     "docs/searches.md": [("pseudo_experiments(templates, 500)", "pseudo_experiments(templates, 5)")],
     "docs/dual.md": [("DualSettings(events=50_000)", "DualSettings(events=200, n_bootstrap=20)")],

@@ -23,7 +23,7 @@ from normae.inference.log_z import LogZ, choose_log_z, draws_log_z
 from normae.inference.rows import Rows, as_events, in_pieces
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import ReconstructionEnergy
-from normae.networks.scoring_energy import ScoringEnergy
+from normae.networks.scoring_energy import scoring_energy
 from normae.posterior.draw import Certain, Draws, Posterior
 from normae.progress import counted
 from normae.random import stream
@@ -84,7 +84,7 @@ class Model:
         self.coordinates: Coordinates = Identity() if coordinates is None else coordinates
         self._log_z = log_z
         self._own = energy is None
-        self._energy = ScoringEnergy(autoencoder) if energy is None else energy
+        self._energy = scoring_energy(autoencoder) if energy is None else energy
         self.posterior = self._certain() if posterior is None else posterior
         self._kept: dict[tuple[int, int], Draws] = {}
         self._log_z_draws: dict[tuple[int, int], NDArray[np.float64] | None] = {}
@@ -107,7 +107,7 @@ class Model:
         if not self._own:
             raise InputError(f"{self.name} stays where it was drawn; move the model before it is drawn from")
         self.autoencoder.to(device)
-        self._energy = ScoringEnergy(self.autoencoder)
+        self._energy = scoring_energy(self.autoencoder)
         self.posterior = self._certain() if self.posterior.certain else self.posterior.to(device)
         self.coordinates = self.coordinates.to(device)
         self.chains = None if self.chains is None else self.chains.to(device)

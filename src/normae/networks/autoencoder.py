@@ -11,6 +11,11 @@ from normae.networks.conv import conv_decoder, conv_encoder, start_output_at
 from normae.networks.mlp import MLP
 from normae.tensors import norm
 
+OWN = (
+    "network.kind: networks of one's own come from Python, normae.train(data, encoder=..., decoder=...) or energy=...; "
+    'expected "mlp" or "conv" here'
+)
+
 
 def to_sphere(z: Tensor) -> Tensor:
     """z / |z| with shape (N, d), safe at zero."""
@@ -55,11 +60,12 @@ class NetworkConfig:
     """Encoder and decoder: the paper's toy network by default.
 
     Args:
-        latent: dimension d_z of the latent space.
+        latent: dimension d_z of the latent space; 0 where an energy of one's own has none.
         hidden: widths of the hidden layers; of a "conv", the width of its one dense layer.
         activation: of the hidden layers; a "conv" has "prelu", with one slope a layer.
         latent_space: "sphere" normalizes latent points.
-        kind: "mlp" for vectors, with the decoder as mirror of the encoder; "conv" for images, the paper's network.
+        kind: "mlp" for vectors, with the decoder as mirror of the encoder; "conv" for images, the paper's network;
+            "own" for modules that the user gave in Python.
         channels: of the hidden images of a "conv".
         output: "sigmoid" keeps the pixels of a "conv" between 0 and 1.
         output_start: what the output of a "conv" starts near, such as the mean pixel; None leaves its bias random.
@@ -71,20 +77,24 @@ class NetworkConfig:
     hidden: tuple[int, ...] = (128, 128, 128)
     activation: Literal["relu", "silu", "gelu", "tanh", "prelu"] = "relu"
     latent_space: Literal["euclidean", "sphere"] = "euclidean"
-    kind: Literal["mlp", "conv"] = "mlp"
+    kind: Literal["mlp", "conv", "own"] = "mlp"
     channels: int = 8
     output: Literal["linear", "sigmoid"] = "linear"
     output_start: float | None = None
     spectral_norm: bool = False
 
     def __post_init__(self) -> None:
-        if self.latent < 1:
-            raise InputError(f"network.latent: expected at least 1, got {self.latent}")
+        least = 0 if self.kind == "own" else 1
+        if self.latent < least:
+            raise InputError(f"network.latent: expected at least {least}, got {self.latent}")
         if not self.hidden or min(self.hidden) < 1:
             raise InputError(f"network.hidden: expected one or more widths of at least 1, got {list(self.hidden)}")
         if self.latent_space == "sphere" and self.latent < 2:
             raise InputError("network.latent: expected at least 2 for a spherical latent space, got 1")
-        self._check_mlp() if self.kind == "mlp" else self._check_conv()
+        if self.kind == "mlp":
+            self._check_mlp()
+        if self.kind == "conv":
+            self._check_conv()
 
     def _check_mlp(self) -> None:
         if self.activation == "prelu":
@@ -107,6 +117,8 @@ class NetworkConfig:
 
 def build_autoencoder(config: NetworkConfig, event: tuple[int, ...], generator: torch.Generator) -> Autoencoder:
     """The autoencoder of `config` for events of shape `event`, with weights drawn from `generator`."""
+    if config.kind == "own":
+        raise InputError(OWN)
     build = build_mlp_autoencoder if config.kind == "mlp" else build_conv_autoencoder
     return build(config, event, generator)
 

@@ -49,6 +49,19 @@ class Layout:
                 module.get_parameter(name).copy_(view[0])
 
 
+def all_tensors(network: nn.Module) -> dict[str, Tensor]:
+    """Weights and buffers by name, live."""
+    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
+
+
+@torch.no_grad()
+def fill(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy weights and buffers, by name, into a network."""
+    own = all_tensors(network)
+    for name, tensor in tensors.items():
+        own[name].copy_(tensor)
+
+
 def prefixed(parameters: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The parameters below `prefix`, named as that submodule names them."""
     return {name[len(prefix) :]: p for name, p in parameters.items() if name.startswith(prefix)}

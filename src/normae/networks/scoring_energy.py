@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from normae.networks.autoencoder import Autoencoder, to_sphere
 from normae.networks.conv_packing import conv_shape
 from normae.networks.mlp import MLP
+from normae.networks.own import EnergyNetwork, OwnEnergy
 from normae.networks.parameters import Layout
 from normae.networks.reconstruction import ReconstructionEnergy
 
@@ -39,6 +40,11 @@ PIXELS = 10
 WORTH = 512
 """Images for which it is worth to load the kernels, which takes a second, and half a minute the first time of all."""
 Array = NDArray[np.float32]
+
+
+def scoring_energy(network: Autoencoder) -> ReconstructionEnergy:
+    """The energy of a finished network."""
+    return OwnEnergy(network) if isinstance(network, EnergyNetwork) else ScoringEnergy(network)
 
 
 class ScoringEnergy(ReconstructionEnergy):

@@ -1,4 +1,4 @@
-"""A run for a table, from the table alone: coordinates, network, chains and lengths.
+"""A run for a table, from the table alone: coordinates, network, chains and lengths; with networks of one's own too.
 
 The whitened table is close to a standard Gaussian, and that is where training begins (see `training.contrast`): with
 f(x) near 0 the energy is |x|^2/d, and T = 2/d makes exp(-E/T) the standard Gaussian. An autoencoder pretraining would
@@ -7,19 +7,23 @@ Gaussian does most of the learning; a likelihood training with persistent chains
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from normae.config import Run
+from normae.config import Run, override
 from normae.coordinates import CoordinatesConfig, TableCoordinates
+from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.inference.ais import AISConfig
-from normae.networks.autoencoder import NetworkConfig
+from normae.networks.autoencoder import Autoencoder, NetworkConfig
+from normae.networks.own import EnergyNetwork, check_network
 from normae.posterior.laplace import LaplaceConfig
+from normae.runs.start import prepare
 from normae.sampling.langevin import ChainConfig
 from normae.sampling.manifold import SamplingConfig
-from normae.sources import DataConfig
+from normae.sources import DataConfig, Events
 from normae.training.config import ContrastConfig, GuardConfig, PhaseConfig, TemperatureConfig, TrainingConfig
 
 FEWEST_ROWS = 10
@@ -34,6 +38,10 @@ ITERATIONS, RATIO = 1000, 0.1
 """Of the likelihood training: its updates, and its learning rate over that of the start."""
 TEMPERATURE_RATIO = 3.0
 """Learning rate of log T there, over that of the start: one number, which must follow the energies at once."""
+WIDER = 0.1
+"""How far the chains of events that are no rows may go beyond them, as a share of their range."""
+SAMPLE = 16
+"""Events that networks of one's own are tried on."""
 BUFFER = 2048
 """Persistent chains, or twice the batch where that is more."""
 
@@ -71,9 +79,7 @@ class Wishes:
 
 
 def check_table(rows: Tensor, source: str) -> None:
-    """Refuse a table (N, d) that no density can be learned from."""
-    if rows.ndim != 2:
-        raise InputError(f"{source}: expected rows of columns with shape (N, d), got shape {tuple(rows.shape)}")
+    """Refuse a table (N, d), or events (N, *event), that no density can be learned from."""
     if len(rows) < FEWEST_ROWS:
         raise InputError(f"{source}: expected at least {FEWEST_ROWS} rows, got {len(rows)}; give more")
     if bool((rows == rows[0]).all()):
@@ -98,7 +104,6 @@ def automatic_run(
     trained, columns = len(rows) - data.test * (data.test_file is None) - data.validation, rows.shape[1]
     copies = max(1, ROWS // max(trained, 1))
     batch = min(wishes.batch, trained * copies)
-    iterations = wishes.iterations or ITERATIONS
     reach = float(TableCoordinates.of(rows, wishes.noise).forward(rows).abs().max())
     bound = math.ceil(max(5.0, 1.1 * reach))
     start, inducing = wishes.learning_rate, min(1000, trained)
@@ -114,33 +119,106 @@ def automatic_run(
         contrast=ContrastConfig(iterations=wishes.start_iterations or 2000, batch=batch, learning_rate=start),
         temperature=TemperatureConfig(learning_rate=TEMPERATURE_RATIO * start),
         pretraining=PhaseConfig(epochs=0, batch=batch),
-        training=TrainingConfig(
-            epochs=math.ceil(iterations / max(1, trained * copies // batch)),
-            iterations=iterations,
-            batch=batch,
-            learning_rate=RATIO * start,
-            schedule="cosine",
-            warmup=min(50, iterations // 4),
-            average=0.98,
-            gradient_clip=100.0,
-        ),
-        guard=GuardConfig(
-            log_every=25, checkpoint_every=100, largest_gap=3 + math.sqrt(columns), smallest_acceptance=0.05, calm=1.0
-        ),
+        training=_likelihood(wishes.iterations or ITERATIONS, trained * copies, batch, RATIO * start),
+        guard=_guard(3 + math.sqrt(columns)),
         laplace=laplace if wishes.bayesian else None,
-        sampling=SamplingConfig(
-            buffer=max(BUFFER, 2 * batch),
-            replay=1.0,
-            buffer_space="feature",
-            chains_from="data",
-            generation=200,
-            latent=ChainConfig(steps=0),
-            feature=ChainConfig(
-                steps=wishes.chain_steps, step_size=0.3 * columns ** (-1 / 3), bounds=(-bound, bound), adapt=0.65
-            ),
-        ),
+        sampling=persistent(batch, wishes.chain_steps, 0.3 * columns ** (-1 / 3), (-bound, bound)),
         log_z=LOG_Z if wishes.log_z and columns > 2 else None,
     )
+
+
+def _likelihood(iterations: int, events: int, batch: int, rate: float) -> TrainingConfig:
+    return TrainingConfig(
+        epochs=math.ceil(iterations / max(1, events // batch)),
+        iterations=iterations,
+        batch=batch,
+        learning_rate=rate,
+        schedule="cosine",
+        warmup=min(50, iterations // 4),
+        average=0.98,
+        gradient_clip=100.0,
+    )
+
+
+def _guard(gap: float) -> GuardConfig:
+    return GuardConfig(log_every=25, checkpoint_every=100, largest_gap=gap, smallest_acceptance=0.05, calm=1.0)
+
+
+def persistent(batch: int, steps: int, size: float, bounds: tuple[float, float] | None) -> SamplingConfig:
+    """Feature chains that begin at events and go on for as long as the training lasts."""
+    return SamplingConfig(
+        buffer=max(BUFFER, 2 * batch),
+        replay=1.0,
+        buffer_space="feature",
+        chains_from="data",
+        generation=200,
+        latent=ChainConfig(steps=0),
+        feature=ChainConfig(steps=steps, step_size=size, bounds=bounds, adapt=0.65),
+    )
+
+
+def events_run(events: Tensor, data: DataConfig, name: str = "events", seed: int = 0) -> Run:
+    """The run for events of any shape (N, *event), taken as they are, with networks of the user's own.
+
+    T, step size and bounds are in units of the events: with f(x) near their mean the first density is the Gaussian of
+    their variance.
+    """
+    trained, features = len(events) - data.test - data.validation, events[0].numel()
+    batch, wishes = min(Wishes.batch, trained), Wishes()
+    variance, low, high = float(events.var(0).mean()), float(events.min()), float(events.max())
+    margin, rate = WIDER * (high - low), wishes.learning_rate
+    return Run(
+        data=data,
+        name=name,
+        seed=seed,
+        temperature=TemperatureConfig(2 * variance / features, learning_rate=30 * rate),
+        pretraining=PhaseConfig(math.ceil(500 / max(1, trained // batch)), 500, batch, rate, "cosine"),
+        training=_likelihood(500, trained, batch, 0.1 * rate),
+        guard=_guard(100.0),
+        sampling=persistent(
+            batch, wishes.chain_steps, 0.3 * variance * features ** (-1 / 3), (low - margin, high + margin)
+        ),
+    )
+
+
+def own_run(run: Run, own: Autoencoder, events: Events, changes: Sequence[str]) -> Run:
+    """The run with the user's networks; one sentence where they cannot be trained.
+
+    A training begins with the weights that the networks came with. An encoder and a decoder begin with T = 2/d after a
+    start by classification; an energy is -log p itself, up to a constant: T = 1, and it stays.
+
+    Args:
+        changes: such as "training.iterations=500"; they have the last word.
+    """
+    seen = prepare(run, events).events.train
+    sample = _first(seen)
+    latent = check_network(own, sample)
+    run = replace(run, sampling=replace(run.sampling, backend="explicit"))
+    if run.contrast is not None:
+        initial = replace(run.temperature, initial=2 / sample[0].numel())
+        run = replace(run, contrast=replace(run.contrast, gaussian=False), temperature=initial)
+    if isinstance(own, EnergyNetwork):
+        run = _without_latent(run)
+    space = "euclidean" if isinstance(own, EnergyNetwork) else run.network.latent_space
+    network = NetworkConfig(latent=latent, latent_space=space, kind="own")
+    return override(replace(run, network=network, laplace=None), changes)
+
+
+def _without_latent(run: Run) -> Run:
+    """The run of an energy: no pretraining, and persistent chains from the data."""
+    feature = run.sampling.feature
+    sampling = persistent(run.training.batch, feature.steps, feature.step_size, feature.bounds)
+    return replace(
+        run,
+        network=NetworkConfig(),
+        temperature=TemperatureConfig(1.0, trained=False),
+        pretraining=replace(run.pretraining, epochs=0),
+        sampling=replace(sampling, backend="explicit"),
+    )
+
+
+def _first(events: Tensor | SparseEvents) -> Tensor:
+    return events.first(SAMPLE).dense() if isinstance(events, SparseEvents) else events[:SAMPLE]
 
 
 def automatic_latent(columns: int) -> int:

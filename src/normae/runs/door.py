@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from normae.config import Run, override, read
 from normae.data import Rows, as_rows, is_table, read_table
@@ -15,8 +16,9 @@ from normae.errors import InputError, Interrupted
 from normae.files import atomic_path, new_folder
 from normae.inference import Model
 from normae.jets import is_jets
+from normae.networks.own import own_network
 from normae.progress import plain, progress, shown_by
-from normae.runs.automatic import Wishes, automatic_run, check_table, split_sizes
+from normae.runs.automatic import Wishes, automatic_run, check_table, events_run, own_run, split_sizes
 from normae.runs.folder import RunFolder
 from normae.runs.load import Loaded, load, load_run
 from normae.runs.session import train as train_run
@@ -40,12 +42,15 @@ def train(
     device: str = "auto",
     resume: bool = False,
     verbose: int = 0,
+    encoder: nn.Module | None = None,
+    decoder: nn.Module | None = None,
+    energy: nn.Module | None = None,
 ) -> Model:
     """Train a normalized autoencoder and return it.
 
     Args:
         data: a file (.csv, .parquet, .h5, .hdf5, .root, .npy, .npz; a table, or jets), an array with shape (N, d), a
-            data frame, or the name of a preset or of a TOML file.
+            data frame, or the name of a preset or of a TOML file; for networks of your own any array (N, *event).
         out: the run folder to write, which every command takes; without it the model is in memory only.
         columns: of the table, in this order; all of them by default.
         dataset: the array of an .npz file, the group or dataset of an HDF5 file, the tree of a ROOT file.
@@ -54,6 +59,8 @@ def train(
         device: "cpu", "cuda" or "auto".
         resume: continue a training in `out` that was stopped.
         verbose: 1 prints progress with the time left.
+        encoder, decoder: networks of your own, (N, *event) to (N, d_z) and back, trained in place.
+        energy: in place of both, a module of your own (N, *event) to (N,), trained in place as E with T = 1.
 
     Returns:
         The model, with log Z where it can be had.
@@ -64,17 +71,22 @@ def train(
     >>> model.log_prob(x[:3]).shape
     (3,)
     """
-    changes = [*settings, f"device={device}"]
+    changes, given = [*settings, f"device={device}"], {"encoder": encoder, "decoder": decoder, "energy": energy}
+    modules = {name: module for name, module in given.items() if module is not None}
+    own = own_network(**modules) if modules else None
     with TemporaryDirectory() as temporary, shown_by(plain) if verbose else nullcontext():
         folder = Path(temporary) / "run" if out is None else Path(out)
-        run, events = planned(data, folder if out is not None else None, columns, dataset, seed, changes)
+        kept = folder if out is not None else None
+        run, events = planned(data, kept, columns, dataset, seed, changes, any_shape=own is not None)
+        if own is not None:
+            run = own_run(run, own, events or load_events(run.data, run.seed), changes)
         watch = lines() if verbose else None
-        finished = train_run(run, folder, None, resume, watch, None, events)
+        finished = train_run(run, folder, None, resume, watch, None, events, own)
         if out is not None and events is not None:
-            keep_table(folder, as_rows(data, columns))
+            keep_table(folder, in_memory(data, columns, any_shape=own is not None))
         if not finished:
             raise Interrupted(f"stopped; go on with resume=True, out={str(out)!r}")
-        return load(folder, device)
+        return load(folder, device, **modules)
 
 
 def planned(
@@ -84,14 +96,16 @@ def planned(
     dataset: str | None = None,
     seed: int | None = None,
     changes: Sequence[str] = (),
+    any_shape: bool = False,
 ) -> tuple[Run, Events | None]:
     """The run that suits the data, and the events where they are in memory.
 
     Args:
         folder: of the run; a table that is in memory is kept there.
+        any_shape: take an array (N, *event) too, for networks of the user's own.
     """
     if not isinstance(data, str | Path):
-        return _planned_in_memory(data, folder, columns, seed or 0, changes)
+        return _planned_in_memory(in_memory(data, columns, any_shape), folder, seed or 0, changes)
     if Path(data).suffix not in ("", ".toml") or Path(data).is_dir():
         if is_jets(data):
             return _jets_run(Path(data), seed or 0, changes), None
@@ -117,15 +131,26 @@ def _table_run(
 
 
 def _planned_in_memory(
-    data: Any, folder: Path | None, columns: Sequence[str] | None, seed: int, changes: Sequence[str]
+    table: Rows, folder: Path | None, seed: int, changes: Sequence[str]
 ) -> tuple[Run, Events | None]:
-    table = as_rows(data, columns)
     rows = torch.from_numpy(table.values)
     check_table(rows, "data")
     test, validation = split_sizes(len(rows), test=folder is not None)
     source = DataConfig(file=DATA, columns=table.columns, train=0, test=test, validation=validation)
-    run = override(automatic_run(rows, source, Wishes(), "table" if folder is None else folder.name, seed), changes)
+    name = "table" if folder is None else folder.name
+    vectors = rows.ndim == 2
+    run = automatic_run(rows, source, Wishes(), name, seed) if vectors else events_run(rows, source, name, seed)
+    run = override(run, changes)
     return run, load_events(run.data, run.seed, table)
+
+
+def in_memory(data: Any, columns: Sequence[str] | None, any_shape: bool) -> Rows:
+    """The rows of an array or of a data frame; where `any_shape` is allowed, also events (N, *event)."""
+    shape = tuple(getattr(data, "shape", ()))
+    if not any_shape or columns is not None or len(shape) <= 2:
+        return as_rows(data, columns)
+    rows = as_rows(data.reshape(shape[0], -1))
+    return Rows(rows.values.reshape(shape), None)
 
 
 def keep_table(folder: Path, table: Rows) -> None:

@@ -16,7 +16,9 @@ from normae.data import linear_errors
 from normae.errors import InputError, LogZDisagreement
 from normae.files import write_json, write_text
 from normae.inference import LogZ, annealed_log_z, choose_log_z, loosened
-from normae.networks import build_autoencoder
+from normae.networks import Autoencoder, build_autoencoder
+from normae.networks.own import EnergyNetwork, OwnEnergy, copied
+from normae.networks.parameters import all_tensors, fill
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.posterior.laplace import fit_laplace
 from normae.random import stream
@@ -44,6 +46,7 @@ class Finish:
         self.coordinates, self.events = [run.coordinates for run in runs], [run.events for run in runs]
         self.configs, self.device = journal.configs, trainer.setup.device
         self.event = trainer.setup.data.event
+        self.own = trainer.setup.architecture if self.configs[0].network.kind == "own" else None
         self.annealing: dict[int, dict[str, Any]] = {}
         self.linear: dict[int, Baselines] = {}
 
@@ -95,6 +98,7 @@ class Finish:
         if self.journal.replicas > 1:
             header["temperatures"] = temperatures[members].tolist()
         tensors = self.trainer.setup.noise.tensors(weights[members.start])
+        tensors |= {} if self.own is None else dict(self.own.named_buffers())
         tensors |= self._posterior(config, k, weights[members], tensors, header["temperature"])
         return tensors | stored(self.coordinates[k]) | ({} if last else self._chains(k)), header
 
@@ -112,7 +116,7 @@ class Finish:
             return {f"member.{name}": view for name, view in self.trainer.setup.layout.views(weights).items()}
         if config.laplace is None:
             return {}
-        network = build_autoencoder(config.network, self.event, stream(config.seed, "init"))
+        network = self._network(config)
         network.load_state_dict(tensors)
         generator = stream(config.seed, "laplace")
         network, events = network.to(self.device), self.events[k].train
@@ -120,12 +124,19 @@ class Finish:
         copies = config.coordinates.copies
         return fit_laplace(network, temperature, events, config.laplace, generator, copies).tensors()
 
+    def _network(self, config: Run) -> Autoencoder:
+        """A network of the run, whatever its weights."""
+        if self.own is not None:
+            return copied(self.own, config.network)
+        return build_autoencoder(config.network, self.event, stream(config.seed, "init"))
+
     def _log_z(self, k: int, tensors: dict[str, Tensor], header: dict[str, Any]) -> list[Any] | None:
         """log Z where it can be had; annealed where no grid serves and the configuration asks for it."""
         config, temperature = self.configs[k], float(header["temperature"])
-        network = build_autoencoder(config.network, self.event, stream(config.seed, "init")).to(self.device)
-        network.load_state_dict({name: tensors[name] for name in network.state_dict()})
-        energy = ReconstructionEnergy(network.requires_grad_(False))
+        network = self._network(config)
+        fill(network, {name: tensors[name] for name in all_tensors(network) if name in tensors})
+        network = network.to(self.device).requires_grad_(False)
+        energy = OwnEnergy(network) if isinstance(network, EnergyNetwork) else ReconstructionEnergy(network)
         size = header["step_sizes"][1]
 
         def annealed() -> LogZ | None:
@@ -227,7 +238,7 @@ def latent_dimensions(config: Run) -> int:
 def baselines(config: Run, events: Events, device: torch.device) -> Baselines:
     """Mean errors of the linear models on the validation sample, with their standard errors; nothing without one."""
     k = latent_dimensions(config)
-    if events.validation is None or k >= int(np.prod(events.train.shape[1:])):
+    if events.validation is None or not k or k >= int(np.prod(events.train.shape[1:])):
         return {}
     found = linear_errors(events.train, events.validation, (0, k), device)
     names = ("mse_mean_event", f"mse_{k}_components")

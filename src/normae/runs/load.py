@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from normae import zoo
 from normae.config import Run, read
@@ -16,6 +16,8 @@ from normae.errors import InputError
 from normae.inference import BayesianModel, LogZ, Model
 from normae.inference.model import CELLS
 from normae.networks import Autoencoder, build_autoencoder
+from normae.networks.own import EnergyNetwork, copied, own_network
+from normae.networks.parameters import all_tensors, fill
 from normae.posterior.draw import Posterior
 from normae.posterior.laplace import Laplace, LaplacePosterior
 from normae.posterior.modes import Modes
@@ -50,28 +52,61 @@ def run_of(name: str | Path) -> RunFolder:
     return RunFolder.existing(folder)
 
 
-def load(name: str | Path, device: str = "cpu") -> Model:
+def load(
+    name: str | Path,
+    device: str = "cpu",
+    *,
+    encoder: nn.Module | None = None,
+    decoder: nn.Module | None = None,
+    energy: nn.Module | None = None,
+) -> Model:
     """The model called `name`: a name of the zoo or a run folder.
 
     Args:
         device: "cpu", "cuda" or "auto".
+        encoder, decoder, energy: of a run with networks of one's own, modules as it was trained with; they get the
+            trained weights.
     """
-    return load_run(name, device).model
+    given = {"encoder": encoder, "decoder": decoder, "energy": energy}
+    modules = {key: module for key, module in given.items() if module is not None}
+    own = own_network(**modules) if modules else None
+    model = load_run(name, device, own).model
+    if own is not None:
+        fill(own, all_tensors(model.autoencoder))
+    return model
 
 
-def load_run(name: str | Path, device: str = "cpu") -> Loaded:
+def load_run(name: str | Path, device: str = "cpu", own: Autoencoder | None = None) -> Loaded:
     """As `load`, with the run folder, its configuration, and a hash that stands for the weights."""
     folder = run_of(name)
     config = read(folder.config)
     if config.classifier is not None:
         raise InputError(f"{name}: a classifier, which has no energy; load it with normae.load_classifier")
+    check_own(config, own, str(name))
     content = read_content(folder.model)
-    model = build_model(config, *parse_tensors(content, folder.model), str(name)).to(choose_device(device))
+    model = build_model(config, *parse_tensors(content, folder.model), str(name), own).to(choose_device(device))
     return Loaded(model, folder, config, hashlib.sha256(content).hexdigest())
 
 
-def build_model(config: Run, tensors: dict[str, Tensor], header: dict[str, object], name: str) -> Model:
-    """The model with the weights `tensors` and what the header of its file says."""
+def check_own(config: Run, own: Autoencoder | None, name: str) -> None:
+    """One sentence where a run has networks of one's own and they were not given, or the other way round."""
+    expected = "encoder= and decoder=" if config.network.latent else "energy="
+    if config.network.kind != "own" and own is not None:
+        raise InputError(f"{name}: has its network with it; leave out encoder, decoder and energy")
+    if config.network.kind == "own" and own is None:
+        raise InputError(f"{name}: has networks of one's own, which only Python knows; use normae.load with {expected}")
+    if own is not None and isinstance(own, EnergyNetwork) != (config.network.latent == 0):
+        raise InputError(f"{name}: expected {expected} as it was trained with")
+
+
+def build_model(
+    config: Run, tensors: dict[str, Tensor], header: dict[str, object], name: str, own: Autoencoder | None = None
+) -> Model:
+    """The model with the weights `tensors` and what the header of its file says.
+
+    Args:
+        own: networks of the user, which are copied.
+    """
     try:
         event = tuple(int(n) for n in header["event"])  # type: ignore[attr-defined]
         temperature = float(header["temperature"])  # type: ignore[arg-type]
@@ -83,7 +118,10 @@ def build_model(config: Run, tensors: dict[str, Tensor], header: dict[str, objec
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise InputError(f"{name}: the header of model.safetensors lacks or garbles {error}") from None
     tensors = dict(tensors)
-    autoencoder = build_autoencoder(config.network, event, stream(config.seed, "init"))
+    if own is None:
+        autoencoder = build_autoencoder(config.network, event, stream(config.seed, "init"))
+    else:
+        autoencoder = copied(own, config.network)
     prefixes = (*PREFIX.values(), COORDINATES)
     chains = tensors.pop(CHAINS, None)
     parts: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in ("", *prefixes)}
@@ -93,7 +131,7 @@ def build_model(config: Run, tensors: dict[str, Tensor], header: dict[str, objec
     _check_shapes(config, parts, autoencoder, name)
     if chains is not None and (tuple(chains.shape[1:]) != event or not len(chains)):
         raise InputError(f"{name}: the chains in model.safetensors do not belong to events of shape {event}")
-    autoencoder.load_state_dict(parts[""])
+    fill(autoencoder, parts[""])
     sampling = adapted_sampling(config.sampling, latent_size, feature_size)
     coordinates = read_coordinates(str(header.get("coordinates", "identity")), parts[COORDINATES], event, name)
     more: Any = {"coordinates": coordinates, "columns": columns, "chains": chains}
@@ -107,7 +145,9 @@ def build_model(config: Run, tensors: dict[str, Tensor], header: dict[str, objec
 
 def _check_shapes(config: Run, parts: dict[str, dict[str, Tensor]], autoencoder: Autoencoder, name: str) -> None:
     """The weights, and those of the posterior that the configuration names, and no others."""
-    expected = {key: tuple(p.shape) for key, p in autoencoder.named_parameters()}
+    own = config.network.kind == "own"
+    named = all_tensors(autoencoder).items() if own else autoencoder.named_parameters()
+    expected = {key: tuple(p.shape) for key, p in named}
     right = expected == {key: tuple(t.shape) for key, t in parts[""].items()}
     for table, prefix in PREFIX.items():
         right &= (table in config.posteriors) == bool(parts[prefix])
@@ -121,7 +161,8 @@ def _check_shapes(config: Run, parts: dict[str, dict[str, Tensor]], autoencoder:
     if config.laplace is not None:
         right &= set(parts["laplace."]) == set(Laplace._fields)
     if not right:
-        raise InputError(f"{name}: the weights do not belong to config.toml (other names or shapes)")
+        others = "the networks given" if own else "config.toml"
+        raise InputError(f"{name}: the weights do not belong to {others} (other names or shapes)")
 
 
 def _check_members(config: Run, header: dict[str, object], name: str) -> None:

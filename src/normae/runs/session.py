@@ -15,7 +15,9 @@ import torch
 
 from normae.config import Run, beside, read
 from normae.errors import InputError
-from normae.networks import build_autoencoder
+from normae.networks import Autoencoder, build_autoencoder
+from normae.networks.autoencoder import OWN
+from normae.networks.own import copied
 from normae.random import stream
 from normae.runs.classifier import train_classifier
 from normae.runs.finishing import Finish
@@ -47,6 +49,7 @@ def train(
     watch: Watch | None = None,
     minutes: float | None = None,
     events: Events | None = None,
+    own: Autoencoder | None = None,
 ) -> bool:
     """Train into the folder `out`.
 
@@ -57,6 +60,7 @@ def train(
         watch: called with everything that happens.
         minutes: stop after so much time, from the call on, with a checkpoint.
         events: in memory, in place of what `config.data` names.
+        own: networks of the user, for network.kind = "own"; they stay as they are.
 
     Returns:
         Whether the training is finished; False if it was interrupted or out of time, and can be resumed.
@@ -70,6 +74,8 @@ def train(
         raise InputError(f"seeds: expected different seeds, got {list(seeds or [])}")
     if config.modes:
         raise InputError("expected [bayesian] or [ensemble]; train Bayesian seeds and join them with `normae ensemble`")
+    if (config.network.kind == "own") != (own is not None):
+        raise InputError(OWN)
     if config.classifier is not None:
         if seeds is not None:
             raise InputError("seeds: a classifier is trained one at a time; use --set seed=N")
@@ -91,17 +97,25 @@ def train(
                 _check_folder(group, folders, configs, resume)
             hashes = [events_hash(run.events.train) for run in runs]
             journal = Journal(group, folders, configs, hashes, replicas, team)
-            trainer = _trainer(configs, [run.events for run in runs], event, device, team)
+            trainer = _trainer(configs, [run.events for run in runs], event, device, team, own)
             return _sit(trainer, journal, runs, starts, watch if team.rank == 0 else None, minutes, begun)
 
 
 def _trainer(
-    configs: list[Run], events: list[Events], event: tuple[int, ...], device: torch.device, team: Group
+    configs: list[Run],
+    events: list[Events],
+    event: tuple[int, ...],
+    device: torch.device,
+    team: Group,
+    own: Autoencoder | None,
 ) -> Trainer:
     """All models of all runs, side by side."""
     first = configs[0]
     seeds = [seed for config in configs for seed in member_seeds(config)]
-    networks = [build_autoencoder(first.network, event, stream(seed, "init")) for seed in seeds]
+    networks = [
+        build_autoencoder(first.network, event, stream(seed, "init")) if own is None else copied(own, first.network)
+        for seed in seeds
+    ]
     schedules = Schedules(
         first.pretraining, first.training, first.temperature, first.guard, first.bayesian, first.contrast
     )

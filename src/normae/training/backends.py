@@ -17,6 +17,7 @@ from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.conv_packing import conv_shape
 from normae.networks.mlp import MLP
+from normae.networks.own import EnergyNetwork, OwnEnergy
 from normae.networks.parameters import Layout
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.sampling.chain import run_chain
@@ -51,6 +52,8 @@ class Backend:
         """The energy of S models with weights (S, P)."""
         if self.kernels is not None:
             return self.kernels(architecture, layout, weights)
+        if isinstance(architecture, EnergyNetwork):
+            return OwnEnergy(architecture, layout.views(weights))
         return ReconstructionEnergy(architecture, layout.views(weights), explicit=self.explicit)
 
     def capture(self, iterate: Iterate, tensors: Tensors, generators: Sequence[torch.Generator]) -> Iterate:

@@ -94,6 +94,8 @@ class ContrastConfig:
         patience: looks at the validation sample without a better loss after which it stops.
         every: iterations between two looks.
         weight_decay: times the learning rate, what the weights shrink by in an update.
+        gaussian: begin as the Gaussian itself, with small weights of the last layer and T = 2/d; otherwise with the
+            weights as they are and `temperature.initial`.
     """
 
     iterations: int = 2000
@@ -102,6 +104,7 @@ class ContrastConfig:
     patience: int = 16
     every: int = 25
     weight_decay: float = 1e-3
+    gaussian: bool = True
 
     def __post_init__(self) -> None:
         for name in ("iterations", "batch", "learning_rate", "patience", "every"):

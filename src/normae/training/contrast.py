@@ -82,17 +82,28 @@ class Contrast(Phase):
         return torch.cat([self.state.weights, self.state.log_temperature, self.log_z], dim=1)
 
     def begin(self) -> None:
-        """p = g: small weights of the last layer, T = 2/d, and the Gaussian's log Z."""
+        """p = g, or the weights as they are with the c that makes data and Gaussian equally likely on average."""
         super().begin()
+        state, setup = self.state, self.setup
+        if self.contrast.gaussian:
+            self._begin_as_gaussian()
+        else:
+            rows = setup.data.take(torch.arange(min(setup.data.size, HELD_OUT), device=setup.device)[None])
+            with torch.no_grad():
+                logit = self._logit(rows, state.weights, state.log_temperature, torch.zeros_like(self.log_z))
+            self.log_z.copy_(setup.group.mean(logit.mean(1, keepdim=True)))
+        self.found.zero_()
+        self.best_loss.fill_(torch.inf)
+        self.best.copy_(self._row())
+
+    def _begin_as_gaussian(self) -> None:
+        """Small weights of the last layer, T = 2/d, and the Gaussian's log Z."""
         state, layout = self.state, self.setup.layout
         d = math.prod(self.setup.data.event)
         last = max(k for k, shape in enumerate(layout.shapes) if len(shape) > 1)
         state.weights[:, sum(layout.sizes[:last]) : sum(layout.sizes)] *= START
         state.log_temperature.fill_(math.log(2 / d))
         self.log_z.fill_(0.5 * d * math.log(2 * math.pi))
-        self.found.zero_()
-        self.best_loss.fill_(torch.inf)
-        self.best.copy_(self._row())
 
     def prepare(self) -> None:
         """The rows held out, and the draws that they are told from, come from the seeds alone."""
@@ -129,10 +140,15 @@ class Contrast(Phase):
         noise = self.held_noise if held else normal(rows.shape, state.generators, rows)
         blocks = [x.unflatten(0, (setup.members, -1)) for x in (rows, noise)]
         x = torch.cat(blocks, dim=1).flatten(0, 1)
-        energy = state.energy(setup.noise.mean(weights)).with_latent(x)[0].reshape(setup.members, -1)
-        logit = minus_log_gaussian(x).reshape(setup.members, -1) - energy * (-log_temperature).exp() - log_z
+        logit = self._logit(x, weights, log_temperature, log_z)
         n = blocks[0].shape[1]
         return softplus(-logit[:, :n]).mean(1) + softplus(logit[:, n:]).mean(1)
+
+    def _logit(self, x: Tensor, weights: Tensor, log_temperature: Tensor, log_z: Tensor) -> Tensor:
+        """log p - log g of events (S * n, *event), with shape (S, n)."""
+        members = self.setup.members
+        energy = self.state.energy(self.setup.noise.mean(weights)).with_latent(x)[0].reshape(members, -1)
+        return minus_log_gaussian(x).reshape(members, -1) - energy * (-log_temperature).exp() - log_z
 
     def update(self) -> None:
         """One update of the weights, T and c: AdamW for the weights, Adam for the two numbers."""
@@ -145,7 +161,8 @@ class Contrast(Phase):
         decayed = self.setup.noise.mean(state.weights)
         decayed.mul_(1 - self.contrast.weight_decay * rate[:, None])
         state.optimizer.update(grad[:, :-2], rate)
-        state.temperature_optimizer.update(grad[:, -2:-1], rate)
+        if self.setup.schedules.temperature.trained:
+            state.temperature_optimizer.update(grad[:, -2:-1], rate)
         self.optimizer.update(grad[:, -1:], rate)
         state.sums[0] += self.setup.group.mean(loss.detach())
 

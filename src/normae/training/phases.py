@@ -203,7 +203,7 @@ class Likelihood(Phase):
         if setup.sampling.buffer_space == "feature":
             start = self._rows(state.buffer.capacity) if setup.sampling.chains_from == "data" else self._decoded()
             state.buffer.storage.copy_(into_bounds(start, setup.sampling.feature).unflatten(0, (setup.members, -1)))
-        if setup.schedules.contrast is not None:
+        if setup.schedules.contrast is not None or setup.sampling.chains_from == "data":
             self._tune()
 
     def _decoded(self) -> Tensor:
