@@ -193,7 +193,10 @@ def bad_arguments(runs: Path, tmp_path: Path) -> dict[str, tuple[list[object], s
         "labels": ([two, one, "--data", sample(labels=half + 1)], "expected labels 0 and 1, got 2"),
         "NaN label": ([two, one, "--data", sample(labels=np.where(half, np.nan, 0))], "labels 0 and 1, got nan"),
         "text labels": ([two, one, "--data", sample(labels=half.astype(str))], "expected labels 0 and 1, got dtype"),
-        "not finite": ([two, one, "--data", sample(x=infinite)], "NaN or infinity in 1 of 800 events"),
+        "not finite": (
+            [two, one, "--data", sample(x=infinite)],
+            "beyond float32, the first at row 3; remove such rows",
+        ),
         "few": ([two, one, "--data", labelled(tmp_path / "few.npz", 2, 50)], "at least 100 events of each class"),
         "no file": ([two, one, "--data", "none.npz"], "none.npz: no such file; give a .npz file"),
         "no run": ([two, "none"], "neither a run folder nor a model of the zoo"),

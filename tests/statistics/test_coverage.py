@@ -6,6 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import norm as normal
 from scipy.stats import t as student
 
 from normae.errors import InputError
@@ -16,11 +17,9 @@ from normae.statistics import (
     coverage_by_region,
     coverage_over_trainings,
     critical_levels,
-    gaussian_intervals,
     largest_level,
     pulls,
     pulls_over_trainings,
-    quantile_intervals,
 )
 
 Array = NDArray[np.float64]
@@ -82,13 +81,21 @@ def test_gaussian_intervals_lose_what_student_says() -> None:
     assert found[0] == pytest.approx(2 * student.cdf(1.959964 / math.sqrt(1 + 1 / 6), 5) - 1, abs=0.006)
 
 
+def ends(draws: np.ndarray, level: float, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Of the interval at each event, as the module's docstring writes them."""
+    if kind == "quantile":
+        low, high = np.quantile(draws, (0.5 * (1 - level), 0.5 * (1 + level)), axis=0, method="weibull")
+        return low, high
+    mean, reach = draws.mean(0), normal.ppf(0.5 * (1 + level)) * draws.std(0, ddof=1)
+    return mean - reach, mean + reach
+
+
 @KINDS
 def test_the_one_pass_is_the_share_inside_the_intervals(kind: str) -> None:
     draws, true = posterior(0.8, n=60, events=3000)
     draws[:30, :200] = true[:200]  # ties, as of a network that saturates
     levels = np.linspace(0.01, 0.96, 40)
-    ends = quantile_intervals if kind == "quantile" else gaussian_intervals
-    direct = [np.mean((low <= true) & (true <= high)) for low, high in (ends(draws, level) for level in levels)]
+    direct = [np.mean((low <= true) & (true <= high)) for low, high in (ends(draws, level, kind) for level in levels)]
     assert coverage(draws, true, levels, kind) == pytest.approx(direct, abs=1e-12)  # type: ignore[arg-type]
 
 
@@ -153,7 +160,6 @@ def test_pulls_over_trainings_count_the_scatter_of_their_means() -> None:
     trainings = [0.6 * generator.normal() + 0.8 * generator.normal(size=2000) for _ in range(200)]
     summary = pulls_over_trainings(trainings)
     assert summary.width.value == pytest.approx(0.8, abs=0.01)
-    assert summary.mean_spread == pytest.approx(0.6, rel=0.2)
     assert abs(summary.total_width.value - 1) < 3 * summary.total_width.error
     assert abs(summary.mean.value) < 3 * summary.mean.error
 
@@ -164,7 +170,6 @@ def test_the_levels_that_draws_reach() -> None:
     assert confidence_levels(9).max() == pytest.approx(0.8)
     draws, true = posterior(1.0, n=99, events=10)
     coverage(draws, true, [0.98])
-    quantile_intervals(draws, 0.98)
     coverage(draws, true, [0.999], "gaussian")
 
 
@@ -172,8 +177,6 @@ def test_bad_input() -> None:
     draws, true = posterior(1.0, n=30, events=10)
     with pytest.raises(TooFewDraws, match="level 0.95 need at least 39 weight draws, got 30, which reach 0.9355"):
         coverage(draws, true, [0.5, 0.95])
-    with pytest.raises(TooFewDraws, match="39 weight draws"):
-        quantile_intervals(draws, 0.95)
     with pytest.raises(InputError, match="levels between 0 and 1, got 0.5 to 1"):
         coverage(draws, true, [0.5, 1.0])
     with pytest.raises(InputError, match="'quantile' or 'gaussian', got 'normal'"):

@@ -1,6 +1,5 @@
 """Where events come from: toy densities with exact log p, arrays from files, and splits that cannot overlap."""
 
-from normae.data.arrays import check_events, read_events
 from normae.data.frames import Rows, as_rows, check_columns
 from normae.data.images import SparseEvents
 from normae.data.linear import linear_errors
@@ -9,23 +8,6 @@ from normae.data.tables import Table, is_table, open_table, read_table
 from normae.data.toys import DENSITIES, Density, GaussianMixture, Ring, Spiral, one_gaussian, two_gaussians
 
 __all__ = [
-    "DENSITIES",
-    "Density",
-    "GaussianMixture",
-    "Ring",
-    "Rows",
-    "SparseEvents",
-    "Spiral",
-    "Table",
-    "as_rows",
-    "check_columns",
-    "check_events",
-    "is_table",
-    "linear_errors",
-    "one_gaussian",
-    "open_table",
-    "read_events",
-    "read_table",
-    "split",
-    "two_gaussians",
-]
+    "DENSITIES", "Density", "GaussianMixture", "Ring", "Rows", "SparseEvents", "Spiral", "Table", "as_rows",
+    "check_columns", "is_table", "linear_errors", "one_gaussian", "open_table", "read_table", "split", "two_gaussians",
+]  # fmt: skip

@@ -1,6 +1,5 @@
 """Labelled samples for the dual test: label 1 for B, 0 for A; read from a file, or drawn from two known densities."""
 
-import struct
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from normae.data import Density, read_events
-from normae.data.arrays import check_events
+from normae.data.tables import read_table, reading
+from normae.data.toys import Density
 from normae.errors import InputError
 from normae.files import check_file
 from normae.random import stream
@@ -47,29 +46,22 @@ def read_labelled(path: str | Path, event: tuple[int, ...], dtype: type[np.float
     """The events of shape `event` and the labels of a .npz file with the arrays `x` and `labels`."""
     path = Path(path)
     check_file(path, f"; {WANTED}")
-    x = check_events(read_events(path, dtype), str(path), event).numpy()
-    labels = _read_labels(path)
+    x, _ = read_table(path, dataset="x", dtype=dtype)
+    if x.shape[1:] != tuple(event):
+        raise InputError(f"{path}: expected events of shape {tuple(event)}, got {x.shape[1:]}")
+    with reading(path), path.open("rb") as file:
+        content = np.load(file, allow_pickle=False)
+        if not isinstance(content, np.lib.npyio.NpzFile):
+            raise LabelsMissing(f"{path}: a .npy file holds no labels; {WANTED}")
+        if "labels" not in content:
+            raise LabelsMissing(f"{path}: a sample without labels, it holds {', '.join(sorted(content))}; {WANTED}")
+        labels = np.asarray(content["labels"])
     if not (np.issubdtype(labels.dtype, np.number) or labels.dtype == np.bool_):
         raise InputError(f"{path}: expected labels 0 and 1, got dtype {labels.dtype}")
     try:
         return Labelled(x, as_labels(labels, len(x)))
     except InputError as error:
         raise type(error)(f"{path}: {error}") from None
-
-
-def _read_labels(path: Path) -> NDArray[Any]:
-    with path.open("rb") as file:
-        try:
-            content = np.load(file, allow_pickle=False)
-            if not isinstance(content, np.lib.npyio.NpzFile):
-                raise LabelsMissing(f"{path}: a .npy file holds no labels; {WANTED}")
-            if "labels" not in content:
-                raise LabelsMissing(f"{path}: a sample without labels, it holds {', '.join(sorted(content))}; {WANTED}")
-            return np.asarray(content["labels"])
-        except InputError:
-            raise
-        except (ValueError, OSError, EOFError, KeyError, SyntaxError, struct.error, zipfile.BadZipFile) as error:
-            raise InputError(f"{path}: the labels cannot be read ({error}); {WANTED}") from None
 
 
 def draw_labelled(a: Density, b: Density, n: int, seed: int, name: str) -> Labelled:

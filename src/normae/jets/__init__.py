@@ -26,39 +26,11 @@ _LAZY = {"Job": "generator", "Process": "pythia", "check_run": "generator", "gen
 _LAZY |= {"save_figures": "gallery"}
 
 __all__ = [
-    "THRESHOLD",
-    "Jets",
-    "Job",
-    "Process",
-    "SparseImages",
-    "check_output",
-    "check_run",
-    "check_suffix",
-    "chunks",
-    "concatenate",
-    "convert",
-    "convert_images",
-    "file_observables",
-    "from_counts",
-    "from_lists",
-    "generate",
-    "images",
-    "info",
-    "is_jets",
-    "jets_of_images",
-    "observables",
-    "pixel_centres",
-    "pixel_index",
-    "pixel_to_plane",
-    "read",
-    "read_images",
-    "save_figures",
-    "sparse_images",
-    "summary",
-    "write",
-    "write_columns",
-    "write_images",
-]
+    "THRESHOLD", "Jets", "Job", "Process", "SparseImages", "check_output", "check_run", "check_suffix", "chunks",
+    "concatenate", "convert", "convert_images", "file_observables", "from_counts", "from_lists", "generate", "images",
+    "info", "is_jets", "jets_of_images", "observables", "pixel_centres", "pixel_index", "pixel_to_plane", "read",
+    "read_images", "save_figures", "sparse_images", "summary", "write", "write_columns", "write_images",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

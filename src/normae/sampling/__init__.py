@@ -15,18 +15,6 @@ from normae.sampling.manifold import (
 )
 
 __all__ = [
-    "Chain",
-    "ChainConfig",
-    "Negatives",
-    "ReplayBuffer",
-    "SamplingConfig",
-    "StepSizes",
-    "adapted",
-    "effective_sample_size",
-    "into_bounds",
-    "langevin",
-    "negatives",
-    "run_chain",
-    "split_r_hat",
-    "spread",
-]
+    "Chain", "ChainConfig", "Negatives", "ReplayBuffer", "SamplingConfig", "StepSizes", "adapted",
+    "effective_sample_size", "into_bounds", "langevin", "negatives", "run_chain", "split_r_hat", "spread",
+]  # fmt: skip

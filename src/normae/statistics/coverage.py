@@ -32,7 +32,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import erf, erfinv
+from scipy.special import erf
 
 from normae.errors import InputError
 from normae.statistics.arrays import Array, as_vector
@@ -57,7 +57,7 @@ class CoverageBand(NamedTuple):
 
 
 class PullSummary(NamedTuple):
-    """Pulls over trainings: mean and width, each with its standard error and the spread of one training.
+    """Pulls over trainings: mean and width, each with its standard error.
 
     `width` is the mean over trainings of the standard deviation over events; `total_width` that over both.
     """
@@ -65,8 +65,6 @@ class PullSummary(NamedTuple):
     mean: Estimate
     width: Estimate
     total_width: Estimate
-    mean_spread: float
-    width_spread: float
 
 
 def largest_level(n: int) -> float:
@@ -78,28 +76,6 @@ def confidence_levels(n: int, count: int = 49) -> Array:
     """`count` even levels that `n` draws reach, for a curve: 0.02, 0.04, ..., 0.98 for 100 draws."""
     top = min(largest_level(n), count / (count + 1))
     return np.linspace(top / count, top, count)
-
-
-def quantile_intervals(draws: ArrayLike, level: float) -> tuple[Array, Array]:
-    """Lower and upper ends of the central interval at `level`, each with shape (N,), from draws (n, N)."""
-    rows = as_draws(draws)
-    _check_levels(np.array([level]), "quantile", len(rows))
-    tails = np.clip((0.5 * (1 - level), 0.5 * (1 + level)), 1 / (len(rows) + 1), len(rows) / (len(rows) + 1))
-    ends = np.empty((2, rows.shape[1]))
-    for part, values in chunks(rows):
-        ends[:, part] = np.quantile(values, tails, axis=0, method="weibull")
-    return ends[0], ends[1]
-
-
-def gaussian_intervals(draws: ArrayLike, level: float) -> tuple[Array, Array]:
-    """<f> -+ z sigma(f) with shape (N,) each, z the two-sided Gaussian quantile of `level`, from draws (n, N)."""
-    rows = as_draws(draws)
-    _check_levels(np.array([level]), "gaussian", len(rows))
-    ends, z = np.empty((2, rows.shape[1])), math.sqrt(2) * float(erfinv(level))
-    for part, values in chunks(rows):
-        mean, reach = values.mean(axis=0), z * values.std(axis=0, ddof=1)
-        ends[:, part] = mean - reach, mean + reach
-    return ends[0], ends[1]
 
 
 def critical_levels(draws: ArrayLike, true: ArrayLike, kind: Kind = "quantile", density: bool = False) -> Array:
@@ -237,9 +213,7 @@ def pulls_over_trainings(pulls: Sequence[ArrayLike]) -> PullSummary:
     if len(pulls) < 2:
         raise InputError(f"pulls are judged over at least 2 independent trainings, got {len(pulls)}")
     means, variances = np.array([_moments(as_vector(array, "pulls", least=2)) for array in pulls]).T
-    widths = np.sqrt(variances)
-    mean, width = (_mean_over(values) for values in (means, widths))
-    return PullSummary(mean, width, _total_width(means, variances), float(means.std(ddof=1)), float(widths.std(ddof=1)))
+    return PullSummary(_mean_over(means), _mean_over(np.sqrt(variances)), _total_width(means, variances))
 
 
 def _moments(values: Array) -> tuple[float, float]:

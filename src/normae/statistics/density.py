@@ -65,18 +65,24 @@ def pearson(a: ArrayLike, b: ArrayLike) -> Estimate:
     both = np.isfinite(first) & np.isfinite(second)
     if both.sum() < 3:
         raise InputError(f"a correlation needs at least 3 finite pairs, got {int(both.sum())} of {both.size}")
-    u, v = _standardize(first[both]), _standardize(second[both])
-    r = float(np.mean(u * v))
+    count = int(both.sum())
+    return weighted_pearson(first[both], second[both], np.full(count, 1 / count))
+
+
+def weighted_pearson(a: Array, b: Array, weights: Array) -> Estimate:
+    """Correlation of finite values under weights that sum to one, each with shape (N,)."""
+    u, v = (_standardize(values, weights) for values in (a, b))
+    r = float(weights @ (u * v))
     influence = u * v - 0.5 * r * (u**2 + v**2)
-    return Estimate(r, math.sqrt(float(np.mean(influence**2)) / u.size))
+    return Estimate(r, math.sqrt(float(weights**2 @ influence**2)))
 
 
-def _standardize(values: Array) -> Array:
-    centred = values - values.mean()
-    width = centred.std()
-    if not width > 0:
+def _standardize(values: Array, weights: Array) -> Array:
+    centred = values - weights @ values
+    variance = float(weights @ centred**2)
+    if not (variance > 0 and np.ptp(values) > 0):
         raise InputError("a correlation needs values that differ, got a constant")
-    standardized: Array = centred / width
+    standardized: Array = centred / math.sqrt(variance)
     return standardized
 
 

@@ -35,7 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 from normae.errors import InputError
 from normae.statistics.arrays import Array
 from normae.statistics.bootstrap import check_resamples, multiplicities
-from normae.statistics.density import share_within
+from normae.statistics.density import share_within, weighted_pearson
 from normae.statistics.estimate import Estimate
 from normae.statistics.labels import as_events, as_labels, balanced_weights
 
@@ -143,20 +143,7 @@ def _sample(reference: ArrayLike, model: ArrayLike, labels: ArrayLike | None) ->
 def balanced_pearson(reference: ArrayLike, model: ArrayLike, labels: ArrayLike | None) -> Estimate:
     """Pearson's r with the classes of equal weight: for equal numbers `pearson`, and its error, of shapes (N,)."""
     ref, mod, positive = _sample(reference, model, labels)
-    weights = balanced_weights(positive)
-    u, v = _standardize(ref, weights), _standardize(mod, weights)
-    r = float(weights @ (u * v))
-    influence = u * v - 0.5 * r * (u**2 + v**2)
-    return Estimate(r, math.sqrt(float(weights**2 @ influence**2)))
-
-
-def _standardize(values: Array, weights: Array) -> Array:
-    centred = values - weights @ values
-    variance = float(weights @ centred**2)
-    if not variance > 0:
-        raise InputError("a correlation needs log r that differs between events, got a constant")
-    standardized: Array = centred / math.sqrt(variance)
-    return standardized
+    return weighted_pearson(ref, mod, balanced_weights(positive))
 
 
 def share_outside(reference: ArrayLike, model: ArrayLike, limit: float = 1.0) -> Estimate:
