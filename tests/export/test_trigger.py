@@ -11,7 +11,7 @@ import normae
 from normae.config import structure
 from normae.data import DENSITIES
 from normae.errors import InputError
-from normae.export.distill import DistillConfig, _through, distill, noise_around, target
+from normae.export.distill import _through, distill, noise_around, target
 from normae.export.fixed import type_for
 from normae.export.trigger import TriggerSettings, export_trigger
 from normae.runs.session import train
@@ -29,10 +29,7 @@ def background(count: int, seed: int) -> np.ndarray:
 def students():
     model = normae.load("toy-2gauss-nae")
     x = background(2000, 0)
-    return {
-        bits: distill(model.score, x, DistillConfig(hidden=(16, 8), bits=bits, epochs=10, rounded_epochs=3, batch=64))
-        for bits in (16, 6)
-    }
+    return {bits: distill(model.score, x, (16, 8), bits, epochs=10, batch=64) for bits in (16, 6)}
 
 
 def test_the_student_has_the_teacher_s_score(students):

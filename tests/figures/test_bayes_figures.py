@@ -24,7 +24,7 @@ from normae.figures import (
     reliability_diagram,
     uncertainty_maps,
 )
-from normae.figures.uncertainty import colour_limits
+from normae.figures.densities import colour_limits
 
 GRID = np.linspace(-4, 4, 31)
 LEVELS = np.linspace(0.02, 0.98, 49)

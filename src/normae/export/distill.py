@@ -24,27 +24,8 @@ from normae.training.supervised import fit
 Score = Callable[[NDArray[Any]], NDArray[Any]]
 RANGE = 0.9999
 """Share of values that a type must hold; the others stay at the end of its range."""
-
-
-@dataclass(frozen=True)
-class DistillConfig:
-    """The student and its training.
-
-    Args:
-        hidden: widths of the hidden layers.
-        bits: of weights, inputs and results.
-        epochs: in real numbers.
-        rounded_epochs: with rounding.
-        batch: rows of an update.
-        learning_rate: decays along a cosine in each of the two parts.
-    """
-
-    hidden: tuple[int, ...] = (32, 16)
-    bits: int = 16
-    epochs: int = 30
-    rounded_epochs: int = 10
-    batch: int = 512
-    learning_rate: float = 3e-3
+LEARNING_RATE = 3e-3
+"""At the start; it decays along a cosine in each of the two parts."""
 
 
 @dataclass(frozen=True)
@@ -84,35 +65,41 @@ def noise_around(x: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
     return moved
 
 
-def distill(score: Score, background: NDArray[Any], config: DistillConfig, seed: int = 0) -> Student:
-    """A student of `score`, trained on background with shape (N, d) and on as much noise around it."""
+def distill(
+    score: Score,
+    background: NDArray[Any],
+    hidden: Sequence[int],
+    bits: int,
+    epochs: int,
+    seed: int = 0,
+    batch: int = 512,
+) -> Student:
+    """A student of `score`, trained on background with shape (N, d) and on as much noise around it.
+
+    Args:
+        hidden: widths of the hidden layers.
+        bits: of weights, inputs and results.
+        epochs: in real numbers; a third as many follow with rounding.
+        batch: rows of an update.
+    """
     x = np.concatenate([background, noise_around(background, np.random.default_rng(seed))])
     centre = background.mean(0, dtype=np.float64)
     scale = np.exp2(np.round(np.log2(np.maximum(background.std(0, dtype=np.float64), 1e-12))))
     z = torch.from_numpy((x - centre) / scale).float()
     t = torch.from_numpy(target(score(x))).float()
-    network = MLP([z.shape[1], *config.hidden, 1], "relu", stream(seed, "student"))
-    _train(network, z, t, config, config.epochs, stream(seed, "order"), network)
-    rounded = _Rounded(network, *_types(network, z, config.bits), config.bits)
-    _train(rounded, z, t, config, config.rounded_epochs, stream(seed, "order/rounded"), network)
-    fixed = fixed_network(_weights(network), rounded.input, rounded.results, config.bits)
+    network = MLP([z.shape[1], *hidden, 1], "relu", stream(seed, "student"))
+    _train(network, z, t, epochs, batch, stream(seed, "order"))
+    rounded = _Rounded(network, *_types(network, z, bits), bits)
+    _train(rounded, z, t, -(-epochs // 3), batch, stream(seed, "order/rounded"))
+    fixed = fixed_network(_weights(network), rounded.input, rounded.results, bits)
     return Student(centre, scale, network.requires_grad_(False), fixed)
 
 
-def _train(
-    module: nn.Module, z: Tensor, t: Tensor, config: DistillConfig, epochs: int, order: torch.Generator, own: MLP
-) -> None:
+def _train(module: nn.Module, z: Tensor, t: Tensor, epochs: int, batch: int, order: torch.Generator) -> None:
     fit(
-        list(own.parameters()),
-        lambda rows: (module(z[rows])[:, 0] - t[rows]).square().mean(),
-        len(z),
-        order,
-        epochs=epochs,
-        batch=config.batch,
-        learning_rate=config.learning_rate,
-        cosine=True,
-        what="distilling",
-    )
+        list(module.parameters()), lambda rows: (module(z[rows])[:, 0] - t[rows]).square().mean(), len(z), order,
+        epochs=epochs, batch=batch, learning_rate=LEARNING_RATE, cosine=True, what="distilling",
+    )  # fmt: skip
 
 
 def _weights(network: MLP) -> list[tuple[NDArray[Any], NDArray[Any]]]:

@@ -27,18 +27,34 @@ def training_curves(axes: Sequence[Axes], records: Sequence[Mapping[str, Any]]) 
         records: each with `iteration`, `positive_energy`, `negative_energy` and `temperature`, and where there is one
             `latent_acceptance` and `feature_acceptance`. Lines without energies, as of a pretraining, are left out.
     """
+    used = training_energies((axes[0], axes[2]), records, "data")
+    iteration = _column(used, "iteration")
+    _line(axes[1], iteration, _column(used, "temperature"), "tab:orange")
+    _dress(axes[1], iteration, "temperature $T$")
+    return axes
+
+
+def training_energies(
+    axes: Sequence[Axes], records: Sequence[Mapping[str, Any]], events: str = "jets"
+) -> Sequence[Mapping[str, Any]]:
+    """Two axes: E+/T of events and E-/T of chains over iterations, and the acceptance of both chains.
+
+    Returns:
+        The lines that were used, as in `training_curves`.
+    """
     used = [record for record in records if {"positive_energy", "negative_energy", "temperature"} <= record.keys()]
     if not used:
         raise InputError("no line of the metrics holds positive_energy, negative_energy and temperature")
     iteration, temperature = _column(used, "iteration"), _column(used, "temperature")
-    for name, label, colour in (("positive", "$E^+/T$, data", "tab:blue"), ("negative", "$E^-/T$, chains", "tab:red")):
-        _line(axes[0], iteration, _column(used, f"{name}_energy") / temperature, colour, label)
-    _line(axes[1], iteration, temperature, "tab:orange")
+    for sign, name, colour, of in (("+", "positive", "tab:blue", events), ("-", "negative", "tab:red", "chains")):
+        _line(axes[0], iteration, _column(used, f"{name}_energy") / temperature, colour, f"$E^{sign}/T$, {of}")
     for name, (label, colour) in ACCEPTANCES.items():
         if any(record.get(name) is not None for record in used):
-            _line(axes[2], iteration, _column(used, name), colour, label)
-    _dress(axes, iteration)
-    return axes
+            _line(axes[1], iteration, _column(used, name), colour, label)
+    _dress(axes[0], iteration, "energy / temperature")
+    _dress(axes[1], iteration, "acceptance")
+    axes[1].set_ylim(0, 1.03)
+    return used
 
 
 LEVEL_STYLES = (("0.35", ":"), ("0.35", "--"), ("0.35", "-."))
@@ -62,6 +78,17 @@ def pretraining_curve(ax: Axes, epoch: Array, train: Array, held: Array, levels:
     return ax
 
 
+def loss_curves(ax: Axes, epoch: Array, train: Array, validation: Array) -> Axes:
+    """The cross-entropy of a classifier on both samples over epochs, each with shape (N,), and the epoch kept."""
+    _line(ax, epoch, train, "tab:gray", "training")
+    _line(ax, epoch, validation, "tab:blue", "validation")
+    best = int(np.argmin(validation))
+    ax.plot(epoch[best], validation[best], "o", color="tab:red", markersize=5, label="kept")
+    ax.set(xlabel="epoch", ylabel="cross-entropy")
+    ax.legend()
+    return ax
+
+
 def _column(records: Sequence[Mapping[str, Any]], name: str) -> Array:
     """The values of `name` with shape (N,), NaN where a record has none."""
     values = (record.get(name) for record in records)
@@ -72,12 +99,9 @@ def _line(ax: Axes, x: Array, y: Array, colour: str, label: str | None = None) -
     ax.plot(x, y, color=colour, label=label, linewidth=1.2, marker="." if len(x) < 3 else None)
 
 
-def _dress(axes: Sequence[Axes], iteration: Array) -> None:
-    for ax, label in zip(axes, ("energy / temperature", "temperature $T$", "acceptance"), strict=True):
-        ax.set(xlabel="iteration", ylabel=label)
-        if iteration[-1] > iteration[0]:
-            ax.set_xlim(iteration[0], iteration[-1])
-    axes[2].set_ylim(0, 1.03)
-    for ax in (axes[0], axes[2]):
-        if ax.get_legend_handles_labels()[0]:
-            ax.legend()
+def _dress(ax: Axes, iteration: Array, label: str) -> None:
+    ax.set(xlabel="iteration", ylabel=label)
+    if iteration[-1] > iteration[0]:
+        ax.set_xlim(iteration[0], iteration[-1])
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend()

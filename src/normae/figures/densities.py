@@ -3,6 +3,9 @@
 Marginals are p(x_1) = int dx_2 p(x_1, x_2). In the plane of x = -log p_true and y = -log p_model a perfect model lies
 on y = x. The paper's Delta = (log p_model - log p_true) / log p_true = (y - x) / x, so that |Delta| = d are the two
 straight lines y = (1 + d) x and y = (1 - d) x, through the origin, on either side of it.
+
+Where a Bayesian model is unsure, a figure of section 3.3 has two rows, E/T above and p below. To first order
+sigma(p)/<p> = sigma(E/T), so the middle panel above and the right panel below look alike; they share their colours.
 """
 
 from itertools import pairwise
@@ -13,6 +16,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, ListedColormap, LogNorm, Normalize
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
@@ -30,6 +34,8 @@ from normae.statistics.arrays import Array, as_pair
 
 TIGHT: dict[str, Any] = {"handletextpad": 0.1, "columnspacing": 0.8, "borderaxespad": 0.3}
 LABELS = (r"$x_1$", r"$x_2$")
+LIMIT_SHARE = 0.002
+"""Share of the cells at either end that a logarithmic colour scale leaves to its end colours."""
 
 
 def density_map(
@@ -41,19 +47,55 @@ def density_map(
     log: bool = False,
     largest: float | None = None,
 ) -> Axes:
-    """A function on an even grid as colours, with a colour bar.
+    """A density on an even grid as colours; arguments as in `field_map`.
 
     Args:
-        x, y: the grid's points along each axis, with shapes (N,) and (M,).
-        density: with shape (N, M), `density[i, j]` at (x[i], y[j]).
         log: logarithmic colours over six decades.
         largest: upper end of the colours, to compare two maps.
     """
-    values = np.asarray(density)
-    top = float(np.nanmax(values)) if largest is None else largest
-    norm = LogNorm(1e-6 * top, top, clip=True) if log else Normalize(0, top)
-    colour_bar(ax, _image(ax, x, y, values, colormaps["viridis"], norm), label)
+    top = float(np.nanmax(np.asarray(density))) if largest is None else largest
+    return field_map(ax, x, y, density, label, log, (1e-6 * top if log else 0.0, top))
+
+
+def field_map(
+    ax: Axes,
+    x: ArrayLike,
+    y: ArrayLike,
+    field: ArrayLike,
+    label: str,
+    log: bool = False,
+    limits: tuple[float, float] | None = None,
+) -> Axes:
+    """A positive function on an even grid as colours, with a colour bar; what lies beyond its ends has their colours.
+
+    Args:
+        x, y: the grid's points along each axis, with shapes (N,) and (M,).
+        field: with shape (N, M), `field[i, j]` at (x[i], y[j]).
+        log: logarithmic colours; what is not positive has the lowest.
+        limits: ends of the colours; those of the field if not given.
+    """
+    values = np.asarray(field, dtype=np.float64)
+    low, high = colour_limits(values, log=log) if limits is None else limits
+    norm = LogNorm(low, high, clip=True) if log else Normalize(low, high)
+    drawn = _image(ax, x, y, np.where(values > 0, values, low) if log else values, colormaps["viridis"], norm)
+    bar = colour_bar(ax, drawn, label)
+    if log and high / low < 300:
+        bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        bar.ax.yaxis.set_major_formatter("{x:g}")
+        bar.ax.yaxis.set_minor_formatter(NullFormatter())
     return _plane(ax)
+
+
+def colour_limits(*fields: ArrayLike, log: bool = True) -> tuple[float, float]:
+    """Ends of a colour scale that fields share: from 0, or for a logarithmic one without the outermost cells."""
+    values = np.concatenate([np.asarray(field, dtype=np.float64).ravel() for field in fields])
+    if not log:
+        return 0.0, float(np.nanmax(values))
+    positive = values[np.isfinite(values) & (values > 0)]
+    if positive.size == 0:
+        raise InputError("a logarithmic colour scale needs positive values, got none")
+    low, high = np.quantile(positive, (LIMIT_SHARE, 1 - LIMIT_SHARE))
+    return (float(low), float(high)) if high > 1.01 * low else (0.5 * float(low), 2 * float(high))
 
 
 def region_map(ax: Axes, x: ArrayLike, y: ArrayLike, regions: ArrayLike) -> Axes:
@@ -67,16 +109,22 @@ def region_map(ax: Axes, x: ArrayLike, y: ArrayLike, regions: ArrayLike) -> Axes
 
 def deviation_map(ax: Axes, points: ArrayLike, outside_mask: ArrayLike, limit: float = 0.1) -> Axes:
     """Points with shape (N, 2): light grey, and red where `outside_mask`, with shape (N,), says |Delta| >= limit."""
-    events, outside = np.asarray(points), np.asarray(outside_mask, dtype=bool)
-    if events.shape != (outside.size, 2):
-        raise InputError(f"expected points of shape ({outside.size}, 2), got {events.shape}")
+    outside = scatter_outside(ax, points, outside_mask)
     count, percent = int(outside.sum()), rf"{100 * limit:g}\,\%"
-    for chosen, colour, size in ((~outside, INSIDE_COLOUR, 1.0), (outside, OUTSIDE_COLOUR, 4.0)):
-        ax.scatter(events[chosen, 0], events[chosen, 1], s=size, color=colour, linewidths=0, rasterized=True)
     labels = (rf"$|\Delta| < {percent}$", rf"$|\Delta| \geq {percent}$: {count:,} of {outside.size:,}")
     handles = [_marker(colour, label) for colour, label in zip((INSIDE_COLOUR, OUTSIDE_COLOUR), labels, strict=True)]
     ax.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, **TIGHT)
     return _plane(ax)
+
+
+def scatter_outside(ax: Axes, points: ArrayLike, outside_mask: ArrayLike) -> NDArray[np.bool_]:
+    """Points with shape (N, 2), those of the mask larger and red; the mask with shape (N,)."""
+    events, outside = np.asarray(points), np.asarray(outside_mask, dtype=bool)
+    if events.shape != (outside.size, 2):
+        raise InputError(f"expected points of shape ({outside.size}, 2), got {events.shape}")
+    for chosen, colour, size in ((~outside, INSIDE_COLOUR, 1.0), (outside, OUTSIDE_COLOUR, 4.0)):
+        ax.scatter(events[chosen, 0], events[chosen, 1], s=size, color=colour, linewidths=0, rasterized=True)
+    return outside
 
 
 def _marker(colour: str, label: str) -> Line2D:
@@ -239,3 +287,35 @@ def _ratio(ax: Axes, x: Array, true: Array, learned: Array, band: Array | None) 
         ax.fill_between(x, ratio - band / safe, ratio + band / safe, color=LEARNED_COLOUR, alpha=0.25, linewidth=0)
     spread = float(np.clip(1.3 * np.nanmax(np.abs(ratio - 1)), 0.05, 1.0))
     ax.set(xlim=(x[0], x[-1]), ylim=(1 - spread, 1 + spread), ylabel="ratio")
+
+
+def uncertainty_maps(
+    axes: Any,
+    x: ArrayLike,
+    y: ArrayLike,
+    score: tuple[ArrayLike, ArrayLike],
+    density: tuple[ArrayLike, ArrayLike],
+) -> Any:
+    """Six maps: E/T, its width and relative width above, the same of p below.
+
+    Args:
+        axes: with shape (2, 3), of panels that are wide enough for a colour bar: (4.2, 3.3) inches.
+        x, y: the grid's points along each axis, with shapes (N,) and (M,).
+        score, density: mean and standard deviation over the draws of E/T and of p, each with shape (N, M).
+    """
+    pairs = [tuple(np.asarray(values, dtype=np.float64) for values in pair) for pair in (score, density)]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        (mean, width), (p, p_width) = pairs
+        relative, p_relative = width / mean, p_width / p
+    shared = colour_limits(width, p_relative)
+    fields = (
+        (mean, r"$\langle E/T \rangle$", False, None),
+        (width, r"$\sigma(E/T)$", True, shared),
+        (relative, r"$\sigma(E/T)\,/\,\langle E/T \rangle$", True, None),
+        (p, r"$\langle p_\theta \rangle$", False, None),
+        (p_width, r"$\sigma(p_\theta)$", False, None),
+        (p_relative, r"$\sigma(p_\theta)\,/\,\langle p_\theta \rangle$", True, shared),
+    )
+    for ax, (field, label, log, limits) in zip(np.ravel(axes), fields, strict=True):
+        field_map(ax, x, y, field, label, log, limits)
+    return axes

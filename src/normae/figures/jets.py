@@ -1,4 +1,4 @@
-"""Jets: ROC curves, energies, generated observables, pictures of jets, and the course of a training.
+"""Jets: ROC curves, energies, generated observables, and pictures of jets.
 
 QCD is blue and top red throughout, as in the paper. Bands are one standard deviation over weight draws.
 """
@@ -14,7 +14,6 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from normae.errors import InputError
-from normae.figures.curves import ACCEPTANCES
 from normae.figures.style import colour_bar
 from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE
 from normae.jets.show import AXIS_NAMES, CLASSES, COLOURS
@@ -177,33 +176,3 @@ def side_by_side(images: NDArray[Any]) -> NDArray[np.float64]:
     gap = np.full((SIDE, GAP), np.nan)
     pieces = [piece for image in images for piece in (image.astype(np.float64), gap)]
     return np.concatenate(pieces[:-1], axis=1)
-
-
-def loss_curves(ax: Axes, epoch: Array, train: Array, validation: Array) -> Axes:
-    """The cross-entropy of a classifier on both samples over epochs, each with shape (N,), and the epoch kept."""
-    ax.plot(epoch, train, color="tab:gray", linewidth=1.2, label="training")
-    ax.plot(epoch, validation, color="tab:blue", linewidth=1.2, label="validation")
-    best = int(np.argmin(validation))
-    ax.plot(epoch[best], validation[best], "o", color="tab:red", markersize=5, label="kept")
-    ax.set(xlabel="epoch", ylabel="cross-entropy")
-    ax.legend()
-    return ax
-
-
-def training_energies(axes: Sequence[Axes], records: Sequence[Mapping[str, Any]]) -> Sequence[Axes]:
-    """Two axes: E+/T of jets and E-/T of chains over iterations, and the acceptance of both chains."""
-    iteration = np.array([record["iteration"] for record in records], dtype=np.float64)
-    for name, label, colour in (("positive", "$E^+/T$, jets", "tab:blue"), ("negative", "$E^-/T$, chains", "tab:red")):
-        values = [record[f"{name}_energy"] / record["temperature"] for record in records]
-        axes[0].plot(iteration, values, color=colour, linewidth=1.2, label=label)
-    for name, (label, colour) in ACCEPTANCES.items():
-        values = [np.nan if record.get(name) is None else record[name] for record in records]
-        if np.isfinite(values).any():
-            axes[1].plot(iteration, values, color=colour, linewidth=1.2, label=label)
-    for ax, label in zip(axes, ("energy / temperature", "acceptance"), strict=True):
-        ax.set(xlabel="iteration of the training", ylabel=label)
-        if iteration[-1] > iteration[0]:
-            ax.set_xlim(iteration[0], iteration[-1])
-        ax.legend()
-    axes[1].set_ylim(0, 1.05)
-    return axes

@@ -15,10 +15,10 @@ from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
 
 from normae.errors import InputError
-from normae.figures.densities import TIGHT, _counts, _marker, _plane
-from normae.figures.style import INSIDE_COLOUR, LEARNED_COLOUR, OUTSIDE_COLOUR, TRUE_COLOUR, square
+from normae.figures.densities import TIGHT, _counts, _limits, _marker, _plane, scatter_outside
+from normae.figures.style import LEARNED_COLOUR, OUTSIDE_COLOUR, TRUE_COLOUR, square
 from normae.statistics import balanced_pearson, pearson
-from normae.statistics.arrays import Array, as_pair
+from normae.statistics.arrays import as_pair
 
 SIGMA_STYLES = ((1, "-"), (3, "--"))
 
@@ -66,7 +66,7 @@ def ratio_correlation(
         span: limits of both axes; those of the events if not given.
     """
     x, y = as_pair(reference, model, ("reference", "model"))
-    low, high = _span(x, y) if span is None else span
+    low, high = _limits(x, y) if span is None else span
     _counts(ax, x, y, (low, high))
     ends = np.array([low, high])
     ax.plot(ends, ends, color=TRUE_COLOUR, linestyle=":", linewidth=1.2)
@@ -83,12 +83,6 @@ def ratio_correlation(
     return square(ax, low, high)
 
 
-def _span(x: Array, y: Array) -> tuple[float, float]:
-    low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
-    margin = 0.03 * (high - low)
-    return low - margin, high + margin
-
-
 def ratio_outside_map(
     ax: Axes, points: ArrayLike, outside_mask: ArrayLike, contours: Sequence[Contours] = (), limit: float = 1.0
 ) -> Axes:
@@ -98,11 +92,7 @@ def ratio_outside_map(
         outside_mask: with shape (N,), which points are red.
         contours: solid at 1 sigma, dashed at 3.
     """
-    events, outside = np.asarray(points), np.asarray(outside_mask, dtype=bool)
-    if events.shape != (outside.size, 2):
-        raise InputError(f"expected points of shape ({outside.size}, 2), got {events.shape}")
-    for chosen, colour, size in ((~outside, INSIDE_COLOUR, 1.0), (outside, OUTSIDE_COLOUR, 4.0)):
-        ax.scatter(events[chosen, 0], events[chosen, 1], s=size, color=colour, linewidths=0, rasterized=True)
+    outside = scatter_outside(ax, points, outside_mask)
     for contour in contours:
         _draw_contours(ax, contour)
     count = f"{int(outside.sum()):,} of {outside.size:,}"

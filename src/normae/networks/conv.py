@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
+from normae.networks.mlp import linear
+
 
 def upsampling_matrix(n: int) -> Tensor:
     """Bilinear upsampling by two of n points along one axis, with shape (2 n, n)."""
@@ -42,8 +44,8 @@ def conv_encoder(side: int, channels: int, dense: int, latent: int, generator: t
         _conv(channels, channels, generator), nn.PReLU(),
         _conv(channels, channels, generator), nn.PReLU(),
         _conv(channels, 1, generator), nn.PReLU(), nn.Flatten(),
-        _dense(small, dense, generator), nn.PReLU(),
-        _dense(dense, latent, generator),
+        linear(small, dense, generator), nn.PReLU(),
+        linear(dense, latent, generator),
     )  # fmt: skip
 
 
@@ -53,8 +55,8 @@ def conv_decoder(
     """The table's decoder: latent points (N, latent) to images (N, 1, side, side)."""
     half = side // 2
     layers = [
-        _dense(latent, dense, generator), nn.PReLU(),
-        _dense(dense, half * half, generator), nn.PReLU(), nn.Unflatten(1, (1, half, half)),
+        linear(latent, dense, generator), nn.PReLU(),
+        linear(dense, half * half, generator), nn.PReLU(), nn.Unflatten(1, (1, half, half)),
         _conv(1, channels, generator, transposed=True), nn.PReLU(),
         _conv(channels, channels, generator, transposed=True), nn.PReLU(), Upsample(half),
         _conv(channels, channels, generator, transposed=True), nn.PReLU(),
@@ -77,17 +79,7 @@ def _conv(n_in: int, n_out: int, generator: torch.Generator, transposed: bool = 
     layer: nn.Conv2d = nn.utils.skip_init(nn.Conv2d, n_in, n_out, 3, padding=1)
     assert layer.bias is not None
     bound = 1 / math.sqrt(9 * (n_out if transposed else n_in))  # torch counts the second axis of the weight as fan in
-    _uniform([layer.weight, layer.bias], bound, generator)
-    return layer
-
-
-def _dense(n_in: int, n_out: int, generator: torch.Generator) -> nn.Linear:
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, n_in, n_out)
-    _uniform([layer.weight, layer.bias], 1 / math.sqrt(n_in), generator)
-    return layer
-
-
-def _uniform(tensors: list[Tensor], bound: float, generator: torch.Generator) -> None:
     with torch.no_grad():
-        for tensor in tensors:
-            tensor.uniform_(-bound, bound, generator=generator)
+        layer.weight.uniform_(-bound, bound, generator=generator)
+        layer.bias.uniform_(-bound, bound, generator=generator)
+    return layer

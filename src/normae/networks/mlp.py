@@ -166,7 +166,7 @@ class MLP(nn.Module):
             raise InputError(f"expected an activation among {sorted(ACTIVATIONS)}, got {activation!r}")
         self.sizes = tuple(sizes)
         self.activation = activation
-        self.layers = nn.ModuleList(_linear(n_in, n_out, generator) for n_in, n_out in pairwise(sizes))
+        self.layers = nn.ModuleList(linear(n_in, n_out, generator) for n_in, n_out in pairwise(sizes))
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs with shape (N, out) for inputs with shape (N, in)."""
@@ -197,7 +197,8 @@ class _Body(nn.Module):
         return x
 
 
-def _linear(n_in: int, n_out: int, generator: torch.Generator) -> nn.Linear:
+def linear(n_in: int, n_out: int, generator: torch.Generator) -> nn.Linear:
+    """A layer with weights drawn from `generator`, uniform in +- 1/sqrt(fan in) as torch's own."""
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, n_in, n_out)
     bound = 1 / math.sqrt(n_in)
     with torch.no_grad():

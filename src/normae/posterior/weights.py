@@ -120,27 +120,16 @@ class MixedEnergy(ReconstructionEnergy):
     Latent points and starting points are those of one member, another one for each draw.
 
     Args:
-        members: weights by name, with shape (K, *parameter).
-        temperatures: with shape (K,).
+        own: the K members.
         mixture: w, with shape (n, K).
         temperature: T.
     """
 
-    def __init__(
-        self,
-        autoencoder: Autoencoder,
-        members: Mapping[str, Tensor],
-        temperatures: Tensor,
-        mixture: Tensor,
-        temperature: float,
-    ) -> None:
-        chosen = torch.arange(len(mixture), device=temperatures.device) % len(temperatures)
-        super().__init__(autoencoder, {name: value[chosen] for name, value in members.items()}, explicit=False)
-        self.each = [
-            ReconstructionEnergy(autoencoder, {name: value[j][None] for name, value in members.items()})
-            for j in range(len(temperatures))
-        ]
-        self.scale = temperature * mixture / temperatures
+    def __init__(self, own: WeightDraws, mixture: Tensor, temperature: float) -> None:
+        chosen = torch.arange(len(mixture), device=mixture.device) % own.n
+        super().__init__(own.autoencoder, {name: value[chosen] for name, value in own.weights.items()}, explicit=False)
+        self.each = [own.one(j) for j in range(own.n)]
+        self.scale = temperature * mixture / own.temperature
 
     def __call__(self, x: Tensor) -> Tensor:
         energies = torch.stack([energy(x) for energy in self.each]).unflatten(1, (self.members, -1))
@@ -164,16 +153,8 @@ class MixedEnergy(ReconstructionEnergy):
 class MixedDraws:
     """Draws that mix the scores of an ensemble; arguments as in `MixedEnergy`."""
 
-    def __init__(
-        self,
-        autoencoder: Autoencoder,
-        members: Mapping[str, Tensor],
-        temperatures: Tensor,
-        mixture: Tensor,
-        temperature: float,
-    ) -> None:
-        self.own = WeightDraws(autoencoder, members, temperatures)
-        self.mixture, self.centre = mixture, temperature
+    def __init__(self, own: WeightDraws, mixture: Tensor, temperature: float) -> None:
+        self.own, self.mixture, self.centre = own, mixture, temperature
         self.temperature = mixture.new_full((len(mixture),), temperature)
 
     def energies(self, x: Tensor) -> Tensor:
@@ -183,15 +164,11 @@ class MixedDraws:
 
     def stacked(self) -> MixedEnergy:
         """The energies side by side."""
-        return self._energy(self.mixture)
+        return MixedEnergy(self.own, self.mixture, self.centre)
 
     def one(self, k: int) -> MixedEnergy:
         """The energy of draw k alone."""
-        return self._energy(self.mixture[k : k + 1])
-
-    def _energy(self, mixture: Tensor) -> MixedEnergy:
-        own = self.own
-        return MixedEnergy(own.autoencoder, own.weights, own.temperature, mixture, self.centre)
+        return MixedEnergy(self.own, self.mixture[k : k + 1], self.centre)
 
 
 class Ensemble:
@@ -232,5 +209,5 @@ class Ensemble:
         noise, chi_square = normal[:, :count], normal[:, count:].square().sum(1, keepdim=True)
         factor = count**-0.5 if self.independent else 1.0
         mixture = 1 / count + factor * chi_square.rsqrt() * (noise - noise.mean(1, keepdim=True))
-        centre = float(self.temperatures.mean())
-        return MixedDraws(self.autoencoder, self.members, self.temperatures, mixture, centre)
+        own = WeightDraws(self.autoencoder, self.members, self.temperatures)
+        return MixedDraws(own, mixture, float(self.temperatures.mean()))
