@@ -19,7 +19,7 @@ from sklearn.metrics import roc_auc_score
 
 import normae
 from normae import config, jets
-from normae.jets.show import draw_histogram, draw_image
+from normae.jets.gallery import draw_histogram, draw_image
 from normae.runs.session import train
 from normae.sources import load_events
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from normae.bench.floor import Floor, Sizes
-from normae.bench.toy import TINY, _sizes
+from normae.bench.toy import TINY, Floor, Sizes, _sizes
 from normae.bench.works import iterations
 from normae.config import read
 from normae.random import stream

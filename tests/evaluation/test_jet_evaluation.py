@@ -17,9 +17,8 @@ from normae import zoo
 from normae.cli import main
 from normae.cli.info import describe_run
 from normae.config import Run, read, to_toml
-from normae.dual.jets import read_labelled_jets, run_reference
 from normae.dual.judge import DualSettings
-from normae.dual.test import dual_test
+from normae.dual.test import dual_test, read_labelled_jets, run_reference
 from normae.errors import InputError
 from normae.evaluation import jets as jet_evaluation
 from normae.evaluation.evaluate import evaluate, report, study_of

@@ -8,8 +8,7 @@ import torch
 
 from normae.networks import NetworkConfig, build_autoencoder
 from normae.posterior.draw import together
-from normae.posterior.modes import Modes
-from normae.posterior.weights import MeanField
+from normae.posterior.weights import MeanField, Modes
 from normae.random import stream
 
 TEMPERATURES, CONSTANTS = (0.5, 0.4, 0.6), (-1.0, 0.0, -0.25)

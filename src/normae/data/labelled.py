@@ -15,7 +15,7 @@ from normae.errors import InputError
 from normae.files import check_file
 from normae.random import stream
 from normae.statistics import LabelsMissing
-from normae.statistics.labels import as_labels
+from normae.statistics.arrays import as_labels
 
 WANTED = "give a .npz file with the events as x and their labels, 1 for B and 0 for A, as labels"
 

@@ -48,8 +48,7 @@ from normae.statistics import (
     share_outside,
     verdict,
 )
-from normae.statistics.arrays import Array
-from normae.statistics.labels import balanced_weights
+from normae.statistics.arrays import Array, balanced_weights
 from normae.training.ratio_classifier import RatioSettings
 from normae.training.reference import ClassifierReference
 

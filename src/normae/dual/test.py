@@ -2,24 +2,95 @@
 
 `dual_test` gives a `DualResult` and writes nothing; `dual` writes it too. What is tested, and how it is judged, is in
 `normae.dual.judge`.
+
+**Jets.** A folder of jets has a file `test`, on which the models are tested; a classifier that is trained here learns
+from its `train` and is corrected with its `val`, so that the test is made on all of the test jets. One file of jets is
+cut, as a file of labelled events is; it must not hold jets that the models were trained on. Label 1 is the class that B
+was trained on, whatever the file calls it.
 """
 
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from normae.config import Run, read
 from normae.data import DENSITIES, Density
 from normae.data.labelled import Labelled, cut, draw_labelled, is_labelled, read_labelled
-from normae.dual.jets import jet_classes, jet_samples, run_reference
 from normae.dual.judge import FEWEST_EVENTS, DualResult, DualSettings, Side, judge
 from normae.errors import InputError
 from normae.inference import Model
+from normae.inference.classifier import Classifier
 from normae.runs.classifier import load_classifier
 from normae.runs.load import load, run_of
-from normae.sources import jets_path
+from normae.sources import KINDS, Kind, events_of_class, file_in, jets_path, read_jet_images
 from normae.statistics import Estimate
-from normae.training.reference import classifier_reference
+from normae.training.reference import ClassifierReference, calibration, classifier_reference
+
+QUICK = 20_000
+"""Jets of each class that a classifier is trained on here."""
+
+
+def jet_classes(a: Run, b: Run) -> tuple[Kind, Kind] | None:
+    """The classes that two runs were trained on, where both are runs on jets; they must differ."""
+    if a.data.jets not in KINDS or b.data.jets not in KINDS:
+        return None
+    if a.data.jets == b.data.jets:
+        raise InputError(f"expected one run on QCD jets and one on top jets, got two on {a.data.jets}")
+    return a.data.jets, b.data.jets
+
+
+def jet_samples(
+    path: Path, b: Kind, most: int, trains: bool, shares: tuple[float, ...], seed: int
+) -> tuple[Labelled, Labelled, Labelled]:
+    """Disjoint samples that train a classifier, correct it, and test the models.
+
+    Args:
+        path: a folder of jets, or one file.
+        b: the class with label 1.
+        most: jets of each class of the test.
+        trains: whether a classifier is trained here; if not, only the test sample is read.
+        shares: of one file, for the three samples.
+    """
+    if not path.is_dir():
+        sample = read_labelled_jets(path, b, most)
+        if not trains:
+            return sample, sample, sample
+        training, holdout, test = cut(sample, shares, seed)
+        return training, holdout, test
+    test = read_labelled_jets(file_in(path, "test"), b, most)
+    if not trains:
+        return test, test, test
+    training = read_labelled_jets(file_in(path, "train"), b, QUICK)
+    try:
+        holdout = read_labelled_jets(file_in(path, "val"), b, QUICK)
+    except InputError:
+        training, holdout = cut(training, (0.8, 0.2), seed)
+    return training, holdout, test
+
+
+def read_labelled_jets(path: Path, b: Kind, most: int) -> Labelled:
+    """At most `most` jets of each class of a file as images, the class `b` with label 1; A comes first."""
+    images = read_jet_images(path)
+    a = KINDS[1 - KINDS.index(b)]
+    parts = [events_of_class(images, kind).first(most) for kind in (a, b)]
+    x = np.concatenate([part.dense().numpy() for part in parts])
+    return Labelled(x, np.repeat([False, True], [len(part) for part in parts]))
+
+
+def run_reference(classifier: Classifier, test: Labelled, b: Kind, corrected: bool, seed: int) -> ClassifierReference:
+    """A trained classifier as the reference: its log r at the test jets, as it is and as it was corrected.
+
+    Args:
+        corrected: whether the classifier has a correction of its own.
+    """
+    sign = 1.0 if b == "top" else -1.0
+    found = sign * np.asarray(classifier.log_ratio(test.x), dtype=np.float64)
+    after = before = calibration(found, test.labels, seed)
+    if corrected:
+        before = calibration(sign * np.asarray(classifier.log_ratio(test.x, corrected=False)), test.labels, seed)
+    return ClassifierReference(found, found[None], "as its run was" if corrected else "none", before, after)
+
 
 DRAWS = 100
 FILE_PARTS = (0.5, 0.125, 0.375)
@@ -48,12 +119,12 @@ def dual_test(
     if a.event != b.event:
         raise InputError(f"expected two runs of one event shape, got {a.event} of {run_a} and {b.event} of {run_b}")
     draws = _number_of_draws((a, b), settings)
-    configs = [config_of(run) for run in (run_a, run_b)]
+    configs = [read(run_of(run).config) for run in (run_a, run_b)]
     kinds = jet_classes(*configs)
     if reference is not None and kinds is None:
         raise InputError(f"{reference}: a jet classifier is a reference for two runs on jets, got {run_a} and {run_b}")
     data = jets_path(configs[0].data) if kinds is not None and data is None else data
-    densities = known_densities(run_a, run_b)
+    densities = known_densities(*configs)
     if densities is None and data is None:
         raise InputError(
             f"{run_a} and {run_b}: not trained on two different known densities, so give a labelled sample with --data"
@@ -89,15 +160,10 @@ def _number_of_draws(models: tuple[Model, Model], settings: DualSettings) -> int
     return 1
 
 
-def config_of(run: str | Path) -> Run:
-    """The configuration of a run folder or of a model of the zoo."""
-    return read(run_of(run).config)
-
-
-def known_densities(run_a: str | Path, run_b: str | Path) -> tuple[Density, Density] | None:
+def known_densities(a: Run, b: Run) -> tuple[Density, Density] | None:
     """The densities that the two runs were trained on, where they are known and differ."""
-    a, b = (config_of(run).data.density for run in (run_a, run_b))
-    return None if a is None or b is None or a == b else (DENSITIES[a](), DENSITIES[b]())
+    names = a.data.density, b.data.density
+    return None if None in names or names[0] == names[1] else (DENSITIES[str(names[0])](), DENSITIES[str(names[1])]())
 
 
 def samples(

@@ -21,7 +21,7 @@ from normae.figures import (
     roc_curves,
 )
 from normae.inference import Model
-from normae.jets.show import CLASSES, COLOURS
+from normae.jets.gallery import CLASSES, COLOURS
 from normae.report import save_figure
 from normae.runs.folder import RunFolder
 from normae.runs.jet_sample import JetTest

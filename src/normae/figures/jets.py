@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from normae.errors import InputError
 from normae.figures.style import colour_bar
+from normae.jets.gallery import AXIS_NAMES, CLASSES, COLOURS
 from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE
-from normae.jets.show import AXIS_NAMES, CLASSES, COLOURS
 from normae.statistics.arrays import Array
 
 FLOOR = 1e-5

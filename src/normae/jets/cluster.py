@@ -33,8 +33,8 @@ import math
 
 import numpy as np
 
-from normae.jets.compiled import compiled
 from normae.jets.container import Float64, Int64
+from normae.jets.kernels import compiled
 
 Momenta = tuple[Float64, Float64, Float64, Float64]
 TWO_PI = 2 * math.pi

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.jets.container import BadJet, Float32, Float64, Int64, Jets, offsets_of
-from normae.jets.threads import map_blocks
+from normae.jets.kernels import map_blocks
 
 SIDE = 40
 PIXEL_ETA = 0.029

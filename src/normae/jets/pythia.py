@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.errors import InputError
-from normae.jets.compiled import compiled, missing
 from normae.jets.container import Float64, Int64, offsets_of
+from normae.jets.kernels import compiled, missing
 
 NEUTRINOS = (12, 14, 16)
 JET_RADIUS = 0.8

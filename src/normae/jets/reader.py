@@ -20,8 +20,8 @@ from normae.errors import InputError
 from normae.files import check_file
 from normae.jets.container import LABELS, Jets, falling_order, offsets_of
 from normae.jets.formats import FORMAT, IMAGES, Npz, Ragged, text_of
+from normae.jets.kernels import in_order
 from normae.jets.tables import Table
-from normae.jets.threads import in_order
 from normae.progress import counted
 
 Rows = int | tuple[int, int] | slice | range | None

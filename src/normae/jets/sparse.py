@@ -21,8 +21,8 @@ from normae.files import atomic_path
 from normae.jets.container import LABELS, Float32, Int64, Jets, offsets_of
 from normae.jets.formats import IMAGES, check_datasets, check_version, read_offsets, text_of
 from normae.jets.imaging import SIDE, SIGMA, Pixels, dense, gaussian, normalize, pixelate, preprocess
+from normae.jets.kernels import map_blocks
 from normae.jets.reader import Rows, open_source, row_range
-from normae.jets.threads import map_blocks
 
 FORMAT = IMAGES
 VERSION = 1

@@ -22,7 +22,7 @@ from normae.errors import InputError
 from normae.jets.container import BadJet, Float64, Jets, from_counts
 from normae.jets.formats import wrap
 from normae.jets.imaging import SIDE, centroid, pixel_to_plane, plane
-from normae.jets.threads import map_blocks
+from normae.jets.kernels import map_blocks
 
 RADIUS = 0.8
 THRESHOLD = 1e-5

@@ -17,7 +17,7 @@ from normae.figures import (
     roc_curves,
     temperatures_compared,
 )
-from normae.jets.show import CLASSES
+from normae.jets.gallery import CLASSES
 from normae.paper.models import BEST, CLASSIFIER, MODES, SMALL, JetModel, Metrics, Variant
 from normae.report import save_figure
 from normae.runs.folder import RunFolder

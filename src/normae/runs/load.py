@@ -20,8 +20,7 @@ from normae.networks.own import EnergyNetwork, copied, own_network
 from normae.networks.parameters import all_tensors, fill
 from normae.posterior.draw import Posterior
 from normae.posterior.laplace import Laplace, LaplacePosterior
-from normae.posterior.modes import Modes
-from normae.posterior.weights import Ensemble, MeanField
+from normae.posterior.weights import Ensemble, MeanField, Modes
 from normae.random import stream
 from normae.runs.folder import CHAINS, COORDINATES, RunFolder, is_number, parse_tensors, read_content
 from normae.sampling import ChainConfig, SamplingConfig

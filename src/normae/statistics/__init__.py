@@ -1,6 +1,7 @@
 """Measures of a learned density against a known one: pure functions of arrays, each number with its error."""
 
-from normae.statistics.auc import auc, auc_difference, ideal_auc_from_kl
+from normae.statistics.arrays import LabelsMissing, LengthsDiffer, OneClassOnly
+from normae.statistics.auc import auc, auc_difference, background_efficiency, ideal_auc_from_kl, rejection
 from normae.statistics.calibration import (
     CalibrationError,
     IsotonicRecalibration,
@@ -52,7 +53,6 @@ from normae.statistics.dual import (
     verdict,
 )
 from normae.statistics.estimate import Estimate, format_estimate
-from normae.statistics.labels import LabelsMissing, LengthsDiffer, OneClassOnly
 from normae.statistics.mixture import mixture_constants
 from normae.statistics.pairs import (
     PairLines,
@@ -70,7 +70,6 @@ from normae.statistics.posterior import (
     pulls,
     relative_density_check,
 )
-from normae.statistics.roc import background_efficiency, rejection
 from normae.statistics.thermometers import (
     Equipartition,
     ManifoldTemperature,

@@ -1,4 +1,9 @@
-"""What the statistics ask of an array: one dimension, float64, no NaN, enough entries."""
+"""What the statistics ask of an array: one dimension, float64, no NaN, enough entries.
+
+Labelled samples have label 1 for events of B, 0 for those of A; both must be there. Every measure that compares the
+classes gives them the same weight whatever their numbers: with n_1 and n_0 events an event of class c counts 1 / (2
+n_c). The weights sum to one, and for n_1 = n_0 they are those of a plain mean.
+"""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,3 +29,52 @@ def as_pair(first: ArrayLike, second: ArrayLike, names: tuple[str, str], least: 
     if shapes[0] != shapes[1]:
         raise InputError(f"expected {names[0]} and {names[1]} of one shape, got {shapes[0]} and {shapes[1]}")
     return as_vector(first, names[0], least), as_vector(second, names[1], least)
+
+
+class LabelsMissing(InputError):
+    """A sample that needs labels has none."""
+
+
+class OneClassOnly(InputError):
+    """All events of a labelled sample belong to one class."""
+
+
+class LengthsDiffer(InputError):
+    """Arrays that describe the same events have different lengths."""
+
+
+def as_labels(labels: ArrayLike | None, n: int) -> NDArray[np.bool_]:
+    """Labels 0 and 1 of `n` events as booleans with shape (n,); both classes must occur."""
+    if labels is None:
+        raise LabelsMissing("expected a label for each event, 1 for B and 0 for A, got a sample without labels")
+    values = np.asarray(labels).ravel()
+    if values.size != n:
+        raise LengthsDiffer(f"expected one label per event, {n}, got {values.size}")
+    if wrong := sorted(set(np.unique(values).tolist()) - {0, 1})[:3]:
+        raise InputError(f"expected labels 0 and 1, got {', '.join(map(str, wrong))}")
+    positive: NDArray[np.bool_] = values == 1
+    if positive.all() or not positive.any():
+        raise OneClassOnly(f"expected events of both classes, got only label {int(positive[0])} in {n} events")
+    return positive
+
+
+def as_events(values: ArrayLike, name: str, n: int | None = None) -> Array:
+    """Finite numbers, one per event, with shape (N,); N must be `n` where that is given."""
+    vector = as_vector(values, name)
+    if n is not None and vector.size != n:
+        raise LengthsDiffer(f"{name}: expected one value for each of {n} events, got {vector.size}")
+    if infinite := int(np.isinf(vector).sum()):
+        raise InputError(f"{name}: expected finite values, got {infinite} infinite ones among {vector.size}")
+    return vector
+
+
+def balanced_weights(labels: NDArray[np.bool_]) -> Array:
+    """1 / (2 n_c) for each event, with shape (N,)."""
+    positive = int(labels.sum())
+    return np.where(labels, 0.5 / positive, 0.5 / (labels.size - positive))
+
+
+def prior_log_odds(labels: NDArray[np.bool_]) -> float:
+    """log(n_1 / n_0): what the logit of a calibrated classifier exceeds log r by, in a sample of this composition."""
+    positive = int(labels.sum())
+    return float(np.log(positive / (labels.size - positive)))

@@ -10,6 +10,15 @@ and its variance is that of the two row means, V_i = mean_j psi(X_i, Y_j) and W_
 
 The row means need no pairs: if r is the midrank of a score among all and s among its own class, then
 V_i = (r_i - s_i) / n and W_j = 1 - (r_j - s_j) / m (Sun and Xu 2014), which costs three sorts.
+
+**ROC curves.** A cut at t keeps the signal efficiency eps_S = P(s > t | signal) and the background efficiency eps_B =
+P(s > t | background); the background rejection is 1/eps_B. With m signal and n background events the counting error of
+eps_B at a given eps_S has two parts: the background that passes fluctuates, and so does the cut, a quantile of the
+signal,
+
+    Var(eps_B) = eps_B (1 - eps_B) / n  +  (d eps_B / d eps_S)^2 eps_S (1 - eps_S) / m.
+
+The slope of the curve is its difference quotient over two standard deviations of eps_S to each side.
 """
 
 import math
@@ -17,6 +26,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 
+from normae.errors import InputError
 from normae.statistics.arrays import Array, as_vector
 from normae.statistics.estimate import Estimate
 
@@ -29,8 +39,7 @@ def auc(positive_scores: ArrayLike, negative_scores: ArrayLike) -> Estimate:
     above, below = _row_means(
         as_vector(positive_scores, "positive_scores", least=2), as_vector(negative_scores, "negative_scores", least=2)
     )
-    variance = np.var(above, ddof=1) / above.size + np.var(below, ddof=1) / below.size
-    return Estimate(float(above.mean()), math.sqrt(float(variance)))
+    return _mean(above, below)
 
 
 def auc_difference(
@@ -45,8 +54,7 @@ def auc_difference(
         for positive, negative in ((positive_first, negative_first), (positive_second, negative_second))
     ]
     above, below = (first - second for first, second in zip(*pairs, strict=True))
-    variance = np.var(above, ddof=1) / above.size + np.var(below, ddof=1) / below.size
-    return Estimate(float(above.mean()), math.sqrt(float(variance)))
+    return _mean(above, below)
 
 
 def _row_means(positive: Array, negative: Array) -> tuple[Array, Array]:
@@ -59,6 +67,11 @@ def _row_means(positive: Array, negative: Array) -> tuple[Array, Array]:
     return above, below
 
 
+def _mean(above: Array, below: Array) -> Estimate:
+    variance = np.var(above, ddof=1) / above.size + np.var(below, ddof=1) / below.size
+    return Estimate(float(above.mean()), math.sqrt(float(variance)))
+
+
 def ideal_auc_from_kl(kl: float) -> float:
     """The AUC of the likelihood ratio between two densities at a small divergence `kl`.
 
@@ -66,3 +79,39 @@ def ideal_auc_from_kl(kl: float) -> float:
     order, 1/2 + sqrt(2 KL) / (2 sqrt pi). A divergence that fluctuated below zero gives 1/2.
     """
     return min(0.5 + math.sqrt(2.0 * max(kl, 0.0)) / (2.0 * math.sqrt(math.pi)), 1.0)
+
+
+def background_efficiency(signal: ArrayLike, background: ArrayLike, efficiencies: ArrayLike) -> Array:
+    """eps_B at each signal efficiency, with shape (K,), for scores with shapes (M,) and (N,).
+
+    The cut is the order statistic of the signal that keeps at least the wanted share; a background event that ties with
+    it counts one half.
+    """
+    wanted = np.atleast_1d(np.asarray(efficiencies, dtype=np.float64))
+    if not ((wanted >= 0) & (wanted <= 1)).all():
+        raise InputError(f"expected signal efficiencies from 0 to 1, got {wanted.min():g} to {wanted.max():g}")
+    rising = np.sort(as_vector(signal, "signal", least=2))
+    below = np.sort(as_vector(background, "background", least=2))
+    kept = np.ceil(np.round(wanted * rising.size, 9)).astype(np.int64)
+    cuts = np.append(rising, np.inf)[rising.size - kept]
+    above = below.size - 0.5 * (np.searchsorted(below, cuts, "left") + np.searchsorted(below, cuts, "right"))
+    return np.asarray(above / below.size, dtype=np.float64)
+
+
+def rejection(signal: ArrayLike, background: ArrayLike, efficiency: float) -> Estimate:
+    """1/eps_B at one signal efficiency, with its counting error.
+
+    Where no background event passes, the rejection is only known to be large: the number of background events, with an
+    error as large.
+    """
+    m, n = np.size(signal), np.size(background)
+    if not 0 < efficiency < 1:
+        raise InputError(f"expected a signal efficiency between 0 and 1, got {efficiency}")
+    width = max(2 * math.sqrt(efficiency * (1 - efficiency) / m), 1 / m)
+    low, high = max(efficiency - width, 0.0), min(efficiency + width, 1.0)
+    before, share, after = background_efficiency(signal, background, [low, efficiency, high])
+    if share <= 0:
+        return Estimate(float(n), float(n))
+    slope = (after - before) / (high - low)
+    variance = share * (1 - share) / n + slope**2 * efficiency * (1 - efficiency) / m
+    return Estimate(float(1 / share), float(math.sqrt(variance) / share**2))

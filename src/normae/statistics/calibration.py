@@ -34,10 +34,8 @@ from scipy.optimize import minimize
 from scipy.special import expit, logit
 
 from normae.errors import InputError
-from normae.statistics.arrays import Array
-from normae.statistics.bootstrap import check_resamples, multiplicities
-from normae.statistics.estimate import Estimate
-from normae.statistics.labels import as_events, as_labels, prior_log_odds
+from normae.statistics.arrays import Array, as_events, as_labels, prior_log_odds
+from normae.statistics.estimate import Estimate, check_resamples, multiplicities
 
 BINS = 20
 Recalibration = Callable[[ArrayLike], Array]

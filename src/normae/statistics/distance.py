@@ -12,8 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from normae.statistics.arrays import Array, as_vector
-from normae.statistics.bootstrap import check_resamples
-from normae.statistics.estimate import Estimate
+from normae.statistics.estimate import Estimate, check_resamples
 
 
 def wasserstein(sample: ArrayLike, truth: ArrayLike, n_bootstrap: int = 100, *, generator: torch.Generator) -> Estimate:

@@ -33,11 +33,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
-from normae.statistics.arrays import Array
-from normae.statistics.bootstrap import check_resamples, multiplicities
+from normae.statistics.arrays import Array, as_events, as_labels, balanced_weights
 from normae.statistics.density import share_within, weighted_pearson
-from normae.statistics.estimate import Estimate
-from normae.statistics.labels import as_events, as_labels, balanced_weights
+from normae.statistics.estimate import Estimate, check_resamples, multiplicities
 
 
 @dataclass(frozen=True)

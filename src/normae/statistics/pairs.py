@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
-from normae.statistics.arrays import Array
-from normae.statistics.labels import LengthsDiffer, as_events, as_labels, balanced_weights
+from normae.statistics.arrays import Array, LengthsDiffer, as_events, as_labels, balanced_weights
 from normae.statistics.posterior import as_draws, chunks
 
 BLOCK = 2048

@@ -44,8 +44,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
 from normae.statistics.arrays import as_vector
-from normae.statistics.bootstrap import check_resamples, multiplicities
-from normae.statistics.estimate import Estimate
+from normae.statistics.estimate import Estimate, check_resamples, multiplicities
 
 SCATTER = 0.03
 """By which slopes of two trainings with the same settings are taken to differ, where nothing says that it is more."""

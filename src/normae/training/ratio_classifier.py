@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from normae.errors import InputError
-from normae.statistics.arrays import Array
-from normae.statistics.labels import LengthsDiffer, as_labels, prior_log_odds
+from normae.statistics.arrays import Array, LengthsDiffer, as_labels, prior_log_odds
 from normae.training.config import MLPSettings
 from normae.training.supervised import permutation
 from normae.training.two_sample import CHUNK, Part, events, fit_logits, initial_weights, logits

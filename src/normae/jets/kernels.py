@@ -1,4 +1,7 @@
-"""Blocks of jets over the machine's cores. The work is numpy and numba code that releases the interpreter's lock."""
+"""Kernels that numba compiles, asked for only where one is needed, and blocks of jets over the machine's cores.
+
+The work of a block is numpy and numba code that releases the interpreter's lock.
+"""
 
 import os
 from collections import deque
@@ -6,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from normae.errors import InputError
 from normae.jets.container import BadJet, Jets
 
 T = TypeVar("T")
@@ -50,3 +54,21 @@ def _numbered(work: Callable[[int, Jets], None], start: int, block: Jets, first:
         work(start, block)
     except BadJet as error:
         raise BadJet(first + start + error.jet, error.problem) from error
+
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def missing(package: str) -> InputError:
+    """What to say where an optional package is not installed."""
+    return InputError(f"this needs {package}, which is not installed: pip install 'normae[jets]'")
+
+
+def compiled(function: F) -> F:
+    """`function` compiled by numba: cached on disk, without the interpreter's lock, 1 / 0 = inf."""
+    try:
+        import numba
+    except ImportError:
+        raise missing("numba") from None
+    kernel: F = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return kernel
