@@ -12,7 +12,6 @@ the memory: the paper's step crosses between them once in some ten thousand step
 import math
 import time
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,8 +29,6 @@ from normae.training.backends import choose_backend
 MODEL = "toy-2gauss-nae-paper"
 TARGET = 0.57
 GROUP = "sampling"
-
-
 LONGER = 10
 """How much longer the chains with the paper's step are."""
 
@@ -49,10 +46,10 @@ def sampling(device: torch.device, quick: bool, rounds: int) -> Report:  # noqa:
         "paper's step": measure(model, replace(paper, steps=LONGER * steps), start, LONGER * every),
         "adapted step": measure(model, replace(adapted, steps=steps), start, every),
     }
-    for name, found in worth.items():
-        report.add(f"{GROUP}: {name}, effective samples per 1000 gradients", scaled(found.per_gradient, 1e3), "")
-        report.add(f"{GROUP}: {name}, effective samples per second", found.per_second, "1/s")
-    gain = quotient(worth["adapted step"].per_gradient, worth["paper's step"].per_gradient)
+    for name, (per_gradient, per_second) in worth.items():
+        report.add(f"{GROUP}: {name}, effective samples per 1000 gradients", scaled(per_gradient, 1e3), "")
+        report.add(f"{GROUP}: {name}, effective samples per second", per_second, "1/s")
+    gain = quotient(worth["adapted step"][0], worth["paper's step"][0])
     report.add(f"{GROUP}: adapted step against the paper's, per gradient", gain, "times")
     report.add(f"{GROUP}: adapted step size", Estimate(step_size, 0.0), "")
     report.add(f"{GROUP}: its acceptance", Estimate(acceptance, 0.0), "")
@@ -86,15 +83,8 @@ def adapt(model: Model, chain: ChainConfig, start: Tensor, target: float = TARGE
     return math.exp(0.5 * (low + high)), share
 
 
-class Worth(NamedTuple):
-    """Effective samples for each gradient and for each second."""
-
-    per_gradient: Estimate
-    per_second: Estimate
-
-
-def measure(model: Model, chain: ChainConfig, start: Tensor, every: int) -> Worth:
-    """The worth of `chain` from `start`, with shape (N, d): smallest effective sample size of x1, x2, ... and E."""
+def measure(model: Model, chain: ChainConfig, start: Tensor, every: int) -> tuple[Estimate, Estimate]:
+    """Effective samples, the fewest of x1, x2, ... and E, a gradient and a second of `chain` from `start` (N, d)."""
     generator = stream(0, "bench/sampling", model.device)
     begin = time.perf_counter()
     trace = _trace(model, chain, start, every, generator)
@@ -102,7 +92,7 @@ def measure(model: Model, chain: ChainConfig, start: Tensor, every: int) -> Wort
     with torch.no_grad():
         energies = torch.stack([model.energy_function(x) for x in trace])
     size = smallest_size(torch.cat([trace, energies[..., None]], dim=-1).cpu().numpy())
-    return Worth(scaled(size, 1 / (len(start) * chain.steps)), scaled(size, 1 / seconds))
+    return scaled(size, 1 / (len(start) * chain.steps)), scaled(size, 1 / seconds)
 
 
 def _trace(model: Model, chain: ChainConfig, start: Tensor, every: int, generator: torch.Generator) -> Tensor:

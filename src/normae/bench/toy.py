@@ -30,7 +30,7 @@ from normae.networks import MLP
 from normae.networks.mlp import NARROW
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.random import stream
-from normae.sampling import run_chain
+from normae.sampling import Chain, run_chain
 from normae.statistics import Estimate
 from normae.training.backends import choose_backend
 
@@ -203,19 +203,12 @@ def _chains(report: Report, run: Run, device: torch.device, rounds: int) -> None
 
         return work
 
-    def own(which: int, x: torch.Tensor) -> torch.Tensor:
-        of, chain = ((energy.latent(), latent), (energy, feature))[which]
-        end: torch.Tensor = backend.runner(of, x, chain, temperature, generator).position
-        return end
+    def ours(runner: Callable[..., Chain], of: ReconstructionEnergy) -> Work:
+        pairs = ((of.latent(), latent), (of, feature))
+        return through(lambda which, x: runner(pairs[which][0], x, pairs[which][1], temperature, generator).position)
 
     plainly = ReconstructionEnergy(model, explicit=False)
-
-    def reference(which: int, x: torch.Tensor) -> torch.Tensor:
-        of, chain = ((plainly.latent(), latent), (plainly, feature))[which]
-        end: torch.Tensor = run_chain(of, x, chain, temperature, generator).position
-        return end
-
-    works = {backend.name: through(own), "reference": through(reference)}
+    works = {backend.name: ours(backend.runner, energy), "reference": ours(run_chain, plainly)}
     try:
         samplers = [
             TorchEBM(plainly.latent(), temperature, latent.step_size, None, device),

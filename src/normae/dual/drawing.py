@@ -1,5 +1,6 @@
 """The figures of the dual test: figures 9 and 10 of the paper, the residuals, and the classifier's reliability."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,21 +128,19 @@ def _draw_distributions(result: DualResult, folder: Path) -> str:
 
 def _draw_residuals(result: DualResult, folder: Path) -> str:
     figure, axes = new_figure(1, len(result.against))
-    columns: dict[str, list[NDArray[Any]]] = {}
+    parts = []
     for ax, (name, found) in zip(axes[0], result.against.items(), strict=True):
-        residuals = found.best.residuals
+        edges, centre, residual, error, share = residuals = found.best.residuals
         _residuals(ax, residuals, result.settings.rule, INDEX[name])
-        values: dict[str, NDArray[Any]] = {
-            "centre": residuals.centre,
-            "residual": residuals.residual,
-            "error": residuals.error,
-        }
-        values |= {"low": residuals.edges[:-1], "high": residuals.edges[1:], "share_of_b": residuals.share}
-        values["reference"] = np.full(residuals.centre.size, name)
-        for key, column in values.items():
-            columns.setdefault(key, []).append(column)
-    save_figure(figure, folder, "residuals", {key: np.concatenate(column) for key, column in columns.items()})
+        part = {"centre": centre, "residual": residual, "error": error, "low": edges[:-1], "high": edges[1:]}
+        parts.append(part | {"share_of_b": share, "reference": np.full(centre.size, name)})
+    save_figure(figure, folder, "residuals", _below(parts))
     return "residuals"
+
+
+def _below(parts: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Columns of several parts, one below the other."""
+    return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
 
 
 def _residuals(ax: Axes, residuals: BinnedResiduals, rule: DualRule, index: str) -> None:
@@ -169,21 +168,15 @@ def draw_reliability(found: ClassifierReference, folder: Path) -> str:
     shown = [("as trained", found.before, "tab:gray", "s")]
     if found.method != "none":
         shown.append((f"corrected ({found.method})", found.after, LEARNED_COLOUR, "o"))
-    columns: dict[str, list[NDArray[Any]]] = {}
+    text = "\n→ ".join(f"ECE {one.error.measured}" for _, one, _, _ in shown)
+    parts: list[dict[str, NDArray[Any]]] = []
     for label, measured, colour, marker in shown:
         bins = measured.reliability
-        text = None if columns else "\n→ ".join(f"ECE {one.error.measured}" for _, one, _, _ in shown)
+        corner = None if parts else text
         reliability_diagram(
-            axes[0, 0], bins.predicted, bins.observed, bins.error, label, text, colour, marker, axes[1, 0]
+            axes[0, 0], bins.predicted, bins.observed, bins.error, label, corner, colour, marker, axes[1, 0]
         )
-        values: dict[str, NDArray[Any]] = {
-            "predicted": bins.predicted,
-            "observed": bins.observed,
-            "error": bins.error,
-            "events": bins.events,
-        }
-        values["score"] = np.full(bins.events.size, label)
-        for key, column in values.items():
-            columns.setdefault(key, []).append(column)
-    save_figure(figure, folder, "reliability", {key: np.concatenate(column) for key, column in columns.items()})
+        columns = {name: getattr(bins, name) for name in ("predicted", "observed", "error", "events")}
+        parts.append(columns | {"score": np.full(bins.events.size, label)})
+    save_figure(figure, folder, "reliability", _below(parts))
     return "reliability"

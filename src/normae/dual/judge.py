@@ -377,14 +377,8 @@ def _metrics(result: DualResult, a: Side, b: Side) -> dict[str, Estimate]:
     metrics: dict[str, Estimate] = {}
     for name, found in result.against.items():
         for choice, comparison in found.comparisons.items():
-            values = {
-                "pearson": comparison.pearson,
-                "slope": comparison.line.slope,
-                "constant": comparison.line.constant,
-                "outside": comparison.outside,
-                "outside_a": comparison.outside_a,
-                "outside_b": comparison.outside_b,
-            }
+            values = {"pearson": comparison.pearson, **comparison.line._asdict()}
+            values |= {f"outside{side}": getattr(comparison, f"outside{side}") for side in ("", "_a", "_b")}
             metrics |= {f"{quantity}_{name}_{choice}": value for quantity, value in values.items()}
         if found.pairs is not None:
             metrics[f"slope_pairs_{name}"] = _over(found.pairs.slope)

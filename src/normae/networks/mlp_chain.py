@@ -113,8 +113,8 @@ def _why_not_network(architecture: Autoencoder) -> str | None:
     return None
 
 
-def _shape(architecture: Autoencoder) -> Shape:
-    reason = _why_not_network(architecture)
+def _shape(architecture: Autoencoder, config: ChainConfig) -> Shape:
+    reason = _why_not_network(architecture) if config.sphere is None else "the chain moves on a sphere"
     if reason is not None:
         raise InputError(f"the fused chain cannot serve: {reason}")
     e, d = architecture.encoder, architecture.decoder
@@ -161,6 +161,12 @@ def _pack(energy: ReconstructionEnergy, shape: Shape, precision: Precision, copi
     return packed
 
 
+def _fits(shape: Shape, precision: Precision) -> bool:
+    """Whether the hidden matrices stay in shared memory; those in float32 stand there both ways round."""
+    matrices = shape.encoder + shape.decoder - 2
+    return matrices * shape.width**2 * (2 if precision == "fp16" else 8) <= RESIDENT_BYTES
+
+
 def fused_runner(
     energy: ReconstructionEnergy | LatentEnergy,
     start: Tensor,
@@ -177,40 +183,16 @@ def fused_runner(
     """`run_chain` in one kernel, for the energy of MLP autoencoders over feature or latent space.
 
     Args:
-        energy, start, config, temperature, generators, step_size, members: as in `run_chain`.
         trace: where positions are to be recorded, `run_chain` itself runs.
         precision: arithmetic of the H x H products, see the module's docstring.
         block: samples per program, a power of two of at least 16.
     """
     if trace is not None:
         return run_chain(energy, start, config, temperature, generators, step_size, trace, members)
-    if config.sphere is not None:
-        raise InputError("the fused chain cannot serve: the chain moves on a sphere")
-    size = config.step_size if step_size is None else step_size
     seeds = keys(generators, start.device)
-    return _launch(energy, start, config, temperature, size, seeds, members, precision, block)
-
-
-def _fits(shape: Shape, precision: Precision) -> bool:
-    """Whether the hidden matrices stay in shared memory; those in float32 stand there both ways round."""
-    matrices = shape.encoder + shape.decoder - 2
-    return matrices * shape.width**2 * (2 if precision == "fp16" else 8) <= RESIDENT_BYTES
-
-
-def _launch(
-    energy: ReconstructionEnergy | LatentEnergy,
-    start: Tensor,
-    config: ChainConfig,
-    temperature: Scalar,
-    size: Scalar,
-    seeds: Tensor,
-    members: int,
-    precision: Precision,
-    block: int,
-) -> Chain:
     latent = isinstance(energy, LatentEnergy)
     of = energy.energy if isinstance(energy, LatentEnergy) else energy
-    shape = _shape(of.autoencoder)
+    shape = _shape(of.autoencoder, config)
     dimension = shape.latent if latent else shape.features
     if start.ndim != 2 or start.shape[1] != dimension or len(start) % members:
         raise InputError(f"expected {members} equal blocks of points of shape ({dimension},), got {tuple(start.shape)}")
@@ -227,7 +209,7 @@ def _launch(
     position, value = torch.empty_like(start), start.new_empty(len(start))
     accepted = torch.empty((config.steps, members, programs), dtype=torch.int32, device=start.device)
     t, t_stride = spread(temperature, start)
-    s, s_stride = spread(size, start)
+    s, s_stride = spread(config.step_size if step_size is None else step_size, start)
     clip_rule = "none" if config.clip is None else "value" if config.clip_rule == "value" else "norm"
     chain_kernel[(members, programs)](
         start, position, value, accepted, seeds, t, s, *packed, variance, n, int(len(seeds) > 1), t_stride,
