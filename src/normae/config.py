@@ -287,7 +287,12 @@ def _first_message(error: BaseValidationError) -> str:
 
 
 def read(source: str | Path, overrides: Sequence[str] = ()) -> Run:
-    """The run of a preset, by its name, or of a TOML file, with overrides such as "training.epochs=5"."""
+    """The run of a preset, by its name, or of a TOML file, with overrides such as "training.epochs=5".
+
+    >>> from normae.config import read
+    >>> read("toy-quick", ["training.iterations=5"]).training.iterations
+    5
+    """
     path = find(source)
     content = read_toml(path)
     for change in overrides:

@@ -34,7 +34,13 @@ MARGIN = 0.1
 
 @dataclass(frozen=True)
 class Range:
-    """The smallest and the largest value of each column of the training sample, with shape (d,) each."""
+    """The smallest and the largest value of each column of the training sample, with shape (d,) each.
+
+    >>> import torch, normae.coordinates
+    >>> normae.coordinates.Range.of(torch.tensor([[0.0], [10.0]])).outside(torch.tensor([[10.5], [11.5]]))
+    tensor([[False],
+            [ True]])
+    """
 
     low: Tensor
     high: Tensor
@@ -88,7 +94,13 @@ class Coordinates(Protocol):
 
 @dataclass(frozen=True)
 class Identity:
-    """y = x."""
+    """y = x.
+
+    >>> import torch, normae.coordinates
+    >>> same = normae.coordinates.Identity()
+    >>> same.forward(torch.ones(1, 2)), same.log_slope(torch.ones(1, 2))
+    (tensor([[1., 1.]]), tensor([0.]))
+    """
 
     kind: ClassVar[str] = "identity"
     constant: ClassVar[float] = 0.0
@@ -155,6 +167,14 @@ class TableCoordinates:
         whitening, colouring: A and its inverse, with shape (d, d).
         noise: e, with shape ().
         low, high: the range of the training sample, with shape (d,).
+
+    >>> import torch, normae.coordinates
+    >>> rows = torch.tensor([[0.0, 10.0], [2.0, 10.0], [0.0, 30.0], [2.0, 30.0]])  # widths 1 and 10
+    >>> to = normae.coordinates.TableCoordinates.of(rows, noise=1e-3)
+    >>> to.forward(rows[:1]).round(decimals=2), to.inverse(to.forward(rows[:1]))
+    (tensor([[-1., -1.]], dtype=torch.float64), tensor([[ 0., 10.]], dtype=torch.float64))
+    >>> to.log_slope(rows[:1]).round(decimals=2)  # -log 10
+    tensor([-2.3000], dtype=torch.float64)
     """
 
     kind: ClassVar[str] = "table"

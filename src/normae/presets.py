@@ -11,7 +11,12 @@ _PLACES = (_PACKAGE / "configs", _PACKAGE.parents[1] / "configs")
 
 
 def presets(folder: Path | None = None) -> dict[str, Path]:
-    """All presets by name, those of `folder` or the package's own."""
+    """All presets by name, those of `folder` or the package's own.
+
+    >>> from normae.presets import describe, presets
+    >>> describe(presets()["toy-quick"])
+    'The demo: a small toy in one or two minutes on a CPU.'
+    """
     places = _PLACES if folder is None else (folder,)
     return {path.stem: path for place in reversed(places) for path in sorted(place.glob("*.toml"))}
 

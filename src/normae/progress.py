@@ -46,7 +46,13 @@ def progress(what: str, total: int) -> AbstractContextManager[Tick]:
 
 
 def counted(what: str, items: Sequence[T]) -> Iterator[T]:
-    """The items, each counted when the next one is asked for."""
+    """The items, each counted when the next one is asked for.
+
+    >>> from normae.progress import counted, plain, shown_by
+    >>> with shown_by(plain):
+    ...     sum(counted("adding", [1, 2, 3]))
+    6
+    """
     with progress(what, len(items)) as tick:
         for item in items:
             yield item

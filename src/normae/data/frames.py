@@ -38,6 +38,10 @@ def as_rows(data: Any, columns: Sequence[str] | None = None, name: str = "data")
 
     Args:
         columns: of a data frame, in this order; of an array, their names.
+
+    >>> from normae.data import as_rows
+    >>> as_rows([[1, 2], [3, 4]], columns=["a", "b"]).columns
+    ('a', 'b')
     """
     names = column_names(data)
     if names is None:

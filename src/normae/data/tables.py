@@ -185,6 +185,12 @@ def open_table(path: str | Path, dataset: str | None = None) -> Iterator[Table]:
     Args:
         dataset: the array of an .npz file, the group or dataset of an HDF5 file, the tree of a ROOT file; where it is
             None there must be no choice.
+
+    >>> import numpy as np, normae.data
+    >>> np.savez("rows.npz", x=np.arange(6.0).reshape(3, 2))
+    >>> with normae.data.open_table("rows.npz") as table:
+    ...     [(first, chunk.tolist()) for first, chunk in table.chunks(size=2)]
+    [(0, [[0.0, 1.0], [2.0, 3.0]]), (2, [[4.0, 5.0]])]
     """
     path = Path(path)
     openers = _openers()
@@ -208,7 +214,18 @@ def read_table(
     dataset: str | None = None,
     dtype: type[np.floating[Any]] = np.float32,
 ) -> tuple[Floats, tuple[str, ...] | None]:
-    """All rows of a table with shape (N, *event), and the names of the columns, where they have names."""
+    """All rows of a table with shape (N, *event), and the names of the columns, where they have names.
+
+    Args:
+        path, dataset: as in `open_table`.
+        columns: names of those to read, in this order; None takes all.
+        dtype: of the rows, float32 or float64.
+
+    >>> import numpy as np, normae.data
+    >>> np.savetxt("rows.csv", [[1, 2], [3, 4]], delimiter=",", header="a,b", comments="")
+    >>> normae.data.read_table("rows.csv", columns=["b"])[0].tolist()
+    [[2.0], [4.0]]
+    """
     with open_table(path, dataset) as table:
         chosen = table.select(columns)
         event = table.event if chosen is None else (len(chosen),)

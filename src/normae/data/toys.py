@@ -43,6 +43,10 @@ class GaussianMixture:
         means: with shape (K, d).
         covariances: with shape (K, d, d), symmetric and positive definite.
         weights: with shape (K,); positive, normalized here.
+
+    >>> import torch, normae.data
+    >>> normae.data.GaussianMixture(torch.zeros(1, 1), torch.ones(1, 1, 1), torch.ones(1)).log_prob(torch.zeros(1, 1))
+    tensor([-0.9189])
     """
 
     means: Tensor
@@ -84,13 +88,23 @@ class GaussianMixture:
 
 
 def two_gaussians() -> GaussianMixture:
-    """The paper's p_2G: equal weights, means (1.5, 1.5) and (-1.5, -1.5), variance 0.5."""
+    """The paper's p_2G: equal weights, means (1.5, 1.5) and (-1.5, -1.5), variance 0.5.
+
+    >>> import torch, normae.data
+    >>> normae.data.two_gaussians().log_prob(torch.tensor([[1.5, 1.5]]))  # -log 2 pi, of one of the two
+    tensor([-1.8379])
+    """
     means = torch.tensor([[1.5, 1.5], [-1.5, -1.5]])
     return GaussianMixture(means, 0.5 * torch.eye(2).expand(2, 2, 2), torch.tensor([0.5, 0.5]))
 
 
 def one_gaussian() -> GaussianMixture:
-    """The paper's p_1G: a standard normal in two dimensions."""
+    """The paper's p_1G: a standard normal in two dimensions.
+
+    >>> import torch, normae.data
+    >>> normae.data.one_gaussian().log_prob(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
+    tensor([-1.8379, -3.8379])
+    """
     return GaussianMixture(torch.zeros(1, 2), torch.eye(2)[None], torch.ones(1))
 
 
@@ -111,7 +125,12 @@ def _rejection(
 
 @dataclass(frozen=True)
 class Ring:
-    """A ring of radius `radius` and radial width `width` in two dimensions."""
+    """A ring of radius `radius` and radial width `width` in two dimensions.
+
+    >>> import torch, normae.data
+    >>> normae.data.Ring(radius=2.0, width=0.3).log_prob(torch.tensor([[2.0, 0.0], [0.0, 2.3]]))
+    tensor([-2.2460, -2.7460])
+    """
 
     radius: float = 2.0
     width: float = 0.3
@@ -154,6 +173,10 @@ class Spiral:
         scale: width of the Gaussian envelope.
         pitch: turn of the arms, in radians for each unit of radius.
         concentration: kappa of the angular modulation; 0 is the plain Gaussian.
+
+    >>> import torch, normae.data
+    >>> normae.data.Spiral(scale=1.0, concentration=0.0).log_prob(torch.zeros(1, 2))
+    tensor([-1.8379])
     """
 
     scale: float = 1.2

@@ -74,10 +74,14 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         n_features_in_, feature_names_in_: of the training table.
 
     >>> import numpy as np, normae
-    >>> rows = np.random.default_rng(0).normal(size=(200, 2))
-    >>> nae = normae.NormalizedAutoencoder(start_iterations=50, iterations=20, random_state=0).fit(rows)
-    >>> nae.score_samples([[0.0, 0.0]]) > nae.score_samples([[5.0, 5.0]])
-    array([ True])
+    >>> rows = np.random.default_rng(0).normal(size=(200, 1))
+    >>> nae = normae.NormalizedAutoencoder(bayesian=True, start_iterations=20, iterations=5, random_state=0).fit(rows)
+    >>> nae.score_samples([[0.0]]).round(), nae.predict([[0.0], [9.0]])
+    (array([-1.]), array([ 1, -1]))
+    >>> nae.score_std([[0.0], [9.0]]) < 1
+    array([ True, False])
+    >>> float(nae.sample(100, random_state=0).std().round())
+    1.0
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -211,7 +215,14 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, folder: str | Path) -> "NormalizedAutoencoder":
-        """The estimator of a run folder on a table, whether `save`, `normae train` or `normae.train` made it."""
+        """The estimator of a run folder on a table, whether `save`, `normae train` or `normae.train` made it.
+
+        >>> import numpy as np, normae
+        >>> nae = normae.NormalizedAutoencoder(start_iterations=20, iterations=5, log_z="never", random_state=0)
+        >>> nae.fit(np.random.default_rng(0).normal(size=(100, 1))).save("run")
+        >>> normae.NormalizedAutoencoder.load("run").predict([[0.0], [9.0]])
+        array([ 1, -1])
+        """
         run = RunFolder.existing(folder)
         kept = keep(folder)
         loaded = open_kept(kept)

@@ -317,6 +317,14 @@ def ais_log_z(
 
     Raises:
         LogZDisagreement: the bounds differ by more than the tolerance, or the effective number of chains is too small.
+
+    >>> import torch
+    >>> from normae.inference import AISConfig, ais_log_z, fit_base
+    >>> generator, config = torch.Generator().manual_seed(0), AISConfig(chains=200, steps=50, burn_in=0)
+    >>> x = torch.randn(200, 3, generator=generator)
+    >>> found = ais_log_z(lambda x: x.square().sum(1) / 2, 1.0, fit_base(x), x, generator, config)
+    >>> round(found.log_z.value, 1)  # 3/2 log 2 pi = 2.76
+    2.8
     """
     config = AISConfig() if config is None else config
     if not 0 < temperature < math.inf:

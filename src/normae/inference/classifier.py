@@ -30,6 +30,12 @@ class Classifier:
         event: shape of one event.
         correction: of log r, from held-out events; None for a score that needs none.
         name: for messages.
+
+    >>> from torch import nn
+    >>> from normae.inference import Classifier
+    >>> classifier = Classifier(nn.PReLU(), scale=2.0, prior=0.0, event=(1,))
+    >>> classifier.log_ratio([[0.0], [1.0]]), classifier.probability([[0.0], [1.0]]).round(2)
+    (array([0., 2.]), array([0.5 , 0.88]))
     """
 
     def __init__(

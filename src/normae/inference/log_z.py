@@ -52,7 +52,19 @@ def choose_log_z(
     device: torch.device | str = "cpu",
     annealed: Callable[[], LogZ | None] | None = None,
 ) -> LogZ | None:
-    """log Z of one energy: on a grid where one serves, else what `annealed` finds; None where neither is to be had."""
+    """log Z of one energy: on a grid where one serves, else what `annealed` finds; None where neither is to be had.
+
+    Args:
+        energy: from events with shape (N, *event) to (N,).
+        temperature: T.
+        event: shape of an event; a grid serves vectors of one or two components.
+        bounds: the box, lowest and highest value of every feature.
+        cells: cells along each axis, an even number.
+
+    >>> from normae.inference import choose_log_z
+    >>> choose_log_z(lambda x: x.square().sum(1), 1.0, (3,), (-8.0, 8.0), 100) is None  # no grid in three dimensions
+    True
+    """
     if bounds is not None and grid_serves(event, bounds):
         return grid_log_z(energy, temperature, bounds, event[0], cells, device)
     return None if annealed is None else annealed()
@@ -120,7 +132,14 @@ def grid_log_z(
     """log Z over the box, for events that are vectors of one, two or three components.
 
     Args:
+        energy: from events with shape (N, d) to (N,), d = `dimension`.
+        temperature: T.
+        bounds: the box, lowest and highest value of every feature.
         cells: cells along each axis of the finer grid; an even number.
+
+    >>> from normae.inference import grid_log_z
+    >>> round(grid_log_z(lambda x: x.square().sum(1) / 2, 1.0, (-8.0, 8.0), 2, cells=100).value, 4)  # log 2 pi
+    1.8379
     """
     if not 1 <= dimension <= 3:
         raise InputError(f"a grid serves one to three dimensions, got {dimension}")

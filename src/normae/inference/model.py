@@ -61,6 +61,13 @@ class Model:
         columns: the names of the features of a table, where they have any.
         chains: samples in the network's coordinates, with shape (M, *event), where new ones begin.
         cells: cells along each axis for the log Z of a draw, over the bounds of the feature chain.
+
+    >>> import normae
+    >>> model = normae.load("toy-1gauss-nae")
+    >>> model.score([[0.0, 0.0], [3.0, 0.0]]).round(1)  # E/T, which is |x|^2/2 here
+    array([0. , 4.6], dtype=float32)
+    >>> model.energy([[3.0, 0.0]]) / model.temperature == model.score([[3.0, 0.0]])
+    array([ True])
     """
 
     def __init__(
@@ -161,6 +168,10 @@ class Model:
             x: events with shape (N, *event).
             seed: gives the draws.
             log_z: of each draw, where `normalization` has said it before.
+
+        >>> import normae
+        >>> normae.load("toy-1gauss-bnae").rows([[0.0, 0.0], [3.0, 0.0]], n=20).spread().round(2)
+        array([0.  , 0.03], dtype=float32)
         """
         n = DRAWS if n is None else n
         return self._rows(x, n, seed, self.normalization(n, seed) if log_z is None else log_z)
@@ -342,6 +353,10 @@ class Model:
             seed: gives all randomness.
             latent_steps, feature_steps: lengths of the chains, where they should differ from the recipe.
             chunk: events that are in memory at a time.
+
+        >>> import normae
+        >>> float(normae.load("toy-1gauss-nae").sample(500, latent_steps=10, feature_steps=50).std().round(1))
+        1.0
         """
         if not 1 <= n <= MOST_SAMPLES:
             raise InputError(f"n: expected 1 to {MOST_SAMPLES} events, got {n}")
@@ -390,7 +405,17 @@ class Model:
 
 
 class BayesianModel(Model):
-    """A model whose posterior has more than one draw; arguments as in `Model`."""
+    """A model whose posterior has more than one draw; arguments as in `Model`.
+
+    >>> import normae, torch
+    >>> model = normae.load("toy-1gauss-bnae")
+    >>> model.log_prob_draws([[0.0, 0.0]], n=3).round(1).T  # the truth is -1.84
+    array([[-1.8, -1.8, -1.8]], dtype=float32)
+    >>> model.score_draws([[0.0, 0.0]], n=3).round(1).T
+    array([[0., 0., 0.]], dtype=float32)
+    >>> model.draw(torch.Generator().manual_seed(0)).log_prob([[0.0, 0.0]]).round(1)
+    array([-1.8], dtype=float32)
+    """
 
     def __init__(
         self,

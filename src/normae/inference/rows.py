@@ -40,6 +40,11 @@ class Rows(NamedTuple):
         mixture: whether the density is the mean of those of the draws, and not that of the mean score.
         log_z_error: what is left open in log Z of one draw.
         unknown: the sentence of `LogZUnknown`.
+
+    >>> import numpy as np, normae.inference
+    >>> rows = normae.inference.Rows(np.array([[1.0, 2.0], [3.0, 2.0]]), log_z=np.array([0.5, 0.5]))
+    >>> rows.score(), rows.log_prob(), rows.spread().round(2)
+    (array([2., 2.]), array([-2.5, -2.5]), array([1.41, 0.  ]))
     """
 
     scores: Any

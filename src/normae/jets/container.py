@@ -62,6 +62,11 @@ class Jets:
         offsets: int64 with shape (N + 1,), from 0 to C.
         pt, eta, phi: float32 with shape (C,); pt in GeV, phi in [-pi, pi].
         skipped: the number of bad jets that a reader dropped on the way.
+
+    >>> from normae.jets import from_lists
+    >>> jets = from_lists([[[30.0, 0.0, 0.0]], [[20.0, 0.1, 0.0], [10.0, 0.0, 0.2]]], labels=[0, 1])
+    >>> jets.counts, jets[jets.labels == 1].pt
+    (array([1, 2]), array([20., 10.], dtype=float32))
     """
 
     labels: NDArray[np.int8]

@@ -188,7 +188,13 @@ def preprocess(jets: Jets) -> Plane:
 
 
 def images(jets: Jets, sigma: float = SIGMA) -> Float32:
-    """Filtered images of `jets`, float32 with shape (N, 1, 40, 40), axes (phi row, eta column)."""
+    """Filtered images of `jets`, float32 with shape (N, 1, 40, 40), axes (phi row, eta column).
+
+    >>> from normae.jets import from_lists, images
+    >>> image = images(from_lists([[[20.0, 0.1, 0.0], [10.0, 0.0, 0.2]]]), sigma=0)
+    >>> image.shape, image[image > 0].round(2)
+    ((1, 1, 40, 40), array([0.33, 0.67], dtype=float32))
+    """
     out = np.empty((len(jets), 1, SIDE, SIDE), dtype=np.float32)
 
     def work(start: int, block: Jets) -> None:

@@ -244,6 +244,11 @@ def read(path: str | Path, rows: Rows = None, *, skip_bad: bool = False, key: st
         rows: None for all, an integer for the first so many, or a contiguous slice, range or (start, stop).
         skip_bad: drop bad jets and count them in `skipped`, instead of raising at the first.
         key: the pandas key of a TopTagging file.
+
+    >>> from normae.jets import from_lists, read, write
+    >>> write("two.h5", from_lists([[[30.0, 0.0, 0.0]], [[10.0, 0.0, 0.2], [20.0, 0.1, 0.0]]]))
+    >>> read("two.h5", rows=slice(1, 2)).pt
+    array([20., 10.], dtype=float32)
     """
     stores = {"labels": _Growing(np.int8), "counts": _Growing(np.int64)}
     stores |= {name: _Growing(np.float32) for name in ("pt", "eta", "phi")}

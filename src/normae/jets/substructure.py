@@ -80,6 +80,11 @@ def observables(jets_or_images: Jets | NDArray[Any], threshold: float = THRESHOL
     Args:
         jets_or_images: Jets, or images with shape (N, 1, 40, 40).
         threshold: images only; pixels at or below it are left out.
+
+    >>> from normae.jets import from_lists, observables
+    >>> found = observables(from_lists([[[100.0, 0.0, 0.0], [100.0, 0.3, 0.4]]]))
+    >>> found["eta"].round(2), found["mass"].round(1)  # two of pT 100 at a distance of 0.5
+    (array([0.15]), array([49.9]))
     """
     from normae.jets.cluster import CAPACITY, subjettiness
 

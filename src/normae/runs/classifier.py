@@ -114,6 +114,11 @@ def load_classifier(name: str | Path, device: str = "cpu") -> Classifier:
 
     Args:
         device: "cpu", "cuda" or "auto".
+
+    >>> import normae
+    >>> jet = normae.jets.from_lists([[[500.0, 0.0, 0.0], [50.0, 0.1, 0.2]]])
+    >>> normae.load_classifier("jets-classifier").probability(normae.jets.images(jet)) < 0.5
+    array([ True])
     """
     run = run_of(name)
     config = read(run.config)

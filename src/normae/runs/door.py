@@ -46,7 +46,7 @@ def train(
     decoder: nn.Module | None = None,
     energy: nn.Module | None = None,
 ) -> Model:
-    """Train a normalized autoencoder and return it.
+    """Train a normalized autoencoder and return it, with log Z where it can be had.
 
     Args:
         data: a file (.csv, .parquet, .h5, .hdf5, .root, .npy, .npz; a table, or jets), an array with shape (N, d), a
@@ -62,14 +62,11 @@ def train(
         encoder, decoder: networks of your own, (N, *event) to (N, d_z) and back, trained in place.
         energy: in place of both, a module of your own (N, *event) to (N,), trained in place as E with T = 1.
 
-    Returns:
-        The model, with log Z where it can be had.
-
     >>> import numpy as np, normae
-    >>> x = np.random.default_rng(0).normal(size=(300, 2))
-    >>> model = normae.train(x, settings=["contrast.iterations=50", "training.iterations=20"])
-    >>> model.log_prob(x[:3]).shape
-    (3,)
+    >>> x = np.random.default_rng(0).normal(size=(300, 1))
+    >>> model = normae.train(x, settings=["contrast.iterations=50", "training.iterations=5"])
+    >>> model.log_prob([[0.0]]).round()  # the truth is -log(2 pi)/2 = -0.92
+    array([-1.])
     """
     changes, given = [*settings, f"device={device}"], {"encoder": encoder, "decoder": decoder, "energy": energy}
     modules = {name: module for name, module in given.items() if module is not None}

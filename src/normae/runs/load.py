@@ -65,6 +65,10 @@ def load(
         device: "cpu", "cuda" or "auto".
         encoder, decoder, energy: of a run with networks of one's own, modules as it was trained with; they get the
             trained weights.
+
+    >>> import normae
+    >>> normae.load("toy-1gauss-nae").log_prob([[0.0, 0.0]]).round(1)  # the truth is -log 2 pi = -1.84
+    array([-1.8], dtype=float32)
     """
     given = {"encoder": encoder, "decoder": decoder, "energy": energy}
     modules = {key: module for key, module in given.items() if module is not None}

@@ -49,14 +49,24 @@ def run_chain(
     members: int = 1,
     tick: Tick = ignore,
 ) -> Chain:
-    """Run `config.steps` steps from `start`, with shape (N, *event).
+    """Run `config.steps` steps.
 
     Args:
+        energy: from events with shape (N, *event) to (N,).
+        start: with shape (N, *event).
+        generators: where all randomness comes from.
         temperature: T, a number or a tensor with shape (N,).
         step_size: lambda where it differs from the configured one, a number or a tensor with shape (N,).
         trace: record every `trace`-th position.
         members: number S of models whose samples stand in S equal blocks, for the acceptance.
         tick: told each step.
+
+    >>> import torch
+    >>> from normae.sampling import ChainConfig, run_chain
+    >>> config, generator = ChainConfig(steps=50, step_size=0.5), torch.Generator().manual_seed(0)
+    >>> chain = run_chain(lambda x: x.square().sum(1) / 2, torch.zeros(2000, 2), config, 1.0, generator)
+    >>> float(chain.position.std().round(decimals=1))
+    1.0
     """
     step_size = config.step_size if step_size is None else step_size
     sigma = default_noise(step_size, config)
@@ -98,7 +108,7 @@ def langevin(
     anneal: bool = False,
     trace: int | None = None,
 ) -> Chain:
-    """Sample exp(-E/T) with a Metropolis-adjusted Langevin chain.
+    """Sample exp(-E/T) with a Metropolis-adjusted Langevin chain, whose `acceptance` has shape (steps,).
 
     Args:
         energy: callable from a tensor with shape (N, *event) to one with shape (N,), differentiable; where it offers
@@ -111,8 +121,11 @@ def langevin(
         noise, metropolis, bounds, bounds_rule, clip, clip_rule, sphere, anneal: see `ChainConfig`.
         trace: record every `trace`-th position.
 
-    Returns:
-        A chain whose `position` has shape (N, *event) and whose `acceptance` has shape (steps,).
+    >>> import normae, torch
+    >>> how = {"temperature": 4.0, "step_size": 2.0, "steps": 50, "generator": torch.Generator().manual_seed(0)}
+    >>> chain = normae.langevin(lambda x: x.square().sum(1) / 2, torch.zeros(2000, 2), **how)
+    >>> float(chain.position.std().round(decimals=1))
+    2.0
     """
     _check_choices(metropolis=metropolis, bounds_rule=bounds_rule, clip_rule=clip_rule, sphere=sphere)
     config = ChainConfig(

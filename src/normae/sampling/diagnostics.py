@@ -35,7 +35,12 @@ def _variances(x: Array) -> tuple[float, float]:
 
 
 def split_r_hat(draws: ArrayLike) -> float:
-    """R-hat of draws with shape (steps, chains); near 1 when all halves of all chains agree."""
+    """R-hat of draws with shape (steps, chains); near 1 when all halves of all chains agree.
+
+    >>> from normae.sampling import split_r_hat
+    >>> split_r_hat([[0.0, 5.0], [1.0, 6.0], [0.0, 5.0], [1.0, 6.0]]) > 1.1  # two chains that never met
+    True
+    """
     within, total = _variances(_halves(_draws(draws)))
     return float(np.sqrt(total / within)) if within > 0 else float("nan")
 
@@ -49,7 +54,13 @@ def _autocovariance(x: Array) -> Array:
 
 
 def effective_sample_size(draws: ArrayLike) -> float:
-    """Number of independent draws that would estimate the mean as well as these, shape (steps, chains)."""
+    """Number of independent draws that would estimate the mean as well as these, shape (steps, chains).
+
+    >>> import numpy as np, normae.sampling
+    >>> draws = np.random.default_rng(0).normal(size=(500, 4))
+    >>> round(normae.sampling.effective_sample_size(np.repeat(draws, 2, axis=0)) / draws.size)  # each draw twice
+    1
+    """
     x = _halves(_draws(draws))
     n, m = x.shape
     within, total = _variances(x)

@@ -56,6 +56,10 @@ class ChainConfig:
             step and normalizes, for which the test is only approximate.
         anneal: noise sigma/(1+t) at step t = 0, 1, ...
         adapt: acceptance towards which training moves the step size; None keeps the step size.
+
+    >>> from normae.sampling import ChainConfig
+    >>> ChainConfig(steps=10, step_size=0.02).describe()
+    '10 steps of lambda = 0.02, sigma = 0.2, exact Metropolis test'
     """
 
     steps: int = 100

@@ -46,6 +46,14 @@ class Templates:
         data: counts with shape (B,) that were seen.
         normalization: relative uncertainty of the background's yield; 0 for none.
         least: of the covariance, shifts that move no bin by this share of its statistical error are left out.
+
+    >>> import numpy as np
+    >>> from normae.search import Sample, Templates
+    >>> counts, draws = np.array([4.0, 1.0]), np.array([[3.0, 2.0], [5.0, 0.0]])
+    >>> background = Sample(counts, variance=counts, draws=draws, events=5)
+    >>> Templates("score", np.array([0.0, 1.0, 2.0]), background).covariance
+    array([[ 2., -2.],
+           [-2.,  2.]])
     """
 
     quantity: str

@@ -35,6 +35,10 @@ def auc(positive_scores: ArrayLike, negative_scores: ArrayLike) -> Estimate:
     """The probability that a positive scores above a negative, from scores with shapes (M,) and (N,).
 
     Ties count one half and infinities are ordinary scores. The error is zero if the classes are perfectly separated.
+
+    >>> from normae.statistics import auc
+    >>> round(auc([2, 3, 4], [1, 2, 3]).value, 3)  # 6 of 9 pairs and two ties
+    0.778
     """
     above, below = _row_means(
         as_vector(positive_scores, "positive_scores", least=2), as_vector(negative_scores, "negative_scores", least=2)
@@ -77,6 +81,10 @@ def ideal_auc_from_kl(kl: float) -> float:
 
     For two Gaussians of unit width at a distance d, KL = d^2/2 and AUC = Phi(d / sqrt 2), of which this is the first
     order, 1/2 + sqrt(2 KL) / (2 sqrt pi). A divergence that fluctuated below zero gives 1/2.
+
+    >>> from normae.statistics import ideal_auc_from_kl
+    >>> round(ideal_auc_from_kl(0.005), 3)  # Phi(0.1/sqrt 2)
+    0.528
     """
     return min(0.5 + math.sqrt(2.0 * max(kl, 0.0)) / (2.0 * math.sqrt(math.pi)), 1.0)
 
@@ -103,6 +111,10 @@ def rejection(signal: ArrayLike, background: ArrayLike, efficiency: float) -> Es
 
     Where no background event passes, the rejection is only known to be large: the number of background events, with an
     error as large.
+
+    >>> from normae.statistics import rejection
+    >>> rejection(signal=[3, 4, 5, 6], background=[0, 1, 2, 4], efficiency=0.75).value  # 1/2 of 4 passes
+    8.0
     """
     m, n = np.size(signal), np.size(background)
     if not 0 < efficiency < 1:

@@ -35,7 +35,12 @@ REGION_EDGES = (3, 6, 12, 25)
 
 
 def relative_deviation(log_model: ArrayLike, log_true: ArrayLike) -> Array:
-    """The paper's Delta, with the shape of its arguments; infinite where log p_true is zero and log p_model is not."""
+    """The paper's Delta, with the shape of its arguments; infinite where log p_true is zero and log p_model is not.
+
+    >>> from normae.statistics import relative_deviation
+    >>> relative_deviation([-2.2, -4.0], [-2.0, -4.0]).round(2)
+    array([0.1, 0. ])
+    """
     model, true = as_pair(log_model, log_true, ("log_model", "log_true"))
     with np.errstate(divide="ignore", invalid="ignore"):
         deviation: Array = (model - true) / true
@@ -49,6 +54,10 @@ def share_within(deviation: ArrayLike, limit: float = 0.1) -> Estimate:
 
     With k of n inside the half-width is sqrt(k (n - k) / n + 1/4) / (n + 1): the binomial error for large n, and not
     zero when all or none are inside.
+
+    >>> from normae.statistics import share_within
+    >>> share_within([0.0, 0.05, -0.2, 0.01]).value
+    0.75
     """
     inside = np.abs(as_vector(deviation, "deviation")) < limit
     n, share = inside.size, float(inside.mean())
@@ -60,6 +69,10 @@ def pearson(a: ArrayLike, b: ArrayLike) -> Estimate:
 
     The error takes the pairs for an independent sample. Pairs on a grid are no sample: there it only gives a scale.
     A pair is left out where either is -inf.
+
+    >>> from normae.statistics import pearson
+    >>> round(pearson([1, 2, 3, 4], [1, 2, 3, 5]).value, 3)
+    0.983
     """
     first, second = as_pair(a, b, ("a", "b"))
     both = np.isfinite(first) & np.isfinite(second)
@@ -90,6 +103,10 @@ def kl_divergence(log_true: ArrayLike, log_model: ArrayLike) -> Estimate:
     """KL(true, model) from the log-densities at N points drawn from the truth, each with shape (N,).
 
     A model that is zero at one of them has an infinite divergence.
+
+    >>> from normae.statistics import kl_divergence
+    >>> kl_divergence([-1.0, -2.0], [-1.5, -2.5]).value
+    0.5
     """
     true, model = as_pair(log_true, log_model, ("log_true", "log_model"), least=2)
     if outside := int((~np.isfinite(true)).sum()):
@@ -109,6 +126,11 @@ def grid_kl(log_true: ArrayLike, log_model: ArrayLike, cell: float) -> float:
 
 
 def regions(log_true: ArrayLike) -> NDArray[np.int64]:
-    """The band 0..4 of -log p_true for each point, with the shape of the argument; a lower edge is in its band."""
+    """The band 0..4 of -log p_true for each point, with the shape of the argument; a lower edge is in its band.
+
+    >>> from normae.statistics import regions
+    >>> regions([-1.0, -3.0, -30.0])
+    array([0, 1, 4])
+    """
     bands: NDArray[np.int64] = np.digitize(-as_vector(log_true, "log_true"), REGION_EDGES)
     return bands.reshape(np.shape(log_true))

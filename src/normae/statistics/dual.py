@@ -107,6 +107,11 @@ def fit_line(
     Args:
         labels: 1 for B, 0 for A, with shape (N,).
         n_bootstrap: resamples, within each class, for the errors.
+
+    >>> import torch, normae.statistics
+    >>> generator = torch.Generator().manual_seed(0)
+    >>> normae.statistics.fit_line([1, 3, 5, 7], [0, 1, 2, 3], [0, 0, 1, 1], generator=generator).slope.value
+    2.0
     """
     check_resamples(n_bootstrap)
     ref, mod, positive = _sample(reference, model, labels)

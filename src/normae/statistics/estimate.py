@@ -20,7 +20,12 @@ from normae.errors import InputError
 
 
 class Estimate(NamedTuple):
-    """A measured value and its standard error (one sigma). `_asdict()` is the form that metrics.json holds."""
+    """A measured value and its standard error (one sigma). `_asdict()` is the form that metrics.json holds.
+
+    >>> from normae.statistics import Estimate
+    >>> print(Estimate(0.00143, 0.00011))
+    0.0014 ± 0.0001
+    """
 
     value: float
     error: float

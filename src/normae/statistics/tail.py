@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 
 
 def tail_probability(score: NDArray[Any], background: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """p-values and their errors.
+    """p-values and their errors, two arrays with shape (N,).
 
     Args:
         score: higher is more anomalous, with shape (N,).
         background: scores of background events in rising order, with shape (n,), at least one.
 
-    Returns:
-        Two arrays with shape (N,).
+    >>> import numpy as np, normae.statistics.tail
+    >>> normae.statistics.tail.tail_probability(np.array([0.5, 3.0]), background=np.array([0.0, 1.0, 2.0]))[0]
+    array([0.75, 0.25])
     """
     n = len(background)
     above = n - np.searchsorted(background, score, side="left")
