@@ -8,8 +8,8 @@ import pytest
 from pages import ROOT
 
 SOURCE = ROOT / "src" / "normae"
-LEAST = 50
-"""Examples that there are at least: those of the functions that users meet."""
+LEAST = 45
+"""Docstrings with an example: those of some fifty functions and classes that users meet."""
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef
 
 

@@ -55,11 +55,8 @@ def choose_log_z(
     """log Z of one energy: on a grid where one serves, else what `annealed` finds; None where neither is to be had.
 
     Args:
-        energy: from events with shape (N, *event) to (N,).
-        temperature: T.
+        energy, temperature, bounds, cells: as in `grid_log_z`.
         event: shape of an event; a grid serves vectors of one or two components.
-        bounds: the box, lowest and highest value of every feature.
-        cells: cells along each axis, an even number.
 
     >>> from normae.inference import choose_log_z
     >>> choose_log_z(lambda x: x.square().sum(1), 1.0, (3,), (-8.0, 8.0), 100) is None  # no grid in three dimensions

@@ -168,10 +168,6 @@ class Model:
             x: events with shape (N, *event).
             seed: gives the draws.
             log_z: of each draw, where `normalization` has said it before.
-
-        >>> import normae
-        >>> normae.load("toy-1gauss-bnae").rows([[0.0, 0.0], [3.0, 0.0]], n=20).spread().round(2)
-        array([0.  , 0.03], dtype=float32)
         """
         n = DRAWS if n is None else n
         return self._rows(x, n, seed, self.normalization(n, seed) if log_z is None else log_z)
@@ -411,8 +407,8 @@ class BayesianModel(Model):
     >>> model = normae.load("toy-1gauss-bnae")
     >>> model.log_prob_draws([[0.0, 0.0]], n=3).round(1).T  # the truth is -1.84
     array([[-1.8, -1.8, -1.8]], dtype=float32)
-    >>> model.score_draws([[0.0, 0.0]], n=3).round(1).T
-    array([[0., 0., 0.]], dtype=float32)
+    >>> model.rows([[0.0, 0.0]], n=3).log_prob().round(1), model.score_draws([[0.0, 0.0]], n=3).round(1).T
+    (array([-1.8], dtype=float32), array([[0., 0., 0.]], dtype=float32))
     >>> model.draw(torch.Generator().manual_seed(0)).log_prob([[0.0, 0.0]]).round(1)
     array([-1.8], dtype=float32)
     """
