@@ -58,7 +58,9 @@ def escape(app, what, name, obj, options, lines):  # noqa: ARG001
     """Shapes such as (N, *event) are no emphasis, |Delta| is no substitution, a constant has no docstring."""
     if what == "data":
         lines.clear()
-    lines[:] = [re.sub(r"\*(?=[a-z])|\|(?=\w)", r"\\\g<0>", line) for line in lines]
+    for k, line in enumerate(lines):
+        if not line.startswith((">>>", "...")):
+            lines[k] = re.sub(r"\*(?=[a-z])|\|(?=\w)", r"\\\g<0>", line)
 
 
 def skip_fields(app, what, name, obj, skip, options):  # noqa: ARG001

@@ -66,8 +66,8 @@ class Model:
     >>> model = normae.load("toy-1gauss-nae")
     >>> model.score([[0.0, 0.0], [3.0, 0.0]]).round(1)  # E/T, which is |x|^2/2 here
     array([0. , 4.6], dtype=float32)
-    >>> model.energy([[3.0, 0.0]]) / model.temperature == model.score([[3.0, 0.0]])
-    array([ True])
+    >>> model.energy([[3.0, 0.0]]).round(1), model.log_prob([[0.0, 0.0]]).round(1)
+    (array([2.4], dtype=float32), array([-1.8], dtype=float32))
     """
 
     def __init__(
