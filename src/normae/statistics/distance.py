@@ -16,11 +16,9 @@ from normae.statistics.estimate import Estimate, check_resamples
 
 
 def wasserstein(sample: ArrayLike, truth: ArrayLike, n_bootstrap: int = 100, *, generator: torch.Generator) -> Estimate:
-    """The distance of samples with shapes (N,) and (M,), in standard deviations of the truth; error by bootstrap.
+    """The distance of samples with shapes (N,) and (M,), in standard deviations of the truth.
 
-    Args:
-        n_bootstrap: resamples of both.
-        generator: where they come from.
+    The error is that of `n_bootstrap` resamples of both, which `generator` gives.
 
     >>> import torch, normae.statistics
     >>> normae.statistics.wasserstein([1.0, 3.0], [0.0, 2.0], generator=torch.Generator().manual_seed(0)).value
