@@ -28,8 +28,8 @@ from normae.figures.ratios import (
     ratio_outside_map,
     reliability_diagram,
 )
+from normae.figures.scores import column_histograms, score_histograms
 from normae.figures.style import PANEL, REGION_COLOURS, figure_style, new_figure
-from normae.figures.tables import column_histograms, score_histograms
 from normae.figures.temperature import (
     ComparedTemperatures,
     component_temperatures,

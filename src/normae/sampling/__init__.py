@@ -1,7 +1,6 @@
 """Langevin chains: the kernel, the runner, the on-manifold start, the replay buffer and the diagnostics."""
 
-from normae.sampling.chain import Chain, langevin, run_chain
-from normae.sampling.diagnostics import effective_sample_size, split_r_hat
+from normae.sampling.chain import Chain, effective_sample_size, langevin, run_chain, split_r_hat
 from normae.sampling.langevin import ChainConfig
 from normae.sampling.manifold import (
     Negatives,

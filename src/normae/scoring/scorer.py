@@ -22,7 +22,7 @@ from normae.inference import Model, Rows
 from normae.runs.folder import RunFolder
 from normae.runs.load import load_run
 from normae.sources import load_events
-from normae.statistics.tail import tail_probability
+from normae.statistics.histogram import tail_probability
 
 Columns = dict[str, NDArray[Any]]
 QUANTILES = {"q16": 0.16, "q50": 0.5, "q84": 0.84}

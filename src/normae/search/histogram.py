@@ -18,7 +18,7 @@ from normae.config import read
 from normae.data import open_table
 from normae.errors import InputError, require
 from normae.figures import figure_style, new_figure
-from normae.figures.templates import template_histogram
+from normae.figures.scores import template_histogram
 from normae.files import new_folder, write_json, write_text
 from normae.report import save_figure
 from normae.runs.folder import RunFolder
@@ -27,8 +27,7 @@ from normae.scoring.parts import File, joined, open_file, read_events
 from normae.scoring.scorer import Outside, Scorer, open_scorer
 from normae.search import Sample, Templates, hepdata_tables, workspace
 from normae.sources import load_events
-from normae.statistics.histogram import Floats, check_edges, fill, tail_levels
-from normae.statistics.tail import tail_probability
+from normae.statistics.histogram import Floats, check_edges, fill, tail_levels, tail_probability
 
 QUANTITIES = ("score", "log_prob", "p_value")
 MOST_REFERENCES = 50_000

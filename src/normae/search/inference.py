@@ -20,8 +20,8 @@ from scipy.stats import kstest, norm
 
 from normae.errors import InputError
 from normae.progress import counted
+from normae.search.documents import workspace
 from normae.search.templates import Templates
-from normae.search.workspace import workspace
 from normae.statistics.histogram import Floats
 
 REACH = 0.9

@@ -53,7 +53,6 @@ from normae.statistics.dual import (
     verdict,
 )
 from normae.statistics.estimate import Estimate, format_estimate
-from normae.statistics.mixture import mixture_constants
 from normae.statistics.pairs import (
     PairLines,
     RatioBand,
@@ -83,6 +82,7 @@ from normae.statistics.thermometers import (
     thermal_mean,
     unit_slope_temperature,
 )
+from normae.statistics.weights import mixture_constants
 
 __all__ = [
     "REGION_EDGES", "BinnedResiduals", "CalibrationError", "CoverageBand", "DualRule", "Equipartition", "Estimate",
