@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normae.bench.timing import Report
+from normae.bench.timing import Report, interleaved, ratio
+from normae.energy import Energy
 from normae.inference import Model
 from normae.inference.log_z import grid_draws
 from normae.random import stream
 from normae.runs.load import load
-from normae.sampling import ChainConfig, effective_sample_size, run_chain
+from normae.sampling import Chain, ChainConfig, effective_sample_size, langevin, run_chain
 from normae.statistics import Estimate
 from normae.training.backends import choose_backend
 
@@ -33,8 +34,8 @@ LONGER = 10
 """How much longer the chains with the paper's step are."""
 
 
-def sampling(device: torch.device, quick: bool, rounds: int) -> Report:  # noqa: ARG001
-    """Measure both step sizes, each with chains that are many times longer than their memory."""
+def sampling(device: torch.device, quick: bool, rounds: int) -> Report:
+    """Measure both step sizes, each with chains that are many times longer than their memory; and a user's chain."""
     report = Report()
     model = load(MODEL, str(device))
     start = _exact(model, 16 if quick else 64, cells=60 if quick else 1000)
@@ -53,7 +54,23 @@ def sampling(device: torch.device, quick: bool, rounds: int) -> Report:  # noqa:
     report.add(f"{GROUP}: adapted step against the paper's, per gradient", gain, "times")
     report.add(f"{GROUP}: adapted step size", Estimate(step_size, 0.0), "")
     report.add(f"{GROUP}: its acceptance", Estimate(acceptance, 0.0), "")
+    over = over_autograd(model, _exact(model, 128 if quick else 2048, cells=60 if quick else 1000), rounds)
+    report.add(f"{GROUP}: langevin(model.energy) over plain autograd", over, "floors")
     return report
+
+
+def over_autograd(model: Model, start: Tensor, rounds: int) -> Estimate:
+    """Time of a user's chain on `model.energy`, in units of one whose gradients are by plain autograd."""
+
+    def chain(energy: Energy) -> Chain:
+        return langevin(
+            energy, start, temperature=model.temperature, step_size=5e-3, steps=30,
+            generator=stream(0, "bench/langevin", model.device), bounds=model.sampling.feature.bounds,
+        )  # fmt: skip
+
+    works = {"own": lambda: chain(model.energy), "plain": lambda: chain(lambda x: model.energy(x))}
+    times = interleaved(works, rounds, model.device)
+    return ratio(times["own"], times["plain"])
 
 
 def _exact(model: Model, n: int, cells: int) -> Tensor:
