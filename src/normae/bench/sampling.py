@@ -55,7 +55,7 @@ def sampling(device: torch.device, quick: bool, rounds: int) -> Report:
     report.add(f"{GROUP}: adapted step size", Estimate(step_size, 0.0), "")
     report.add(f"{GROUP}: its acceptance", Estimate(acceptance, 0.0), "")
     over = over_autograd(model, _exact(model, 128 if quick else 2048, cells=60 if quick else 1000), rounds)
-    report.add(f"{GROUP}: langevin(model.energy) over plain autograd", over, "floors")
+    report.add(f"{GROUP}: langevin(model.energy) over plain autograd", over, "")
     return report
 
 
