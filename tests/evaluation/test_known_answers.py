@@ -54,7 +54,7 @@ def test_overtraining_is_a_higher_score_of_rows_held_out():
     rows = [rng.normal(size=(200, 2)).astype(np.float32) for _ in range(2)]
     scores = {name: rng.normal(mean, 1, 5000) for name, mean in (("training", 3), ("held out", 4), ("sampled", 4))}
     none = [Estimate(0.0, 0.0)] * 2
-    test = TableTest(("a", "b"), rows[0], rows[1], scores, none, none)
+    test = TableTest(("a", "b"), rows[0], rows[0], rows[1], scores, none, none)
     config = structure(tiny(data={"file": "nowhere.npy", "train": 1000, "test": 1000}))
     found = table_metrics(normae.load("toy-2gauss-nae"), config, test)["auc_overtraining"]
     assert found.value == pytest.approx(APART, abs=4 * found.error)

@@ -36,8 +36,6 @@ TEST, MOST_TEST = 0.2, 20_000
 """Share of the rows of a file that are held out to judge the model, and their largest number."""
 ITERATIONS, RATIO = 1000, 0.1
 """Of the likelihood training: its updates, and its learning rate over that of the start."""
-TEMPERATURE_RATIO = 3.0
-"""Learning rate of log T there, over that of the start: one number, which must follow the energies at once."""
 WIDER = 0.1
 """How far the chains of events that are no rows may go beyond them, as a share of their range."""
 SAMPLE = 16
@@ -117,7 +115,7 @@ def automatic_run(
         coordinates=CoordinatesConfig("table", wishes.noise, copies),
         network=NetworkConfig(wishes.latent or automatic_latent(columns), wishes.hidden or (128, 128), "gelu"),
         contrast=ContrastConfig(iterations=wishes.start_iterations or 2000, batch=batch, learning_rate=start),
-        temperature=TemperatureConfig(learning_rate=TEMPERATURE_RATIO * start),
+        temperature=TemperatureConfig(learning_rate=RATIO * start),
         pretraining=PhaseConfig(epochs=0, batch=batch),
         training=_likelihood(wishes.iterations or ITERATIONS, trained * copies, batch, RATIO * start),
         guard=_guard(3 + math.sqrt(columns)),
