@@ -37,12 +37,20 @@ def table(path: str, *columns: str, seed: int = 0) -> None:
 
 def readme() -> Names:
     small_run("runs/bayes", bayesian={"layers": "last"})
+    table("background.parquet", "pt", "tau")
 
     def energy(x: torch.Tensor) -> torch.Tensor:
         return x.square().sum(1)
 
     start = np.zeros((4, 2), dtype=np.float32)
-    return {"x": start, "energy": energy, "start": start, "g": torch.Generator().manual_seed(0)}
+    rows = np.random.default_rng(0).normal(size=(300, 2))
+    return {"X": rows, "x": start, "energy": energy, "start": start, "g": torch.Generator().manual_seed(0)}
+
+
+def own_table() -> Names:
+    table("background.parquet", "pt", "tau", "d0")
+    table("data.parquet", "pt", "tau", "d0", seed=1)
+    return {}
 
 
 def estimator() -> Names:
@@ -99,6 +107,7 @@ def classifier() -> Names:
 
 PREPARATIONS: dict[str, Callable[[], Names]] = {
     "README.md": readme,
+    "docs/own-table.md": own_table,
     "docs/estimator.md": estimator,
     "docs/scoring.md": scoring,
     "docs/jets.md": jets,
@@ -110,18 +119,22 @@ PREPARATIONS: dict[str, Callable[[], Names]] = {
 
 QUICK_FIT = ("NormalizedAutoencoder(random_state=0)",
              "NormalizedAutoencoder(random_state=0, start_iterations=20, iterations=5)")  # fmt: skip
+QUICK = 'settings=["contrast.iterations=20", "training.iterations=5"]'
 SMALLER: dict[str, list[tuple[str, str]]] = {
-    "README.md": [("sample(10_000, seed=0)", "sample(10, seed=0, latent_steps=2, feature_steps=2)"), ("n=100", "n=3")],
+    "README.md": [("sample(10_000, seed=0)", "sample(10, seed=0, latent_steps=2, feature_steps=2)"), ("n=100", "n=3"),
+                  ('out="runs/python"', f'out="runs/python", {QUICK}'),
+                  ("NormalizedAutoencoder()", "NormalizedAutoencoder(start_iterations=20, iterations=5)")],
     "docs/first-steps.md": [("sample(50, seed=0)", "sample(50, seed=0, latent_steps=2, feature_steps=2)")],
     "docs/estimator.md": [QUICK_FIT, ("sample(1000)", "sample(10)")],
-    "docs/own-table.md": [QUICK_FIT],
     "docs/own-networks.md": [
         (f"{folder}, ", f'{folder}, settings=["contrast.iterations=20", "training.iterations=2"], ')
         for folder in ('x, "runs/mine"', 'x, "runs/energy"')
     ]
     + [("iterations=200", "iterations=2"), ("iterations=100", "iterations=2"), ("sample(100)", "sample(5)")],
+    "docs/own-table.md": [QUICK_FIT, ('out="runs/mine"', f'out="runs/mine", {QUICK}'),
+                          ("sample(1000, seed=0)", "sample(10, seed=0)")],
     "docs/scoring.md": [('on_cluster("slurm", 40)', 'on_cluster("local", 1)')],
     "docs/searches.md": [("pseudo_experiments(templates, 500)", "pseudo_experiments(templates, 5)")],
     "docs/dual.md": [("DualSettings(events=50_000)", "DualSettings(events=200, n_bootstrap=20)")],
-}
+}  # fmt: skip
 """Text of a page and what is run instead of it: the same call, smaller."""
