@@ -1,4 +1,4 @@
-"""One loop for autoencoder pretraining and NAE training; it yields what happened, and the caller writes."""
+"""One loop with its guard for everything that is trained; it yields what happened, and the caller writes."""
 
 from normae.training.config import (
     ClassifierConfig,
