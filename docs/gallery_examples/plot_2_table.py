@@ -2,8 +2,8 @@
 Your own table: fit, score, predict, error bars
 ===============================================
 
-:class:`normae.NormalizedAutoencoder` follows scikit-learn: ``fit`` on background rows, then ``score_samples``. It
-standardizes inside and chooses its settings from the table.
+:class:`normae.NormalizedAutoencoder` follows scikit-learn: ``fit`` on background rows, then ``score_samples``. Its
+coordinates and its settings follow from the table, as those of ``normae train`` do.
 """
 
 # %%
@@ -12,6 +12,8 @@ standardizes inside and chooses its settings from the table.
 #
 # In one or two columns log Z is taken on a grid, and ``score_samples`` is log p in the table's own units;
 # ``score_kind_`` says so. ``bayesian=True`` adds error bars.
+
+import tempfile
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -99,3 +101,15 @@ ax.axvline(small.offset_, color="0.4", linestyle="--", label="offset_")
 ax.set(xlabel=f"score_samples ({small.score_kind_})", ylabel="rows")
 ax.legend()
 plt.show()
+
+# %%
+# Keep it
+# -------
+#
+# ``save`` writes a run folder. Every command takes it (``normae score``, ``normae export``, ...), and ``load`` reads it
+# again; a pickle works too.
+
+with tempfile.TemporaryDirectory() as place:
+    small.save(f"{place}/wine")
+    again = normae.NormalizedAutoencoder.load(f"{place}/wine")
+print(f"largest difference {np.abs(again.score_samples(rows) - small.score_samples(rows)).max():.1e}")
