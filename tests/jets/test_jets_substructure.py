@@ -148,7 +148,11 @@ def test_images(sample: jets.Jets) -> None:
 
 @pytest.mark.parametrize(("threshold", "sigma", "least"), [(1e-5, 1, 170), (1e-3, 1, 195), (0.0, 0, 195)])
 def test_images_oracle(threshold: float, sigma: float, least: int, sample: jets.Jets) -> None:
-    """Equal where fastjet's own answer does not hang on the order of the pixels: nearly everywhere."""
+    """Equal where fastjet's own answer hangs neither on the order of the pixels nor on a tie: nearly everywhere.
+
+    Pixels are at equal distances, and which pair is joined first then hangs on the last bit, which processors round
+    differently. Where a shift by 1e-9 changes fastjet's answer there was a tie.
+    """
     oracle = pytest.importorskip("oracle")
     part = jets.jets_of_images(jets.images(sample, sigma=sigma), threshold)
     expected = oracle.subjettiness(part)
@@ -157,8 +161,13 @@ def test_images_oracle(threshold: float, sigma: float, least: int, sample: jets.
     assert stable.sum() >= least
     values = jets.observables(part)
     np.testing.assert_allclose(values["tau1"], expected[:, 0], rtol=0, atol=1e-10)
-    for k, name in enumerate(TAUS):
-        np.testing.assert_allclose(values[name][stable], expected[stable, k], rtol=0, atol=1e-10)
+    ours = np.stack([values[name] for name in TAUS], axis=1)
+    wrong = stable & (np.abs(ours - expected) > 1e-10).any(axis=1)
+    shift = 1e-9 * np.random.default_rng(0).standard_normal((2, len(part.pt)))
+    moved = jets.from_counts(part.labels, part.counts, part.pt, part.eta + shift[0], part.phi + shift[1])
+    ties = (np.abs(oracle.subjettiness(moved) - expected) > 1e-6).any(axis=1)
+    assert not (wrong & ~ties).any()
+    assert wrong.sum() <= 0.01 * len(part)
 
 
 @pytest.mark.parametrize("threshold", [1e-5, 1e-3])

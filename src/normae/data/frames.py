@@ -92,4 +92,4 @@ def _finite(values: NDArray[np.float64], columns: Sequence[str] | None, name: st
             f"{columns[place] if columns is not None else place!r}, and NaN or infinity in "
             f"{int(spoiled.any(1).sum())} of {len(values)} rows; fill or remove them first"
         )
-    return values
+    return values if values.flags.writeable else values.copy()

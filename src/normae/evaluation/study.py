@@ -231,14 +231,17 @@ def settings(config: Run) -> dict[str, str]:
     """The settings of a training of an autoencoder, by a short name."""
     training, sampling = config.training, config.sampling
     start = f"from {config.start}" if config.start else None
+    if config.contrast is not None:
+        start = f"at most {config.contrast.iterations:,} updates of a classification against a Gaussian"
     found = {"network": network_words(config), "pretraining": start or (
         f"{config.pretraining.epochs} epochs, batch {config.pretraining.batch}, learning rate "
         f"{config.pretraining.learning_rate:g}")}  # fmt: skip
     if training.epochs:
         adapted = f", step adapted to acceptance {sampling.feature.adapt:g}" if sampling.feature.adapt else ""
+        length = f"{training.epochs} epochs" if training.iterations is None else f"{training.iterations:,} updates"
         penalties = {"negative-energy penalty": training.negative_penalty, "L2 penalty": training.l2_penalty}
         found |= {
-            "training": f"{training.epochs} epochs, batch {training.batch}, learning rate {training.learning_rate:g} "
+            "training": f"{length}, batch {training.batch}, learning rate {training.learning_rate:g} "
             f"({training.schedule}), average {training.average:g}"
             + "".join(f", {name} {value:g}" for name, value in penalties.items() if value),
             "latent chain": sampling.latent.describe(),
@@ -306,7 +309,7 @@ def energy_check(lines: Sequence[Mapping[str, Any]], spread: float = 1.0) -> Che
         graded(abs(gap), max(0.02 * spread, 2 * error), max(0.1 * spread, 5 * error)),
         f"(E⁺ − E⁻)/T is {gap:+.4f} ± {error:.4f} over the end of the training; it vanishes where samples follow the "
         "data.",
-        "Train for more epochs (training.epochs), or let the chains walk further (sampling.feature.steps).",
+        "Train longer (training.epochs or training.iterations), or let the chains walk further (sampling.feature.steps).",
     )
 
 

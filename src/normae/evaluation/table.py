@@ -132,7 +132,7 @@ def _overtraining_check(told: Estimate) -> Check:
         "overtraining",
         graded(told.value - 0.5, max(0.01, 2 * told.error), 0.05),
         f"The score separates held-out from training rows with AUC {told}; 0.5 is no overtraining.",
-        "Train on more rows, for fewer epochs (training.epochs), or with a smaller network (network.hidden).",
+        "Train on more rows, for fewer updates (training.iterations), or with a smaller network (network.hidden).",
     )
 
 
@@ -143,7 +143,7 @@ def _samples_check(told: Estimate) -> Check:
         f"A classifier that sees all columns tells samples from held-out rows with AUC {told}; both have the noise "
         "that the training added. Where it is far from 0.5 the score orders rows, but is not the likelihood of this "
         "table.",
-        "Train for more epochs (training.epochs), on more rows, or with longer chains (sampling.feature.steps); look "
+        "Train longer (training.iterations), on more rows, or with longer chains (sampling.feature.steps); look "
         "at the figure of the columns for what is not learned.",
     )
 

@@ -87,6 +87,11 @@ def train(
         device = choose_device(config.device)
         runs = [prepare(c, load_events(c.data, c.seed) if events is None else events) for c in configs]
         event = tuple(runs[0].events.train.shape[1:])
+        if config.laplace is not None and len(runs[0].events.train) < config.laplace.events:
+            raise InputError(
+                f"laplace.events: expected at most the {len(runs[0].events.train)} training events, got "
+                f"{config.laplace.events}"
+            )
         if config.log_z is not None and len(event) != 1:
             raise InputError(f"log_z: expected events that are vectors, got events of shape {event}")
         begins = config.start is not None and not group.checkpoint.exists()

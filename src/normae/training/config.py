@@ -25,7 +25,7 @@ class PhaseConfig:
 
     Args:
         epochs: passes over the training sample; an incomplete last batch is left out.
-        iterations: most updates of the weights, where the epochs have more; None for no limit.
+        iterations: updates of the weights, in place of `epochs`; None leaves it to the epochs.
         batch: events of an update.
         learning_rate: of Adam with its default parameters.
         schedule: "constant", or "cosine" down to a hundredth of the learning rate.

@@ -98,8 +98,7 @@ class Phase:
     @property
     def length(self) -> int:
         """Iterations; an incomplete last batch of an epoch is left out."""
-        whole = self.config.epochs * self.per_epoch
-        return whole if self.config.iterations is None else min(whole, self.config.iterations)
+        return self.config.epochs * self.per_epoch if self.config.iterations is None else self.config.iterations
 
     @property
     def over(self) -> bool:
