@@ -309,7 +309,7 @@ def energy_check(lines: Sequence[Mapping[str, Any]], spread: float = 1.0) -> Che
         graded(abs(gap), max(0.02 * spread, 2 * error), max(0.1 * spread, 5 * error)),
         f"(E⁺ − E⁻)/T is {gap:+.4f} ± {error:.4f} over the end of the training; it vanishes where samples follow the "
         "data.",
-        "Train longer (training.epochs or training.iterations), or let the chains walk further (sampling.feature.steps).",
+        "Train longer (training.epochs, training.iterations), or let the chains walk further (sampling.feature.steps).",
     )
 
 
