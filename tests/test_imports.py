@@ -1,12 +1,13 @@
 """The rooms, in the order that data walks through them: a room imports only from rooms above it."""
 
 import ast
+from collections.abc import Collection
 from pathlib import Path
 
 import normae
 
 ROOT = Path(normae.__file__).parent
-FOUNDATION = ["errors", "files", "presets", "progress", "random", "tensors"]
+FOUNDATION = ["version", "errors", "files", "presets", "progress", "random", "tensors"]
 ROOMS = [
     *FOUNDATION, "statistics", "data", "jets", "sources", "figures", "report", "coordinates", "energy", "sampling",
     "networks", "training", "posterior", "inference", "config", "zoo", "runs", "dual", "temperature", "evaluation",
@@ -45,6 +46,36 @@ def test_imports_point_upwards():
         if ROOMS.index(room) > ROOMS.index(room_of(path))
     ]
     assert not wrong
+
+
+def modules() -> dict[str, Path]:
+    names = {p: ".".join(["normae", *p.relative_to(ROOT).with_suffix("").parts]) for p in ROOT.rglob("*.py")}
+    return {name.removesuffix(".__init__"): path for path, name in names.items()}
+
+
+def imported_modules(path: Path, known: Collection[str]) -> set[str]:
+    """Modules of the package that a file imports, at its top or within a function."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (full & set(known)) or {node.module} & set(known)
+    return found
+
+
+def circles(graph: dict[str, set[str]]) -> set[str]:
+    """Modules that are left when those without imports are taken away, again and again."""
+    left = {name: wanted - {name} for name, wanted in graph.items()}
+    while free := {name for name, wanted in left.items() if not wanted}:
+        left = {name: wanted - free for name, wanted in left.items() if name not in free}
+    return set(left)
+
+
+def test_no_module_imports_itself_in_a_circle():
+    """Imports within functions count. What only stands on a circle's way is named too."""
+    known = modules()
+    assert not circles({name: imported_modules(path, known) for name, path in known.items()})
+    assert circles({"a": {"b"}, "b": {"a"}, "c": set()}) == {"a", "b"}
 
 
 def test_the_check_sees_a_wrong_import(tmp_path):

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from normae.errors import InputError, LogZDisagreement, LogZUnknown, TrainingDiverged
+from normae.version import __version__
 
 if TYPE_CHECKING:
     from normae.estimator import NormalizedAutoencoder
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from normae.runs.door import train
     from normae.runs.load import load
     from normae.sampling import langevin
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BayesianModel",

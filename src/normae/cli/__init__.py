@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from normae import __version__
 from normae.cli import jets, temperature
 from normae.cli.bench import bench
 from normae.cli.console import Bars, Command, say
@@ -24,6 +23,7 @@ from normae.cli.score import score
 from normae.cli.train import presets, train
 from normae.errors import ClusterFailed, InputError, Interrupted, LogZDisagreement, TrainingDiverged
 from normae.progress import shown_by
+from normae.version import __version__
 
 PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
     "Train": (train, presets, info),

@@ -4,7 +4,8 @@ from normae.data.frames import Rows, as_rows, check_columns
 from normae.data.images import SparseEvents
 from normae.data.linear import linear_errors
 from normae.data.splits import split
-from normae.data.tables import Table, is_table, open_table, read_table
+from normae.data.table import Table
+from normae.data.tables import is_table, open_table, read_table
 from normae.data.toys import DENSITIES, Density, GaussianMixture, Ring, Spiral, one_gaussian, two_gaussians
 
 __all__ = [

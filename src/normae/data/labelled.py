@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from normae.data.tables import read_table, reading
+from normae.data.table import reading
+from normae.data.tables import read_table
 from normae.data.toys import Density
 from normae.errors import InputError
 from normae.files import check_file

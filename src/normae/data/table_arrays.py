@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.data.tables import Piece, Table, not_real
+from normae.data.table import Piece, Table, not_real
 from normae.errors import InputError
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from normae.data.tables import Piece, Table
+from normae.data.table import Piece, Table
 from normae.errors import InputError
 
 BLOCK = 4 << 20

@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from normae.data.tables import Piece, Table, not_real
+from normae.data.table import Piece, Table, not_real
 from normae.errors import InputError
 
 

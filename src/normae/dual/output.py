@@ -4,7 +4,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from normae import __version__
 from normae.dual.drawing import FIGURES, draw_dual
 from normae.dual.judge import REFERENCES, DualResult
 from normae.errors import InputError
@@ -12,6 +11,7 @@ from normae.files import write_json, write_text
 from normae.report import Fact, Picture, Report, SavedFigure, render
 from normae.runs.folder import locked, read_json
 from normae.statistics import Estimate
+from normae.version import __version__
 
 
 def short_name(run: str | Path) -> str:

@@ -97,7 +97,7 @@ def some_events(config: Run, model: Model, count: int) -> NDArray[Any]:
 
 def about(folder: RunFolder, columns: tuple[str, ...] | None) -> dict[str, Any]:
     """What a file says of the run: columns and commit of the training."""
-    from normae import __version__
+    from normae.version import __version__
 
     commit = folder.read_provenance()["commit"] if folder.provenance.is_file() else None
     return {"columns": columns, "commit": commit, "normae": __version__}

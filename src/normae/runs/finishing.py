@@ -27,6 +27,7 @@ from normae.runs.start import Prepared, pretrained_config, write_start
 from normae.runs.writing import Journal
 from normae.sources import Events
 from normae.training import Checkpoint, Happening, Trainer
+from normae.version import __version__
 
 Baselines = dict[str, dict[str, float]]
 BASE_EVENTS = 100_000
@@ -202,7 +203,7 @@ class Finish:
 def machine_facts(device: torch.device) -> dict[str, Any]:
     """Versions, commit, device and threads."""
     return {
-        "normae": _version(),
+        "normae": __version__,
         "commit": _commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -210,12 +211,6 @@ def machine_facts(device: torch.device) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({platform.machine()})",
         "threads": torch.get_num_threads(),
     }
-
-
-def _version() -> str:
-    from normae import __version__
-
-    return __version__
 
 
 def _commit() -> str | None:

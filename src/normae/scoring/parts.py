@@ -21,7 +21,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from normae.data import open_table
-from normae.data.tables import reading
+from normae.data.table import reading
 from normae.errors import InputError
 from normae.files import atomic_path
 from normae.jets import Jets, chunks, concatenate, info, read_images, sparse_images

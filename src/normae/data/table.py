@@ -1,0 +1,155 @@
+"""Tables from files of any kind, in chunks of bounded memory: `with open_table(path) as table: table.chunks(...)`.
+
+A table has N rows. Its columns have names, or it is one array with shape (N, *event) and has none. Every kind of file
+gives its rows in order as `pieces` of whatever length suits it; `chunks` makes float32 arrays of one length of them,
+and refuses what is not a finite number, with its column and row.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normae.errors import InputError
+
+Floats = NDArray[Any]
+"""In float32, or in float64 where that is asked for."""
+Piece = NDArray[Any] | Sequence[NDArray[Any]]
+"""An array with shape (n, *event), or one array with shape (n,) for each column."""
+CHUNK = 1 << 16
+"""Rows that are read at a time."""
+
+
+class Table(ABC):
+    """An open table.
+
+    Args:
+        path: the file.
+        rows: N.
+        columns: names of the columns, None for one array.
+        event: shape of a row; (number of columns,) where they have names.
+    """
+
+    def __init__(self, path: Path, rows: int, columns: Sequence[str] | None, event: tuple[int, ...]) -> None:
+        self.path, self.rows, self.event = path, rows, event
+        self.columns = None if columns is None else tuple(columns)
+        doubled = sorted({name for name in self.columns or () if (self.columns or ()).count(name) > 1})
+        if doubled:
+            raise InputError(f"{path}: the column {doubled[0]!r} is there more than once")
+
+    @abstractmethod
+    def kind(self, column: str) -> str | None:
+        """What a column holds, in words, where it is not one real number in a row; None where it is."""
+
+    @abstractmethod
+    def pieces(self, columns: Sequence[str] | None, start: int, stop: int, size: int) -> Iterator[Piece]:
+        """Rows start to stop of these columns, in pieces of about `size` rows; of the array where `columns` is None."""
+
+    def select(self, columns: Sequence[str] | None, event: tuple[int, ...] | None = None) -> tuple[str, ...] | None:
+        """The columns to read where `columns` are asked for; one sentence that names a column that does not fit.
+
+        Args:
+            columns: names; None takes all columns of the file.
+            event: shape that a row must have.
+        """
+        if self.columns is None:
+            wanted = event if columns is None else (len(columns),)
+            if wanted is not None and self.event != tuple(wanted):
+                of = "" if columns is None else f" with the columns {', '.join(columns)}"
+                raise InputError(f"{self.path}: expected events of shape {tuple(wanted)}{of}, got {self.event}")
+            return None
+        chosen = self.columns if columns is None else tuple(columns)
+        for name in chosen:
+            if name not in self.columns:
+                raise InputError(f"{self.path}: no column {name!r}; the file has {_listed(self.columns)}")
+        if columns is None and event is not None and (len(chosen),) != tuple(event):
+            raise InputError(
+                f"{self.path}: expected events of shape {tuple(event)}, got {len(chosen)} columns, {_listed(chosen)}; "
+                "name those to use"
+            )
+        for name in chosen:
+            with reading(self.path):
+                kind = self.kind(name)
+            if kind is not None:
+                raise InputError(f"{self.path}: the column {name!r} holds {kind}, where real numbers are expected")
+        return chosen
+
+    def chunks(
+        self,
+        columns: Sequence[str] | None = None,
+        start: int = 0,
+        stop: int | None = None,
+        size: int = CHUNK,
+        dtype: type[np.floating[Any]] = np.float32,
+    ) -> Iterator[tuple[int, Floats]]:
+        """(first row, values) of successive runs of `size` rows, the last one shorter; values with shape (n, *event).
+
+        A chunk is a view of one buffer: it lasts until the next one is asked for.
+        """
+        chosen = self.select(columns)
+        stop = self.rows if stop is None else stop
+        event = self.event if chosen is None else (len(chosen),)
+        with reading(self.path):
+            buffer = np.empty((min(size, stop - start), *event), dtype=dtype)
+            filled, first = 0, start
+            for piece in self.pieces(chosen, start, stop, size):
+                length = len(piece) if isinstance(piece, np.ndarray) else len(piece[0])
+                done = 0
+                while done < length:
+                    count = min(length - done, len(buffer) - filled)
+                    _fill(buffer[filled : filled + count], piece, slice(done, done + count))
+                    filled, done = filled + count, done + count
+                    if filled == len(buffer):
+                        yield first, self._finite(buffer, chosen, first)
+                        first, filled = first + filled, 0
+            if filled:
+                yield first, self._finite(buffer[:filled], chosen, first)
+            if first + filled != stop:
+                raise InputError(f"{self.path}: expected rows up to {stop}, got {first + filled}; it is truncated")
+
+    def _finite(self, values: Floats, columns: Sequence[str] | None, first: int) -> Floats:
+        if np.isfinite(values.sum(dtype=np.float64)):  # one pass: a sum in float64 finds whatever is not finite
+            return values
+        row = int(np.argmax(~np.isfinite(values).reshape(len(values), -1).all(axis=1)))
+        place = ""
+        if columns is not None:
+            place = f" in column {columns[int(np.argmax(~np.isfinite(values[row])))]!r}"
+        raise InputError(
+            f"{self.path}: NaN, infinity or a number beyond {values.dtype}{place}, the first at row {first + row}; "
+            "remove such rows"
+        )
+
+
+def _fill(target: Floats, piece: Piece, rows: slice) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+        if isinstance(piece, np.ndarray):
+            target[...] = piece[rows]
+            return
+        for j, column in enumerate(piece):
+            target[:, j] = column[rows]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:12])) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+
+
+def not_real(dtype: np.dtype[Any]) -> str | None:
+    """What a dtype holds, in words, where it is not real numbers."""
+    return None if dtype.kind in "iuf" else f"values of type {dtype}"
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever goes wrong within becomes one sentence about the file: a parser of damaged bytes may raise anything."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        reason = lines[0][:200] if lines else type(error).__name__
+        raise InputError(f"{path}: damaged, or not a {path.suffix} file ({reason})") from None
