@@ -22,8 +22,7 @@ from normae.networks import mlp_chain as fused
 from normae.networks.autoencoder import Autoencoder, NetworkConfig, build_mlp_autoencoder
 from normae.networks.mlp import MLP
 from normae.networks.mlp_chain import Precision, fused_runner, why_not
-from normae.networks.parameters import Layout
-from normae.networks.reconstruction import LatentEnergy, LocalEnergy, ReconstructionEnergy
+from normae.networks.reconstruction import LatentEnergy, Layout, LocalEnergy, ReconstructionEnergy
 from normae.sampling.chain import Chain, run_chain
 from normae.sampling.langevin import ChainConfig
 from normae.sampling.manifold import SamplingConfig

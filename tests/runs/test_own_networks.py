@@ -12,7 +12,7 @@ import normae
 from command import command as invoke
 from normae.config import read
 from normae.networks.own import EnergyNetwork, OwnEnergy
-from normae.networks.parameters import Layout
+from normae.networks.reconstruction import Layout
 
 CLOSE = 0.35
 """Largest mean |delta log p| of an energy that has learned the Gaussian from 300 rows."""

@@ -17,7 +17,7 @@ from normae.export.graph import Graph
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.conv import Upsample
 from normae.networks.mlp import MLP
-from normae.networks.parameters import prefixed
+from normae.networks.reconstruction import prefixed
 
 
 class State(NamedTuple):

@@ -3,7 +3,7 @@
 from normae.networks.autoencoder import Autoencoder, NetworkConfig, build_autoencoder, build_mlp_autoencoder
 from normae.networks.bayesian import BayesianConfig
 from normae.networks.mlp import ACTIVATIONS, MLP
-from normae.networks.parameters import Layout, call
+from normae.networks.reconstruction import Layout, call
 
 __all__ = [
     "ACTIVATIONS",

@@ -24,7 +24,7 @@ from torch.nn.functional import softplus
 
 from normae.errors import InputError
 from normae.networks.mlp import split_decoder
-from normae.networks.parameters import Layout, call, prefixed
+from normae.networks.reconstruction import Layout, call, prefixed
 from normae.random import Generators, normal
 
 Which = Literal["last", "decoder", "all"]

@@ -24,8 +24,7 @@ from normae.networks.autoencoder import Autoencoder
 from normae.networks.conv_packing import ConvShape, conv_shape, dense_gradients, pack, packing, unpacking
 from normae.networks.cuda_source import CudaSourceError, Kernel, compile_kernel
 from normae.networks.fused_chain import ended, keys, numbers, spread
-from normae.networks.parameters import Layout
-from normae.networks.reconstruction import LatentEnergy, ReconstructionEnergy
+from normae.networks.reconstruction import LatentEnergy, Layout, ReconstructionEnergy
 from normae.random import Generators
 from normae.sampling.chain import Chain, run_chain
 from normae.sampling.langevin import ChainConfig, Scalar

@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.conv import Upsample, conv_decoder, conv_encoder
-from normae.networks.parameters import Layout
+from normae.networks.reconstruction import Layout
 
 MIXING = ("encoder.2", "encoder.5", "encoder.7", "decoder.7", "decoder.10")
 SINGLE = ("encoder.0", "encoder.9", "decoder.5", "decoder.12")

@@ -16,8 +16,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder, NetworkConfig
-from normae.networks.parameters import call, prefixed
-from normae.networks.reconstruction import ReconstructionEnergy
+from normae.networks.reconstruction import ReconstructionEnergy, call, prefixed
 
 TOLERANCE = 1e-4
 """Largest difference of two outputs that should be equal, as a share of the largest output."""

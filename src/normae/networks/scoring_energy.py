@@ -25,8 +25,7 @@ from normae.networks.autoencoder import Autoencoder, to_sphere
 from normae.networks.conv_packing import conv_shape
 from normae.networks.mlp import MLP
 from normae.networks.own import EnergyNetwork, OwnEnergy
-from normae.networks.parameters import Layout
-from normae.networks.reconstruction import ReconstructionEnergy
+from normae.networks.reconstruction import Layout, ReconstructionEnergy
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from normae.networks.parameters import Layout
+from normae.networks.reconstruction import Layout
 from normae.random import Generators, normal
 
 FIRST_ITERATIONS = 15

@@ -37,8 +37,7 @@ from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.bayesian import Which, parameter_prefix
 from normae.networks.mlp import ACTIVATIONS, MLP
-from normae.networks.parameters import Layout
-from normae.networks.reconstruction import ReconstructionEnergy
+from normae.networks.reconstruction import Layout, ReconstructionEnergy
 from normae.progress import counted
 
 CHUNK = 1 << 11

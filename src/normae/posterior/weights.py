@@ -21,8 +21,7 @@ from torch import Tensor
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.bayesian import width
 from normae.networks.mlp import ends_in_a_layer, split_decoder
-from normae.networks.parameters import call, prefixed
-from normae.networks.reconstruction import ReconstructionEnergy, mean_square
+from normae.networks.reconstruction import ReconstructionEnergy, call, mean_square, prefixed
 
 CONVOLVED = 32
 """Events whose pictures of all draws are in memory at once: 10 MB for 50 draws of 40 x 40 pixels."""

@@ -18,8 +18,7 @@ from normae.files import write_json, write_text
 from normae.inference import LogZ, annealed_log_z, choose_log_z, loosened
 from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.own import EnergyNetwork, OwnEnergy, copied
-from normae.networks.parameters import all_tensors, fill
-from normae.networks.reconstruction import ReconstructionEnergy
+from normae.networks.reconstruction import ReconstructionEnergy, all_tensors, fill
 from normae.posterior.laplace import fit_laplace
 from normae.random import stream
 from normae.runs.folder import CHAINS, RunFolder, stored, write_tensors

@@ -17,7 +17,7 @@ from normae.inference import BayesianModel, LogZ, Model
 from normae.inference.model import CELLS
 from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.own import EnergyNetwork, copied, own_network
-from normae.networks.parameters import all_tensors, fill
+from normae.networks.reconstruction import all_tensors, fill
 from normae.posterior.draw import Posterior
 from normae.posterior.laplace import Laplace, LaplacePosterior
 from normae.posterior.weights import Ensemble, MeanField, Modes

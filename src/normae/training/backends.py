@@ -18,8 +18,7 @@ from normae.networks.autoencoder import Autoencoder
 from normae.networks.conv_packing import conv_shape
 from normae.networks.mlp import MLP
 from normae.networks.own import EnergyNetwork, OwnEnergy
-from normae.networks.parameters import Layout
-from normae.networks.reconstruction import ReconstructionEnergy
+from normae.networks.reconstruction import Layout, ReconstructionEnergy
 from normae.sampling.chain import run_chain
 from normae.sampling.manifold import Runner, SamplingConfig
 

@@ -20,7 +20,7 @@ from normae.networks.bayesian import (
     rho_of,
     width,
 )
-from normae.networks.parameters import Layout, prefixed
+from normae.networks.reconstruction import Layout, prefixed
 from normae.random import Generators, stream
 from normae.sampling.manifold import SamplingConfig
 from normae.training.backends import Backend, Group

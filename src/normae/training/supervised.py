@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from normae.data import SparseEvents
-from normae.networks.parameters import Layout, call
+from normae.networks.reconstruction import Layout, call
 from normae.progress import counted
 from normae.training.backends import capture_graph, put_back
 from normae.training.config import ClassifierConfig, GuardConfig

@@ -10,7 +10,7 @@ from torch import Tensor
 from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
-from normae.networks.parameters import Layout
+from normae.networks.reconstruction import Layout
 from normae.sampling.manifold import SamplingConfig
 from normae.training.backends import Group, choose_backend
 from normae.training.config import Schedules
