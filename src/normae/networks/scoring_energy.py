@@ -5,7 +5,7 @@ factors to 10 bits of mantissa: energies of the paper's jet network differ by so
 float32. A CPU takes, in pieces whose activations stay in the caches,
 
     for many images, layers compiled for eight channels (`conv_lanes`; numba);
-    otherwise the layers of torch with the channels of a pixel side by side, about twice as fast.
+    otherwise the layers of torch, as a CPU likes them (`forward_only`).
 
 Values are those of the layers, up to rounding. Gradients, chains, and every other architecture are those of
 `ReconstructionEnergy`. Memory is bounded, however many events come.
@@ -20,12 +20,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import conv2d, interpolate, leaky_relu, leaky_relu_, pad
 
 from normae.networks.autoencoder import Autoencoder, to_sphere
+from normae.networks.conv import Upsample
 from normae.networks.conv_packing import conv_shape
 from normae.networks.mlp import MLP
 from normae.networks.own import EnergyNetwork, OwnEnergy
-from normae.networks.reconstruction import Layout, ReconstructionEnergy
+from normae.networks.reconstruction import Layout, ReconstructionEnergy, mean_square
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,8 @@ PIECE = 2048
 """Images at a time of the compiled forward pass."""
 CHUNK = 64
 """Images at a time of torch's layers: their activations stay in the caches."""
+FOLD = 4
+"""Neighbours in a row of a large image that are computed as if they were channels of one pixel."""
 LANES = 8
 PIXELS = 10
 """Of a row at a time: half a side must be a multiple of it."""
@@ -54,53 +58,53 @@ class ScoringEnergy(ReconstructionEnergy):
     """
 
     def __init__(self, autoencoder: Autoencoder) -> None:
-        weight = next(autoencoder.parameters())
+        super().__init__(autoencoder)
         shape = None if isinstance(autoencoder.encoder, MLP) else conv_shape(autoencoder)
         self._image = shape is not None
-        on_cpu = self._image and weight.device.type == "cpu"
-        super().__init__(autoencoder, _channels_last(autoencoder) if on_cpu else None)
         self._lanes_fit = shape is not None and lanes_serve(shape.side, shape.channels)
         self._lanes: LanesForward | None = None
         self._fused: ReconstructionEnergy | None = None
+        weight = next(autoencoder.parameters())
         if self._image and weight.device.type == "cuda" and weight.dtype == torch.float32:
             self._fused = _fused(autoencoder)
 
     def __call__(self, x: Tensor) -> Tensor:
         if self._fused is not None and not _differentiated(x):
             return self._fused(x.detach())
-        if self._lanes_fit and len(x) >= WORTH and x.dtype == torch.float32 and self._on_cpu(x):
+        if not self._on_cpu(x):
+            return super().__call__(x)
+        if self._lanes_fit and len(x) >= WORTH and x.dtype == torch.float32:
             self._lanes = self._lanes or LanesForward(self.autoencoder)
             return torch.cat([self._lanes(piece) for piece in torch.split(x, PIECE)])
-        return self._in_pieces(super().__call__, x)
+        return torch.cat([mean_square(piece - self._decoded(self._encoded(piece))) for piece in torch.split(x, CHUNK)])
 
     def encode(self, x: Tensor) -> Tensor:
         """As `ReconstructionEnergy.encode`."""
-        return self._in_pieces(super().encode, x)
+        return _in_pieces(self._encoded, x) if self._on_cpu(x) else super().encode(x)
 
     def decode(self, z: Tensor) -> Tensor:
         """As `ReconstructionEnergy.decode`."""
-        return self._in_pieces(super().decode, z)
+        return _in_pieces(self._decoded, z) if self._on_cpu(z) else super().decode(z)
 
     def _on_cpu(self, x: Tensor) -> bool:
         return self._image and x.device.type == "cpu" and not _differentiated(x)
 
-    def _in_pieces(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        if not self._on_cpu(x):
-            return function(x)
-        with torch.no_grad():
-            return torch.cat([function(piece) for piece in torch.split(x, CHUNK)])
+    def _encoded(self, x: Tensor) -> Tensor:
+        assert isinstance(self.autoencoder.encoder, nn.Sequential)
+        z = forward_only(self.autoencoder.encoder, x)
+        return to_sphere(z) if self.autoencoder.sphere else z
 
-
-def _channels_last(autoencoder: Autoencoder) -> dict[str, Tensor]:
-    """The weights by name, with shape (1, *parameter), those of convolutions with the channels innermost in memory."""
-    return {
-        name: (p.contiguous(memory_format=torch.channels_last) if p.ndim == 4 else p)[None]
-        for name, p in autoencoder.named_parameters()
-    }
+    def _decoded(self, z: Tensor) -> Tensor:
+        assert isinstance(self.autoencoder.decoder, nn.Sequential)
+        return forward_only(self.autoencoder.decoder, z)
 
 
 def _differentiated(x: Tensor) -> bool:
     return x.requires_grad and torch.is_grad_enabled()
+
+
+def _in_pieces(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    return torch.cat([network(piece) for piece in torch.split(x, CHUNK)])
 
 
 def _fused(autoencoder: Autoencoder) -> ReconstructionEnergy | None:
@@ -112,6 +116,80 @@ def _fused(autoencoder: Autoencoder) -> ReconstructionEnergy | None:
         return None
     layout = Layout.of(autoencoder)
     return FusedConvEnergy(autoencoder, layout, layout.flatten([autoencoder]))
+
+
+# --- torch's layers
+
+
+@torch.no_grad()
+def forward_only(network: nn.Sequential, x: Tensor) -> Tensor:
+    """`network(x)` without its gradient.
+
+    Libraries block the channels of a convolution by eight or sixteen, so that eight channels in work well with channels
+    last, and one channel out costs as much as sixteen. There the nine taps are one product of the C channels of every
+    pixel with a matrix (C, 9), and nine shifted images are added. Where eight channels come out, four neighbours in a
+    row are 32 channels of a convolution with stride 4, whose result has the same order in memory.
+    """
+    given = x
+    for layer in network:
+        if isinstance(layer, nn.PReLU) and layer.num_parameters == 1:
+            mine = x.data_ptr() != given.data_ptr()
+            x = (leaky_relu_ if mine else leaky_relu)(x, float(layer.weight))
+        else:
+            x = _forward(layer, x)
+    return x
+
+
+def _forward(layer: nn.Module, x: Tensor) -> Tensor:
+    if isinstance(layer, nn.Conv2d) and _is_3x3(layer):
+        return _narrow(layer, x) if layer.out_channels == 1 else _convolve(layer, x)
+    if isinstance(layer, nn.MaxPool2d) and _is_2x2(layer) and not (x.shape[2] % 2 or x.shape[3] % 2):
+        rows = torch.maximum(x[:, :, 0::2], x[:, :, 1::2])
+        return torch.maximum(rows[..., 0::2], rows[..., 1::2])
+    if isinstance(layer, Upsample):
+        return interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
+    out: Tensor = layer(x)
+    return out
+
+
+def _is_3x3(layer: nn.Conv2d) -> bool:
+    plain = layer.stride == layer.dilation == layer.padding == (1, 1) and layer.groups == 1
+    return plain and layer.kernel_size == (3, 3) and layer.padding_mode == "zeros"
+
+
+def _is_2x2(layer: nn.MaxPool2d) -> bool:
+    plain = layer.padding == 0 and layer.dilation == 1 and not layer.ceil_mode and not layer.return_indices
+    return plain and layer.kernel_size == layer.stride == 2
+
+
+def _convolve(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    n, c, h, w = x.shape
+    weight, bias, out = layer.weight, layer.bias, layer.out_channels
+    if c == 1 or out > 8 or w < 32 or w % FOLD:
+        return conv2d(_channels_last(x), _channels_last(weight), bias, padding=1)
+    folded = torch.stack([pad(weight, (k, FOLD - 1 - k)) for k in range(FOLD)]).flatten(0, 1)
+    bias = None if bias is None else bias.repeat(FOLD)
+    y = conv2d(_channels_last(x), _channels_last(folded), bias, stride=(1, FOLD), padding=1)
+    return y.permute(0, 2, 3, 1).reshape(n, h, w, out).permute(0, 3, 1, 2)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """Also for one channel, where the order in memory is the same and only the strides tell."""
+    n, c, h, w = x.shape
+    return x.contiguous(memory_format=torch.channels_last).as_strided((n, c, h, w), (c * h * w, 1, c * w, c))
+
+
+def _narrow(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    """C channels to one: images (N, C, h, w) to (N, 1, h, w)."""
+    n, c, h, w = x.shape
+    pixels = x.permute(0, 2, 3, 1).reshape(-1, c)
+    taps = (layer.weight[0].reshape(c, 9).T @ pixels.T).view(9, n, h, w)
+    out = taps[4].clone() if layer.bias is None else taps[4] + layer.bias
+    for k in (0, 1, 2, 3, 5, 6, 7, 8):
+        dy, dx = k // 3 - 1, k % 3 - 1
+        to = out[:, max(0, -dy) : h - max(0, dy), max(0, -dx) : w - max(0, dx)]
+        to += taps[k, :, max(0, dy) : h + min(0, dy), max(0, dx) : w + min(0, dx)]
+    return out[:, None]
 
 
 # --- compiled layers
