@@ -10,6 +10,7 @@ is not divided by T; the regularizers are never rescaled. The temperature is tra
 energies; with t = log T, dL/dt = -(E+ - E-)/T. All values are one for each of S models.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 
 import torch
@@ -73,7 +74,7 @@ def clip_rows(grad: Tensor, largest: float | None) -> Tensor:
     return grad * scale
 
 
-class Phase:
+class Phase(ABC):
     """A part of a training with a loss of its own.
 
     A subclass says what an update is: `update`, in place on the state's tensors, can be captured in a CUDA graph.
@@ -132,15 +133,15 @@ class Phase:
         self.iterate()
         state.position[1] += 1
 
+    @abstractmethod
     def update(self) -> None:
         """One update of the weights."""
-        raise NotImplementedError
 
     def values(self, means: dict[str, list[float]]) -> dict[str, list[float]]:
         """A line of metrics, from the means of `SUMS`."""
         return {"positive_energy": means["positive_energy"], "learning_rate": self.state.rate.tolist()}
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027
         """The last moment."""
 
     def leaf(self) -> Tensor:
