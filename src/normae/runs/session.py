@@ -87,13 +87,7 @@ def train(
         device = choose_device(config.device)
         runs = [prepare(c, load_events(c.data, c.seed) if events is None else events) for c in configs]
         event = tuple(runs[0].events.train.shape[1:])
-        if config.laplace is not None and len(runs[0].events.train) < config.laplace.events:
-            raise InputError(
-                f"laplace.events: expected at most the {len(runs[0].events.train)} training events, got "
-                f"{config.laplace.events}"
-            )
-        if config.log_z is not None and len(event) != 1:
-            raise InputError(f"log_z: expected events that are vectors, got events of shape {event}")
+        _check_events(config, len(runs[0].events.train), event)
         begins = config.start is not None and not group.checkpoint.exists()
         starts = [read_start(c, event) for c in configs] if begins else None
         replicas = 1 if config.ensemble is None else config.ensemble.members
@@ -149,6 +143,14 @@ def _sit(
     if finished and journal.team.rank == 0:
         finish.write()
     return finished
+
+
+def _check_events(config: Run, n: int, event: tuple[int, ...]) -> None:
+    """Refuse, before a training begins, what could not be done with its `n` events when it is over."""
+    if config.laplace is not None and n < config.laplace.events:
+        raise InputError(f"laplace.events: expected at most the {n} training events, got {config.laplace.events}")
+    if config.log_z is not None and len(event) != 1:
+        raise InputError(f"log_z: expected events that are vectors, got events of shape {event}")
 
 
 def _check_folder(group: RunFolder, folders: list[RunFolder], configs: list[Run], resume: bool) -> None:
