@@ -10,7 +10,7 @@ from normae import jets
 from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.sources import read_sparse
-from normae.training.setup import Samples
+from normae.training.state import Samples
 
 SIDE = 4
 

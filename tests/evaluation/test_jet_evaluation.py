@@ -36,8 +36,7 @@ from normae.runs.ensemble import gather
 from normae.runs.folder import RunFolder, read_tensors, write_tensors
 from normae.runs.jet_sample import held_out_jets
 from normae.runs.load import load
-from normae.runs.session import train
-from normae.runs.start import read_start
+from normae.runs.session import read_start, train
 from normae.sources import load_events
 from normae.statistics import Estimate, auc
 from normae.temperature.latent import late_mean

@@ -28,9 +28,9 @@ from normae.inference import Model
 from normae.jets.substructure import NAMES
 from normae.report import Check, Status
 from normae.report.paper import PaperValue, tagging_values
-from normae.runs.finishing import latent_dimensions
 from normae.runs.jet_sample import JetTest, held_out_jets
 from normae.runs.load import load
+from normae.runs.writing import latent_dimensions
 from normae.statistics import Estimate
 from normae.temperature.latent import chain_metrics, late_mean
 

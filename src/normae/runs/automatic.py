@@ -20,7 +20,7 @@ from normae.inference.ais import AISConfig
 from normae.networks.autoencoder import Autoencoder, NetworkConfig
 from normae.networks.own import EnergyNetwork, check_network
 from normae.posterior.laplace import LaplaceConfig
-from normae.runs.start import prepare
+from normae.runs.session import prepare
 from normae.sampling.langevin import ChainConfig
 from normae.sampling.manifold import SamplingConfig
 from normae.sources import DataConfig, Events

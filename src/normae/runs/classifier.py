@@ -20,10 +20,9 @@ from normae.files import write_json
 from normae.inference.classifier import Classifier, Correction
 from normae.networks.conv import conv_encoder
 from normae.random import stream
-from normae.runs.finishing import machine_facts
 from normae.runs.folder import RunFolder, locked, read_tensors, write_tensors
 from normae.runs.load import run_of
-from normae.runs.writing import Journal, Watch, check_minutes
+from normae.runs.writing import Journal, Watch, check_minutes, machine_facts
 from normae.sources import load_both
 from normae.statistics import Estimate, IsotonicRecalibration, LinearRecalibration, Recalibration, auc
 from normae.tensors import choose_device

@@ -14,7 +14,7 @@ from normae.posterior.laplace import LaplaceConfig, fit_laplace
 from normae.random import stream
 from normae.runs.folder import RunFolder, locked, read_tensors, write_tensors
 from normae.runs.load import load
-from normae.runs.start import prepare
+from normae.runs.session import prepare
 from normae.sources import events_hash, load_events
 
 

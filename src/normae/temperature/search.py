@@ -31,8 +31,7 @@ from normae.report import SavedFigure, save_figure
 from normae.runs.classifier import load_classifier
 from normae.runs.folder import RunFolder, locked, read_json
 from normae.runs.load import load
-from normae.runs.session import train
-from normae.runs.start import read_start
+from normae.runs.session import read_start, train
 from normae.runs.writing import Watch, check_minutes
 from normae.sources import load_events
 from normae.statistics import (

@@ -10,10 +10,8 @@ from normae.training.config import (
     TemperatureConfig,
     TrainingConfig,
 )
-from normae.training.guard import Record
-from normae.training.loop import Checkpoint, Happening, Rollback
 from normae.training.supervised import ClassifierTrainer
-from normae.training.trainer import Trainer
+from normae.training.trainer import Checkpoint, Happening, Record, Rollback, Trainer
 
 __all__ = [
     "Checkpoint",

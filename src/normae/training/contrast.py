@@ -20,8 +20,7 @@ from torch.nn.functional import softplus
 from normae.random import normal, stream
 from normae.training.config import PhaseConfig
 from normae.training.phases import Phase, clip_rows
-from normae.training.setup import Samples, Setup
-from normae.training.state import Adam, State
+from normae.training.state import Adam, Samples, Setup, State
 
 START = 0.1
 """Factor on the last layer's first weights."""

@@ -22,8 +22,7 @@ from normae.sampling.chain import run_chain
 from normae.sampling.manifold import Runner, StepSizes, adapted, into_bounds, negatives
 from normae.tensors import norm
 from normae.training.config import PhaseConfig, TrainingConfig
-from normae.training.setup import Order, Setup, rate_factor
-from normae.training.state import State
+from normae.training.state import Order, Setup, State, rate_factor
 
 TUNING = 40
 """Short chains that find the step size before the first update, after a start by classification."""

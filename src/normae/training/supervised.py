@@ -10,7 +10,7 @@ result. Pixels of 1e-3 are divided by the root mean square pixel of the training
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -22,10 +22,8 @@ from normae.networks.reconstruction import Layout, call
 from normae.progress import counted
 from normae.training.backends import capture_graph, put_back
 from normae.training.config import ClassifierConfig, GuardConfig
-from normae.training.guard import Guard, Record
-from normae.training.loop import Happening, run
-from normae.training.setup import Order, rate_factor
-from normae.training.state import Adam, check_state, snapshot
+from normae.training.state import Adam, Order, check_state, rate_factor
+from normae.training.trainer import Guard, Record, Training
 
 PHASE = "classifier"
 ROWS = 2048
@@ -100,8 +98,8 @@ def fit(
     return Losses(tuple(train), tuple(held))
 
 
-class ClassifierTrainer:
-    """Trains one network on images of two classes; see `loop.Training`.
+class ClassifierTrainer(Training):
+    """Trains one network on images of two classes.
 
     Args:
         network: maps images (N, *event) to logits (N, 1).
@@ -110,6 +108,8 @@ class ClassifierTrainer:
         seed: gives the order of events.
         device: where to train.
     """
+
+    names = (PHASE,)
 
     def __init__(
         self,
@@ -136,18 +136,10 @@ class ClassifierTrainer:
         self.best_loss = torch.full((), math.inf, dtype=torch.float64, device=device)
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
         self.position = torch.zeros(2, dtype=torch.int64)
-        self.stop = False
         self._prepare()
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing is left to do."""
-        return int(self.position[0]) > 0
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """Name of the phase, and its updates that are done."""
-        return "finished" if self.finished else PHASE, int(self.position[1])
+        per_epoch = self.order.per_epoch
+        limits = GuardConfig(log_every=per_epoch, checkpoint_every=per_epoch)
+        self.guard = Guard(limits, [seed], "lower classifier.learning_rate")
 
     @property
     def over(self) -> bool:
@@ -159,29 +151,16 @@ class ClassifierTrainer:
         assert phase == PHASE
         return self.config.epochs * self.order.per_epoch
 
-    def state(self) -> dict[str, Tensor]:
-        """Everything that changes during the training. The tensors are live, not copies."""
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that changes during the training."""
         names = ("weights", "best", "best_loss", "loss", "position", "rate_scale", "rollbacks")
         return {name: getattr(self, name) for name in names} | self.optimizer.state()
 
-    def snapshot(self) -> dict[str, Tensor]:
-        """A copy of `state()`."""
-        return snapshot(self.state())
-
-    def load(self, state: dict[str, Tensor]) -> None:
+    def load(self, state: Mapping[str, Tensor]) -> None:
         """Continue from `state`, as `state()` gave it."""
-        check_state(self.state(), state, self.device)
-        put_back(self.state(), [], state)
+        check_state(self.tensors(), state, self.device)
+        put_back(self.tensors(), [], state)
         self._prepare()
-
-    def run(self) -> Iterator[Happening]:
-        """Train to the end, from wherever the training stands, or until `stop` is set."""
-        guard = GuardConfig(log_every=self.order.per_epoch, checkpoint_every=self.order.per_epoch)
-        return run(self, Guard(guard, [self.seed], "lower classifier.learning_rate"))
-
-    def stopping(self) -> bool:
-        """Whether to stop now."""
-        return self.stop
 
     def enter_next(self) -> None:
         """The end."""
@@ -191,7 +170,7 @@ class ClassifierTrainer:
         self.order = Order([self.seed], PHASE, len(self.data), self.batch, self.device)
         self._index = torch.zeros(self.batch, dtype=torch.int64, device=self.device)
         graph = self.device.type == "cuda" and not self.finished
-        self._iterate = capture_graph(self._update, self.state, []) if graph else self._update
+        self._iterate = capture_graph(self._update, self.tensors, []) if graph else self._update
 
     def advance(self) -> None:
         """One iteration."""

@@ -1,34 +1,250 @@
-"""The training of S autoencoders side by side: a start (autoencoder or classification), then the likelihood."""
+"""The training loop with its guard, for everything that trains in steps; and the training of S autoencoders with it.
 
-from collections.abc import Iterator, Sequence
+A training is a sequence of phases. After each window of iterations the guard looks at the means over the window: who
+ran away returns to a place where all was well, with a smaller learning rate. The loop yields what happened, and the
+caller writes it down: nothing here knows a path.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from normae.data import SparseEvents
-from normae.errors import InputError
+from normae.errors import InputError, TrainingDiverged
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import Layout
 from normae.sampling.manifold import SamplingConfig
 from normae.training.backends import Group, choose_backend
-from normae.training.config import Schedules
+from normae.training.config import GuardConfig, Schedules
 from normae.training.contrast import Contrast
-from normae.training.guard import Guard, Record
-from normae.training.loop import Happening, run
 from normae.training.phases import Likelihood, Phase, Pretraining
-from normae.training.setup import Samples, Setup, WeightNoise
-from normae.training.state import SUMS, State, snapshot
+from normae.training.state import SUMS, Samples, Setup, State, WeightNoise
 
+RECENT = 2
+"""Good places to return to that are kept beside the last and the beginning of the phase."""
 VALIDATION_ROWS = 2048
 """Of the validation sample that are dense at a time."""
 ADVICE = "lower training.learning_rate or the chain's step_size"
 Data = Sequence[Tensor] | Sequence[SparseEvents]
 
 
-class Trainer:
-    """Trains S autoencoders of one architecture, each on its own sample with its own seed; see `loop.Training`.
+class Record(NamedTuple):
+    """Means over the last window of iterations, with shape (S,) each."""
+
+    phase: str
+    iteration: int
+    epoch: float
+    values: dict[str, list[float]]
+
+
+class Checkpoint(NamedTuple):
+    """A moment at which the caller should write `state()`."""
+
+    phase: str
+    iteration: int
+
+
+class Rollback(NamedTuple):
+    """Models returned to the last checkpoint, with the reason."""
+
+    phase: str
+    iteration: int
+    reason: str
+
+
+Happening = Record | Checkpoint | Rollback
+
+
+class Guard:
+    """Watches S models.
+
+    Args:
+        config: the limits.
+        seeds: of the models, for the reasons.
+        advice: what to do about a training that cannot be saved.
+    """
+
+    def __init__(self, config: GuardConfig, seeds: Sequence[int], advice: str) -> None:
+        self.config, self.seeds, self.advice = config, seeds, advice
+        self.good: list[dict[str, Tensor]] = []
+
+    def begin(self, training: "Training") -> None:
+        """Forget all places but this one, the beginning of a phase."""
+        self.good = [training.snapshot()]
+
+    def remember(self, training: "Training", record: Record) -> None:
+        """A checkpoint is a place to return to if all is well: who runs away is ill for a while before."""
+        if self._well(record):
+            self.good[1:] = [*self.good[1:][-RECENT:], training.snapshot()]
+
+    def trouble(self, training: "Training", record: Record) -> dict[int, str]:
+        """Models that ran away, each with the reason."""
+        finite = torch.isfinite(training.weights).all(dim=1).tolist()
+        found: dict[int, str] = {}
+        for k, seed in enumerate(self.seeds):
+            values = {name: column[k] for name, column in record.values.items()}
+            reason = self._reason(values) if finite[k] else "a weight is not finite"
+            if reason:
+                found[k] = f"seed {seed}: {reason} at iteration {record.iteration} of {record.phase}"
+        return found
+
+    def roll_back(self, training: "Training", trouble: dict[int, str]) -> None:
+        """Return to the last of the good places, where the models in trouble go on with a smaller learning rate.
+
+        That place is then struck off: whoever is in trouble again before the next checkpoint was ill there already,
+        and returns to the one before, at last to the beginning of the phase.
+        """
+        scale, count = training.rate_scale.clone(), training.rollbacks.clone()
+        for k in trouble:
+            scale[k] *= self.config.backoff
+            count[k] += 1
+        if int(count.max()) > self.config.rollbacks:
+            reasons = "; ".join(trouble.values())
+            raise TrainingDiverged(f"{reasons}, after {self.config.rollbacks} rollbacks; {self.advice}")
+        training.load(self.good.pop() if len(self.good) > 1 else self.good[0])
+        training.rate_scale.copy_(scale)
+        training.rollbacks.copy_(count)
+
+    def _well(self, record: Record) -> bool:
+        columns = record.values
+        if "negative_energy" not in columns:
+            return True
+        energies = zip(columns["positive_energy"], columns["negative_energy"], columns["temperature"], strict=True)
+        return max(abs(up - down) / t for up, down, t in energies) <= self.config.calm * self.config.largest_gap
+
+    def _reason(self, values: dict[str, float]) -> str | None:
+        config = self.config
+        for name, value in values.items():
+            if not math.isfinite(value):
+                return f"{name} is not finite"
+        if "negative_energy" not in values:
+            return None
+        gap = abs(values["positive_energy"] - values["negative_energy"]) / values["temperature"]
+        if gap > config.largest_gap:
+            return f"abs(E+ - E-)/T = {gap:.3g} exceeds {config.largest_gap:g}"
+        if values["feature_acceptance"] < config.smallest_acceptance:
+            return f"the feature chain accepts {values['feature_acceptance']:.2g} of its steps"
+        return None
+
+
+class Training(ABC):
+    """Models in training, and the loop that trains them.
+
+    Attributes:
+        guard: says when a model has run away, and where it returns to.
+        names: of the phases.
+        position: number of the phase, and iterations of it that are done.
+        weights: with shape (S, P).
+        rate_scale: factor on the learning rates, (S,).
+        rollbacks: how often each model was put back, (S,).
+        stop: set by the caller, from a signal or another thread.
+    """
+
+    guard: Guard
+    names: Sequence[str]
+    position: Tensor
+    weights: Tensor
+    rate_scale: Tensor
+    rollbacks: Tensor
+    stop = False
+
+    def run(self) -> Iterator[Happening]:
+        """Train to the end, from wherever the training stands, or until it is asked to stop.
+
+        What the caller changes when a phase begins (its first `Checkpoint`) is where a rollback goes back to.
+        """
+        guard = self.guard
+        yield Checkpoint(*self.place)
+        guard.begin(self)
+        while not self.finished:
+            if self.over:
+                self.enter_next()
+                yield Checkpoint(*self.place)
+                guard.begin(self)
+                continue
+            self.advance()
+            iteration, last = self.place[1], self.over
+            looked = iteration % guard.config.log_every == 0 or last
+            if looked:
+                record = self.record()
+                trouble = guard.trouble(self, record)
+                if trouble:
+                    guard.roll_back(self, trouble)
+                    yield Rollback(*self.place, "; ".join(trouble.values()))
+                    continue
+                yield record
+            if iteration % guard.config.checkpoint_every == 0 and not last:
+                guard.remember(self, record)
+                yield Checkpoint(*self.place)
+            if self.stopping():
+                if looked or not guard.trouble(self, self.means()):
+                    yield Checkpoint(*self.place)
+                return
+
+    @property
+    def finished(self) -> bool:
+        """Whether all phases are over."""
+        return int(self.position[0]) >= len(self.names)
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Name of the phase, "finished" after the last, and the iterations of it that are done."""
+        return "finished" if self.finished else self.names[int(self.position[0])], int(self.position[1])
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that changes on this process. The tensors are live, not copies."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that changes, of all processes, which must all ask for it."""
+        return self.tensors()
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """A copy of what changes on this process."""
+        return {name: tensor.clone() for name, tensor in self.tensors().items()}
+
+    @abstractmethod
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what `state()` or `snapshot()` gave."""
+
+    @property
+    @abstractmethod
+    def over(self) -> bool:
+        """Whether the phase has come to its end."""
+
+    @abstractmethod
+    def length(self, phase: str) -> int:
+        """Iterations of a phase, at most."""
+
+    @abstractmethod
+    def enter_next(self) -> None:
+        """Leave a phase and begin the next."""
+
+    @abstractmethod
+    def advance(self) -> None:
+        """One iteration."""
+
+    @abstractmethod
+    def means(self) -> Record:
+        """Means over the window so far."""
+
+    @abstractmethod
+    def record(self) -> Record:
+        """`means()` and what is measured at the end of a window; a new window begins."""
+
+    def stopping(self) -> bool:
+        """Whether to stop now: of several processes all give the same answer."""
+        return self.stop
+
+
+class Trainer(Training):
+    """Trains S autoencoders of one architecture, each on its own sample with its own seed.
 
     Args:
         autoencoders: S models of one architecture.
@@ -70,25 +286,16 @@ class Trainer:
         self.models = State(self.setup, layout.flatten(autoencoders).to(device))
         first = Pretraining if schedules.contrast is None else Contrast
         self.phases: list[Phase] = [first(self.setup, self.models), Likelihood(self.setup, self.models)]
-        self.stop = False
+        self.names = [phase.name for phase in self.phases]
+        self.position, self.weights = self.models.position, self.models.weights
+        self.rate_scale, self.rollbacks = self.models.rate_scale, self.models.rollbacks
+        self.guard = Guard(schedules.guard, self.setup.seeds, ADVICE)
         self.enter(0)
-
-    # --- where the training stands
 
     @property
     def current(self) -> Phase:
         """The phase under way, the last one when all are over."""
-        return self.phases[min(int(self.models.position[0]), len(self.phases) - 1)]
-
-    @property
-    def finished(self) -> bool:
-        """Whether all phases are over."""
-        return int(self.models.position[0]) >= len(self.phases)
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """Name of the phase, and its iterations that are done."""
-        return "finished" if self.finished else self.current.name, self.models.iteration
+        return self.phases[min(int(self.position[0]), len(self.phases) - 1)]
 
     @property
     def over(self) -> bool:
@@ -99,46 +306,23 @@ class Trainer:
         """Iterations of the phase called `phase`, at most."""
         return next(p.length for p in self.phases if p.name == phase)
 
-    # --- what the guard sees
-
-    @property
-    def weights(self) -> Tensor:
-        """With shape (S, P + B)."""
-        return self.models.weights
-
-    @property
-    def rate_scale(self) -> Tensor:
-        """Factor on the learning rates, (S,)."""
-        return self.models.rate_scale
-
-    @property
-    def rollbacks(self) -> Tensor:
-        """How often each model was put back, (S,)."""
-        return self.models.rollbacks
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that changes on this process."""
+        return self.models.tensors()
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that changes, of all processes, which must all ask for it. The tensors are live, not copies."""
+        """Everything that changes, of all processes, which must all ask for it."""
         return self.models.whole()
 
-    def snapshot(self) -> dict[str, Tensor]:
-        """A copy of what changes on this process."""
-        return snapshot(self.models.tensors())
-
-    def load(self, state: dict[str, Tensor]) -> None:
+    def load(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what `state()` or `snapshot()` gave."""
         self.models.load(state)
         if not self.finished:
             self.current.prepare()
 
-    # --- what the loop does
-
-    def run(self) -> Iterator[Happening]:
-        """Train to the end, from wherever the training stands, or until `stop` is set."""
-        return run(self, Guard(self.setup.schedules.guard, self.setup.seeds, ADVICE))
-
     def enter(self, phase: int) -> None:
         """Begin a phase."""
-        self.models.position.copy_(torch.tensor([phase, 0]))
+        self.position.copy_(torch.tensor([phase, 0]))
         if not self.finished:
             self.current.begin()
             self.current.prepare()
@@ -146,7 +330,7 @@ class Trainer:
     def enter_next(self) -> None:
         """Leave a phase and begin the next."""
         self.current.finish()
-        self.enter(int(self.models.position[0]) + 1)
+        self.enter(int(self.position[0]) + 1)
 
     def begin_with(self, start: dict[str, Tensor]) -> None:
         """Enter the NAE phase with what `models.start()` of a pretraining gave."""
