@@ -1,12 +1,10 @@
-"""Tables from files of any kind, in chunks of bounded memory: `with open_table(path) as table: table.chunks(...)`.
+"""A table: rows with columns that have names, or one array with shape (N, *event) without names.
 
-A table has N rows. Its columns have names, or it is one array with shape (N, *event) and has none. Every kind of file
-gives its rows in order as `pieces` of whatever length suits it; `chunks` makes float32 arrays of one length of them,
-and refuses what is not a finite number, with its column and row.
+Every kind of file (`normae.data.tables`) gives its rows in order as `pieces` of whatever length suits it; `chunks`
+makes arrays of one length of them, and refuses what is not a finite number, with its column and row.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,11 +18,12 @@ Floats = NDArray[Any]
 """In float32, or in float64 where that is asked for."""
 Piece = NDArray[Any] | Sequence[NDArray[Any]]
 """An array with shape (n, *event), or one array with shape (n,) for each column."""
+Pieces = Callable[[Sequence[str] | None, int, int, int], Iterator[Piece]]
 CHUNK = 1 << 16
 """Rows that are read at a time."""
 
 
-class Table(ABC):
+class Table:
     """An open table.
 
     Args:
@@ -32,22 +31,24 @@ class Table(ABC):
         rows: N.
         columns: names of the columns, None for one array.
         event: shape of a row; (number of columns,) where they have names.
+        kind: what a column holds, in words, where it is not one real number in a row; None where it is.
+        pieces: rows start to stop of these columns, in pieces of about `size` rows; of the array where they are None.
     """
 
-    def __init__(self, path: Path, rows: int, columns: Sequence[str] | None, event: tuple[int, ...]) -> None:
-        self.path, self.rows, self.event = path, rows, event
+    def __init__(
+        self,
+        path: Path,
+        rows: int,
+        columns: Sequence[str] | None,
+        event: tuple[int, ...],
+        kind: Callable[[str], str | None],
+        pieces: Pieces,
+    ) -> None:
+        self.path, self.rows, self.event, self.kind, self.pieces = path, rows, event, kind, pieces
         self.columns = None if columns is None else tuple(columns)
         doubled = sorted({name for name in self.columns or () if (self.columns or ()).count(name) > 1})
         if doubled:
             raise InputError(f"{path}: the column {doubled[0]!r} is there more than once")
-
-    @abstractmethod
-    def kind(self, column: str) -> str | None:
-        """What a column holds, in words, where it is not one real number in a row; None where it is."""
-
-    @abstractmethod
-    def pieces(self, columns: Sequence[str] | None, start: int, stop: int, size: int) -> Iterator[Piece]:
-        """Rows start to stop of these columns, in pieces of about `size` rows; of the array where `columns` is None."""
 
     def select(self, columns: Sequence[str] | None, event: tuple[int, ...] | None = None) -> tuple[str, ...] | None:
         """The columns to read where `columns` are asked for; one sentence that names a column that does not fit.
@@ -137,11 +138,6 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:12])) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
 
 
-def not_real(dtype: np.dtype[Any]) -> str | None:
-    """What a dtype holds, in words, where it is not real numbers."""
-    return None if dtype.kind in "iuf" else f"values of type {dtype}"
-
-
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Whatever goes wrong within becomes one sentence about the file: a parser of damaged bytes may raise anything."""
@@ -153,3 +149,53 @@ def reading(path: Path) -> Iterator[None]:
         lines = str(error).strip().splitlines()
         reason = lines[0][:200] if lines else type(error).__name__
         raise InputError(f"{path}: damaged, or not a {path.suffix} file ({reason})") from None
+
+
+def not_real(dtype: np.dtype[Any]) -> str | None:
+    """What a dtype holds, in words, where it is not real numbers."""
+    return None if dtype.kind in "iuf" else f"values of type {dtype}"
+
+
+def check_array(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if len(shape) < 2:
+        raise InputError(f"{path}: expected events of shape (N, *event), got shape {shape}")
+    if (kind := not_real(dtype)) is not None:
+        raise InputError(f"{path}: expected real numbers, got {kind}")
+
+
+def array_table(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], rows: Callable[[int, int], Any]) -> Table:
+    """One array, of which rows start to stop are `rows(start, stop)`; a structured one has columns."""
+    names = dtype.names if len(shape) == 1 else None
+    if names is None:
+        check_array(path, shape, dtype)
+
+    def pieces(columns: Sequence[str] | None, start: int, stop: int, size: int) -> Iterator[Piece]:
+        for first in range(start, stop, size):
+            values = rows(first, min(first + size, stop))
+            yield values if columns is None else [values[name] for name in columns]
+
+    event = shape[1:] if names is None else (len(names),)
+    return Table(path, shape[0], names, event, lambda column: not_real(dtype[column]), pieces)
+
+
+def one_length(path: Path, lengths: Iterable[int]) -> int:
+    found = sorted(set(lengths))
+    if len(found) != 1:
+        raise InputError(f"{path}: expected columns of one length, got lengths {found}")
+    return found[0]
+
+
+def column_table(
+    path: Path,
+    rows: int,
+    names: Sequence[str],
+    kind: Callable[[str], str | None],
+    values: Callable[[str, int, int], NDArray[Any]],
+) -> Table:
+    """Columns, of which rows start to stop are `values(name, start, stop)`."""
+
+    def pieces(columns: Sequence[str] | None, start: int, stop: int, size: int) -> Iterator[Piece]:
+        for first in range(start, stop, size):
+            yield [values(name, first, min(first + size, stop)) for name in columns or ()]
+
+    return Table(path, rows, names, (len(names),), kind, pieces)

@@ -1,36 +1,45 @@
-"""Tables from files of any kind: which file is which kind, and all rows of one."""
+"""Tables from files of any kind, in chunks of bounded memory: `with open_table(path) as table: table.chunks(...)`.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+.npy is mapped into memory piece by piece; a structured array has the columns of its fields. .npz is streamed out of its
+archive: one array with shape (N, *event), named `x` or alone, or arrays with shape (N,), which are columns. CSV and
+Parquet are streamed by pyarrow. HDF5 has a group of datasets with shape (N,), which are columns; a compound dataset,
+whose fields are columns; or one dataset with shape (N, *event). Of ROOT the branches of a tree are read, by uproot.
+"""
+
+import csv
+import math
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from normae.data.table import Floats, Table, reading
+from normae.data.table import (
+    Floats,
+    Piece,
+    Table,
+    array_table,
+    check_array,
+    column_table,
+    not_real,
+    one_length,
+    reading,
+)
 from normae.errors import InputError
 from normae.files import check_file
 
-Opener = Callable[[Path, str | None], AbstractContextManager[Table]]
-
-
-def _openers() -> Mapping[str, Opener]:
-    from normae.data import table_arrays, table_arrow, table_trees
-
-    return {
-        ".npy": table_arrays.open_npy,
-        ".npz": table_arrays.open_npz,
-        ".csv": table_arrow.open_csv,
-        ".parquet": table_arrow.open_parquet,
-        ".h5": table_trees.open_hdf5,
-        ".hdf5": table_trees.open_hdf5,
-        ".root": table_trees.open_root,
-    }
+BLOCK = 4 << 20
+"""Bytes of a CSV file that are parsed at a time."""
 
 
 def is_table(path: str | Path) -> bool:
     """Whether a name is that of a file which `open_table` reads."""
-    return Path(path).suffix.lower() in _openers()
+    return Path(path).suffix.lower() in OPENERS
 
 
 @contextmanager
@@ -48,19 +57,15 @@ def open_table(path: str | Path, dataset: str | None = None) -> Iterator[Table]:
     [(0, [[0.0, 1.0], [2.0, 3.0]]), (2, [[4.0, 5.0]])]
     """
     path = Path(path)
-    openers = _openers()
     check_file(path)
-    if path.suffix.lower() not in openers:
-        raise InputError(f"{path}: expected a name that ends in {', '.join(openers)}")
-    with reading(path):
-        manager = openers[path.suffix.lower()](path, dataset)
-        table = manager.__enter__()
-    try:
+    if not is_table(path):
+        raise InputError(f"{path}: expected a name that ends in {', '.join(OPENERS)}")
+    with ExitStack() as stack:
+        with reading(path):
+            table = OPENERS[path.suffix.lower()](path, dataset, stack)
         if table.rows == 0 or 0 in table.event:
             raise InputError(f"{path}: expected at least one event of at least one feature, got an empty table")
         yield table
-    finally:
-        manager.__exit__(None, None, None)
 
 
 def read_table(
@@ -89,3 +94,264 @@ def read_table(
         for first, chunk in table.chunks(chosen, dtype=dtype):
             values[first : first + len(chunk)] = chunk
         return values, chosen
+
+
+# --- NumPy
+
+
+class Header(NamedTuple):
+    """What an .npy stream says of itself; `offset` bytes come before its values, and `width` bytes are a row."""
+
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+    offset: int
+
+    @property
+    def width(self) -> int:
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+
+def _header(stream: IO[bytes], path: Path, size: int) -> Header:
+    """The header at the beginning of `stream`, which must be `size` bytes long as the header says."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(stream)
+    if version == (3, 0) and dtype.names:  # as version 2, but the names are UTF-8
+        dtype.names = tuple(name.encode("latin1").decode() for name in dtype.names)
+    if dtype.hasobject:
+        raise InputError(f"{path}: expected real numbers without pickled objects, got dtype {dtype}")
+    offset = stream.tell()
+    expected = offset + math.prod(shape) * dtype.itemsize
+    if min(shape, default=1) < 0 or expected != size:
+        raise InputError(f"{path}: expected {expected} bytes for an array of shape {shape}, got {size}")
+    return Header(shape, fortran, dtype, offset)
+
+
+def _npy(path: Path, _: str | None, __: ExitStack) -> Table:
+    """Only what a piece needs is mapped, so that memory stays bounded."""
+    with path.open("rb") as stream:
+        header = _header(stream, path, path.stat().st_size)
+
+    def rows(start: int, stop: int) -> NDArray[Any]:
+        if header.fortran:  # rows are not together in the file
+            return np.memmap(path, header.dtype, "r", header.offset, header.shape, order="F")[start:stop]
+        shape = (stop - start, *header.shape[1:])
+        return np.memmap(path, header.dtype, "r", header.offset + start * header.width, shape)
+
+    return array_table(path, header.shape, header.dtype, rows)
+
+
+def _npz(path: Path, dataset: str | None, stack: ExitStack) -> Table:
+    """Read from the start of its members to the rows that are asked for; all columns side by side."""
+    archive = stack.enter_context(zipfile.ZipFile(path))
+    members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
+    headers = {}
+    for name, member in members.items():
+        with archive.open(member) as stream:
+            headers[name] = _header(stream, path, member.file_size)
+
+    def stream_of(name: str, start: int, stop: int, size: int) -> Iterator[NDArray[Any]]:
+        header = headers[name]
+        with archive.open(members[name]) as stream:
+            stream.seek(header.offset if header.fortran else header.offset + start * header.width)
+            if header.fortran:  # rows are not together: it is read at once
+                whole = np.frombuffer(stream.read(), header.dtype).reshape(header.shape, order="F")
+            for first in range(start, stop, size):
+                last = min(first + size, stop)
+                if header.fortran:
+                    yield whole[first:last]
+                else:
+                    raw = stream.read((last - first) * header.width)
+                    yield np.frombuffer(raw, header.dtype).reshape(last - first, *header.shape[1:])
+
+    def pieces(columns: Sequence[str] | None, start: int, stop: int, size: int) -> Iterator[Piece]:
+        if columns is None:
+            return stream_of(str(array), start, stop, size)
+        return zip(*(stream_of(name, start, stop, size) for name in columns), strict=True)
+
+    array = _only_array(headers, dataset, path)
+    if array is None:
+        rows = one_length(path, (header.shape[0] for header in headers.values()))
+        return Table(path, rows, list(headers), (len(headers),), lambda name: not_real(headers[name].dtype), pieces)
+    shape = headers[array].shape
+    check_array(path, shape, headers[array].dtype)
+    return Table(path, shape[0], None, shape[1:], lambda _: None, pieces)
+
+
+def _only_array(headers: Mapping[str, Header], dataset: str | None, path: Path) -> str | None:
+    """The name of the one array that is the table; None where all arrays are columns."""
+    if dataset is not None:
+        if dataset not in headers:
+            raise InputError(f"{path}: no array {dataset!r}; the file has {sorted(headers)}")
+        return dataset
+    if "x" in headers and len(headers["x"].shape) >= 2:
+        return "x"
+    if not headers or any(len(header.shape) != 1 for header in headers.values()):
+        raise InputError(f"{path}: expected an array named x, or columns of shape (N,), got {sorted(headers)}")
+    return None
+
+
+# --- CSV and Parquet
+
+
+def _cut(batches: Iterable[Any], first: int, start: int, stop: int, columns: Sequence[str]) -> Iterator[Piece]:
+    """Rows start to stop of Arrow's batches, the first of which begins at row `first`."""
+    for batch in batches:
+        part = batch.slice(max(start - first, 0), max(stop - max(first, start), 0))
+        first += batch.num_rows
+        if part.num_rows:
+            yield [part.column(name).to_numpy(zero_copy_only=False) for name in columns]
+        if first >= stop:
+            return
+
+
+def _csv(path: Path, _: str | None, __: ExitStack) -> Table:
+    """The first line names the columns. To count the rows the file is read once; only reading tells what they hold."""
+    from pyarrow import ArrowInvalid
+
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        names = next(csv.reader(stream), [])
+    if not names:
+        raise InputError(f"{path}: expected at least one event of at least one feature, got an empty file")
+
+    def pieces(columns: Sequence[str] | None, start: int, stop: int, size: int) -> Iterator[Piece]:
+        del size
+        chosen = list(columns or ())
+        try:
+            yield from _cut(_csv_batches(path, chosen, "float64"), 0, start, stop, chosen)
+        except ArrowInvalid as error:
+            raise InputError(f"{path}: {_csv_problem(str(error), names, chosen)}") from None
+
+    table = Table(path, 0, names, (len(names),), lambda _: None, pieces)
+    for name in names:
+        if _is_number(name):
+            raise InputError(f"{path}: expected names of columns in the first line, got the number {name!r}")
+    status = path.stat()
+    table.rows = _csv_count(path, names[0], status.st_size, status.st_mtime_ns)
+    return table
+
+
+def _csv_batches(path: Path, columns: Sequence[str], kind: str) -> Iterator[Any]:
+    import pyarrow.csv
+
+    chosen = list(dict.fromkeys(columns))
+    options = pyarrow.csv.ConvertOptions(include_columns=chosen, column_types=dict.fromkeys(chosen, kind))
+    read = pyarrow.csv.ReadOptions(block_size=BLOCK, use_threads=False)
+    with pyarrow.csv.open_csv(path, read_options=read, convert_options=options) as stream:
+        yield from stream
+
+
+@lru_cache(maxsize=1024)
+def _csv_count(path: Path, column: str, *state: int) -> int:
+    """Rows of a file in this state; kept, since it takes a pass over the file."""
+    del state
+    return sum(batch.num_rows for batch in _csv_batches(path, [column], "string"))
+
+
+def _csv_problem(message: str, names: Sequence[str], chosen: Sequence[str]) -> str:
+    """The parser's message, which counts columns, with the column's name."""
+    head, colon, rest = message.partition(": ")
+    number = head.rpartition("#")[2]
+    if not colon or not number.isdigit():
+        return _line(message)
+    name = (names if int(number) < len(names) else chosen)[int(number)]
+    return f"the column {name!r} does not hold real numbers ({_line(rest)})"
+
+
+def _line(message: str) -> str:
+    """The first line of a message of the parser, whose rows are lines of the file, counted from 1."""
+    return message.splitlines()[0][:160].replace("Row #", "line ")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _parquet(path: Path, _: str | None, stack: ExitStack) -> Table:
+    """Read by row groups in batches. Without a read buffer of its own, pyarrow would hold whole row groups."""
+    import pyarrow.parquet
+    from pyarrow import types
+
+    file = stack.enter_context(pyarrow.parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False))
+    schema, metadata = file.schema_arrow, file.metadata
+    counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    edges = [0, *accumulate(counts)]
+
+    def kind(column: str) -> str | None:
+        found = schema.field(column).type
+        found = found.value_type if types.is_dictionary(found) else found
+        return None if types.is_integer(found) or types.is_floating(found) else f"values of type {found}"
+
+    def pieces(columns: Sequence[str] | None, start: int, stop: int, size: int) -> Iterator[Piece]:
+        chosen = list(columns or ())
+        groups = [i for i in range(len(counts)) if edges[i] < stop and edges[i + 1] > start]
+        batches = file.iter_batches(size, groups, columns=list(dict.fromkeys(chosen)), use_threads=False)
+        return _cut(batches, edges[groups[0]] if groups else stop, start, stop, chosen)
+
+    table = Table(path, metadata.num_rows, schema.names, (len(schema.names),), kind, pieces)
+    if edges[-1] != table.rows or min(counts, default=0) < 0:
+        raise InputError(f"{path}: expected {table.rows} rows, got row groups of {counts[:9]} rows")
+    return table
+
+
+# --- HDF5 and ROOT
+
+
+def _hdf5(path: Path, dataset: str | None, stack: ExitStack) -> Table:
+    """A compound dataset has columns, any other is an array; datasets with shape (N,) side by side are columns."""
+    import h5py
+
+    file = stack.enter_context(h5py.File(path, "r"))
+    if dataset is not None and dataset not in file:
+        raise InputError(f"{path}: no group or dataset {dataset!r}; the file has {sorted(file)}")
+    node: Any = file if dataset is None else file[dataset]
+    if not isinstance(node, h5py.Dataset):
+        inside = {name: node[name] for name in node if isinstance(node[name], h5py.Dataset)}
+        flat = {name: data for name, data in inside.items() if data.ndim == 1 and data.dtype.names is None}
+        if flat:
+            rows = one_length(path, (data.shape[0] for data in flat.values()))
+            return column_table(
+                path, rows, list(flat), lambda name: not_real(flat[name].dtype), lambda name, a, b: flat[name][a:b]
+            )
+        if len(inside) != 1:
+            raise InputError(
+                f"{path}: expected one dataset, or columns of shape (N,), got {sorted(node)}; name a dataset"
+            )
+        node = next(iter(inside.values()))
+    return array_table(path, node.shape, node.dtype, lambda start, stop: node[start:stop])
+
+
+def _root(path: Path, dataset: str | None, stack: ExitStack) -> Table:
+    try:
+        import uproot
+    except ImportError:
+        raise InputError(f"{path}: ROOT files need uproot; install it with `pip install 'normae[root]'`") from None
+    file = stack.enter_context(uproot.open(path))
+    trees = sorted({key.partition(";")[0] for key, kind in file.classnames().items() if kind == "TTree"})
+    if dataset is None and len(trees) != 1:
+        raise InputError(f"{path}: expected one tree, got {trees}; name one")
+    if dataset is not None and dataset not in trees:
+        raise InputError(f"{path}: no tree {dataset!r}; the file has {trees}")
+    tree = file[dataset or trees[0]]
+    branches = {branch.name: branch for branch in tree.branches}  # tree[name] would take a name for a path
+
+    def kind(column: str) -> str | None:
+        found = getattr(branches[column].interpretation, "to_dtype", None)
+        if found is None or found.shape or found.names:
+            return f"values of type {branches[column].typename}"
+        return not_real(found)
+
+    def values(column: str, start: int, stop: int) -> NDArray[Any]:
+        return np.asarray(branches[column].array(library="np", entry_start=start, entry_stop=stop))
+
+    return column_table(path, int(tree.num_entries), [branch.name for branch in tree.branches], kind, values)
+
+
+OPENERS: Mapping[str, Callable[[Path, str | None, ExitStack], Table]] = {
+    ".npy": _npy, ".npz": _npz, ".csv": _csv, ".parquet": _parquet, ".h5": _hdf5, ".hdf5": _hdf5, ".root": _root,
+}  # fmt: skip
