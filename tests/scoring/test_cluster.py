@@ -26,8 +26,7 @@ from normae.errors import ClusterFailed, InputError
 from normae.runs.session import train
 from normae.scoring import cluster
 from normae.scoring.cluster import ClusterOptions, Workers, batch_cluster, on_cluster, open_workers, ranges
-from normae.scoring.parts import here, open_file, parts_of
-from normae.scoring.score import Scorer, open_scorer, score
+from normae.scoring.score import Scorer, here, open_file, open_scorer, parts_of, score
 from tiny_run import tiny
 from tiny_table import rows, write
 from watched import watched

@@ -9,7 +9,7 @@ from normae.cli.console import Columns, Dataset, Device, Run, note, parse_column
 from normae.errors import InputError
 
 if TYPE_CHECKING:
-    from normae.scoring.parts import Doer
+    from normae.scoring.score import Doer
 
 
 def score(
@@ -59,7 +59,7 @@ def score(
 def _place(cluster: str | None, workers: int | None, threads: int | None, options: Path | None) -> "Doer":
     """Who does the work: this process, or the workers of a cluster."""
     from normae.scoring.cluster import on_cluster, read_options
-    from normae.scoring.parts import here
+    from normae.scoring.score import here
 
     if cluster is not None:
         return on_cluster(cluster, workers, threads, None if options is None else read_options(options))

@@ -25,7 +25,7 @@ from normae.inference import Model
 from normae.report import save_figure
 from normae.runs.folder import RunFolder, write_tensors
 from normae.runs.load import run_of
-from normae.scoring.parts import open_file, read_events
+from normae.scoring.score import open_file, read_events
 from normae.scoring.scorer import open_scorer
 from normae.sources import load_events
 from normae.statistics.auc import auc, auc_difference

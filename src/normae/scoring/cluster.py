@@ -2,7 +2,7 @@
 that runs already.
 
 One future is a range of rows of one file. A worker loads the model once and does what a process without a cluster
-does, `normae.scoring.parts.here`. What goes over the wire are names, numbers and the background's scores; events and
+does, `normae.scoring.score.here`. What goes over the wire are names, numbers and the background's scores; events and
 results stay in files, which all workers must see. A part is done when its file is there: a worker that dies costs the
 range that it was at, and a command that dies nothing that was written.
 """
@@ -27,7 +27,7 @@ import torch
 from normae.config import read_toml, structure_as
 from normae.errors import ClusterFailed, InputError
 from normae.runs.load import load_run
-from normae.scoring.parts import Doer, Part, Watch, consecutive, here
+from normae.scoring.score import Doer, Part, Watch, consecutive, here
 from normae.scoring.scorer import Scorer, weights_of
 
 SUBMIT = {"slurm": "sbatch", "htcondor": "condor_submit"}

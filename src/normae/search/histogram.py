@@ -23,7 +23,7 @@ from normae.files import new_folder, write_json, write_text
 from normae.report import save_figure
 from normae.runs.folder import RunFolder
 from normae.runs.load import run_of
-from normae.scoring.parts import File, joined, open_file, read_events
+from normae.scoring.score import File, joined, open_file, read_events
 from normae.scoring.scorer import Outside, Scorer, open_scorer
 from normae.search import Sample, Templates, hepdata_tables, workspace
 from normae.sources import load_events
