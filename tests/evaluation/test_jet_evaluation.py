@@ -15,7 +15,7 @@ from scipy.stats import norm
 
 from normae import zoo
 from normae.cli import main
-from normae.cli.info import describe_run
+from normae.cli.train import describe_run
 from normae.config import Run, read, to_toml
 from normae.dual.judge import DualSettings
 from normae.dual.test import dual_test, read_labelled_jets, run_reference

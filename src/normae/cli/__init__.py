@@ -8,26 +8,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from normae.cli import jets, temperature
-from normae.cli.bench import bench
+from normae.cli import jets
 from normae.cli.console import Bars, Command, say
-from normae.cli.dual import dual
-from normae.cli.error_bars import ensemble, laplace
-from normae.cli.evaluate import coverage, evaluate, report, spread
-from normae.cli.export import export
-from normae.cli.histogram import histogram
-from normae.cli.info import info
-from normae.cli.reproduce import publish, reproduce
-from normae.cli.sample import sample
-from normae.cli.score import score
-from normae.cli.train import presets, train
+from normae.cli.judge import coverage, dual, evaluate, report, spread, temperature
+from normae.cli.paper import bench, publish, reproduce
+from normae.cli.train import ensemble, info, laplace, presets, train
+from normae.cli.use import export, histogram, sample, score
 from normae.errors import ClusterFailed, InputError, Interrupted, LogZDisagreement, TrainingDiverged
 from normae.progress import shown_by
 from normae.version import __version__
 
 PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
     "Train": (train, presets, info),
-    "Judge": (evaluate, report, dual, temperature.app, coverage, spread),
+    "Judge": (evaluate, report, dual, temperature, coverage, spread),
     "Use": (score, sample, histogram, export),
     "More error bars": (laplace, ensemble),
     "Paper and speed": (reproduce, bench),

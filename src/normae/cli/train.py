@@ -1,16 +1,32 @@
-"""`normae train` and `normae presets`."""
+"""The commands that make runs, `normae train`, `laplace` and `ensemble`, and that list them, `presets` and `info`."""
 
 import json
 import shlex
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normae.cli.console import NewRun, Set, parse_seeds, say, use_threads
+from normae.cli.console import (
+    Device,
+    Folder,
+    Jets,
+    NewRun,
+    Set,
+    TrainingDisplay,
+    parse_columns,
+    parse_seeds,
+    say,
+    use_threads,
+)
 from normae.errors import Interrupted
 from normae.presets import describe
 from normae.presets import presets as all_presets
+
+if TYPE_CHECKING:
+    from normae.config import Run
+    from normae.runs.folder import RunFolder
 
 
 def train(
@@ -36,47 +52,23 @@ def train(
 
     Example: normae train background.parquet -o runs/mine
     """
-    from normae.cli.console import TrainingDisplay
     from normae.runs.door import planned
     from normae.runs.folder import RunFolder
     from normae.runs.session import train as train_run
 
     override = [*(override or []), *([] if start is None else [f"start={json.dumps(start)}"])]
-    run, _ = planned(what, out, None if columns is None else columns.split(","), dataset, None, override)
+    run, _ = planned(what, out, parse_columns(columns), dataset, None, override)
     use_threads(run.threads)
     with TrainingDisplay() as display:
         finished = train_run(run, out, parse_seeds(seeds), resume, display, minutes)
     if not finished:
-        raise Interrupted(
-            f"stopped; the run is safe. Go on with: {_again(what, out, columns, dataset, override, seeds, minutes)}"
-        )
+        again = shlex.join([*(word for word in sys.argv[1:] if word != "--resume"), "--resume"])
+        raise Interrupted(f"stopped; the run is safe. Go on with: normae {again}")
     if failed := RunFolder(out).log_z_failure():
         say(f"Note: log p is known up to a constant only, since log Z was not found. {failed}")
     lacking = run.data.file is not None and run.data.test < 1 and run.data.test_file is None
     following = f"normae score {out} FILES -o scores.parquet" if lacking else f"normae evaluate {out}"
     say(f"Trained: {out}. Next: {following}")
-
-
-def _again(
-    what: str,
-    out: Path,
-    columns: str | None,
-    dataset: str | None,
-    override: list[str],
-    seeds: str | None,
-    minutes: float | None,
-) -> str:
-    """The command that continues a training."""
-    parts = ["normae", "train", what, "-o", str(out)]
-    for name, value in (("--columns", columns), ("--dataset", dataset)):
-        parts += [] if value is None else [name, value]
-    for change in override:
-        parts += ["--set", change]
-    if seeds is not None:
-        parts += ["--seeds", seeds]
-    if minutes is not None:
-        parts += ["--minutes", f"{minutes:g}"]
-    return shlex.join([*parts, "--resume"])
 
 
 def presets() -> None:
@@ -86,3 +78,97 @@ def presets() -> None:
     """
     for name, path in sorted(all_presets().items()):
         say(f"{name:<23} {describe(path)}")
+
+
+def info(run: Folder) -> None:
+    """Print what a run folder holds and how far its training is.
+
+    Example: normae info runs/toy
+    """
+    say(describe_run(run))
+
+
+def describe_run(path: Path) -> str:
+    """A few lines about the run, or about each run of a folder with several seeds."""
+    from normae.runs.folder import RunFolder
+
+    folder = RunFolder(path)
+    if not folder.config.is_file() and folder.members():
+        return "\n\n".join(_describe(member) for member in folder.members())
+    return _describe(RunFolder.existing(path))
+
+
+def _describe(run: "RunFolder") -> str:
+    from normae.config import read
+
+    config = read(run.config)
+    source = config.data.density or config.data.file or f"jets ({config.data.jets})"
+    lines = [
+        f"{run.path}: {config.name}, seed {config.seed}",
+        f"  data           {source}, {config.data.train or 'all other'} training events",
+    ]
+    if config.classifier is None and config.training.epochs:
+        lines += [
+            f"  latent chain   {config.sampling.latent.describe()}",
+            f"  feature chain  {config.sampling.feature.describe()}",
+        ]
+    lines.append(f"  state          {_state(run, config)}")
+    if run.provenance.is_file():
+        facts = run.read_provenance()
+        lines.append(f"  trained on     {facts['device']} in {facts['wall_seconds']} s, backend {facts['backend']}")
+    if run.metrics.is_file():
+        metrics = run.read_metrics()
+        lines += [f"  {name:<28} {m['value']:.6g} ± {m['error']:.2g}" for name, m in metrics.items()]
+    return "\n".join(lines)
+
+
+def _state(run: "RunFolder", config: "Run") -> str:
+    if run.model.is_file():
+        return "evaluated" if run.metrics.is_file() else "trained, not evaluated"
+    history = run.read_history()
+    if not history:
+        return "begun; continue with normae train ... --resume"
+    last = history[-1]
+    epochs = config.pretraining.epochs if last["phase"] == "pretraining" else config.training.epochs
+    if config.classifier is not None:
+        epochs = config.classifier.epochs
+    done = float(last.get("epoch", 0.0))
+    return f"{last['phase']}, epoch {done:.1f} of {epochs}; continue with normae train ... --resume"
+
+
+def laplace(
+    run: Folder,
+    out: NewRun,
+    layers: Annotated[str, typer.Option(help="last, decoder or all.")] = "all",
+    prior_width: Annotated[float, typer.Option(help="Width of the prior of the weights.")] = 1.0,
+    device: Device = "auto",
+) -> None:
+    """Give a trained run error bars without another training.
+
+    They come from the posterior of the linearized network.
+
+    Example: normae laplace runs/toy -o runs/toy-laplace
+    """
+    from normae.runs.linearize import linearize
+
+    linearize(run, out, layers, prior_width, device)
+    say(f"With error bars: {out}. Next: normae evaluate {out}")
+
+
+def ensemble(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders or models of the zoo, or one folder of seeds.", show_default=False)
+    ],
+    out: NewRun,
+    jets: Jets = None,
+) -> None:
+    """Join runs of different seeds into one model.
+
+    Its error bars come from the spread of the runs. It takes at least four runs, or two Bayesian ones.
+
+    Example: normae ensemble runs/seeds -o runs/ensemble
+    """
+    from normae.runs.ensemble import gather
+
+    gather(runs, out, jets)
+    say(f"With error bars: {out}. Next: normae evaluate {out}")

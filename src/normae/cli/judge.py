@@ -1,0 +1,234 @@
+"""The commands that judge trained runs: `normae evaluate`, `report`, `dual`, `temperature`, `coverage` and `spread`."""
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from normae.cli.console import (
+    Command,
+    Device,
+    Folder,
+    Jets,
+    Run,
+    Seed,
+    Set,
+    TrainingDisplay,
+    say,
+    show,
+    use_threads,
+)
+from normae.errors import InputError, Interrupted
+
+if TYPE_CHECKING:
+    from normae.dual.judge import DualResult
+    from normae.temperature.estimates import Temperatures
+
+
+def evaluate(
+    run: Folder,
+    figures: Annotated[bool, typer.Option(help="Draw the figures too.")] = True,
+    device: Device = "auto",
+    generated: Annotated[
+        int | None, typer.Option(help="Jets to generate; evaluation.generated on CUDA, none on a CPU.", min=0)
+    ] = None,
+    jets: Jets = None,
+) -> None:
+    """Judge a trained run: metrics.json and figures/.
+
+    A toy is compared with its density. A table is judged on rows that were held out. A run on jets tags the other
+    class.
+
+    Example: normae evaluate runs/toy
+    """
+    from normae.config import read
+    from normae.evaluation.evaluate import evaluate as evaluate_run
+    from normae.runs.folder import RunFolder
+
+    use_threads(read(RunFolder.existing(run).config).threads)
+    show(("metric", "value"), evaluate_run(run, figures, device, generated, jets).items(), str(run))
+
+
+def report(run: Folder) -> None:
+    """Write report.html, one page about an evaluated run.
+
+    Example: normae report runs/toy
+    """
+    from normae.evaluation.evaluate import report as report_run
+
+    say(f"Report: {report_run(run)}")
+
+
+def coverage(
+    group: Annotated[Path, typer.Argument(help="A folder of seeds.", show_default=False)], device: Device = "auto"
+) -> None:
+    """Test the error bars of many seeds against the truth.
+
+    The folder is one of normae train --seeds 0-15. Writes coverage.json and figures/.
+
+    Example: normae coverage runs/seeds
+    """
+    from normae.evaluation.coverage import coverage_of_group
+
+    show(("over trainings", "value"), coverage_of_group(group, device).items(), str(group))
+
+
+def spread(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Evaluated runs, one folder of seeds, or dual tests.", show_default=False)
+    ],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="A JSON file to write.")] = None,
+) -> None:
+    """Show how metrics vary between seeds.
+
+    Example: normae spread runs/seeds
+    """
+    from normae.evaluation.spread import spread_of_runs
+
+    found = spread_of_runs(runs, out)
+    rows = [
+        (name, one.mean, *(f"{v:.2g}" if math.isfinite(v) else "" for v in (one.deviation, one.stated, one.within)))
+        for name, one in found.items()
+    ]
+    count = len(next(iter(found.values())).values)
+    show(("number", "mean", "deviation", "stated error", "within it"), rows, f"over {count} trainings")
+    if out is not None:
+        say(f"Numbers: {out}")
+
+
+def dual(
+    run_a: Annotated[str, typer.Argument(help="A: a run folder or a model of the zoo.", show_default=False)],
+    run_b: Annotated[str, typer.Argument(help="B: a run folder or a model of the zoo.", show_default=False)],
+    data: Annotated[
+        Path | None, typer.Option(help="Events to test on: an .npz with x and labels (1 for B), or jets.")
+    ] = None,
+    reference: Annotated[str | None, typer.Option(help="A trained classifier of jets, instead of a new one.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; dual/A-B if not given.")] = None,
+    draws: Annotated[int | None, typer.Option(help="Weight draws of a Bayesian run; 100 if not given.")] = None,
+    events: Annotated[
+        int, typer.Option(help="Events of each density if there is no --data; most jets of each class.")
+    ] = 100_000,
+    seed: Seed = 0,
+    classifier: Annotated[bool, typer.Option(help="Train a classifier to compare with.")] = True,
+    device: Device = "auto",
+) -> None:
+    """Test the likelihood ratio of two models.
+
+    It is log r = log p_B - log p_A. Writes dual.json, figures/ and report.html.
+
+    Example: normae dual runs/a runs/b --data test.npz
+    """
+    from normae.dual.judge import DualSettings
+    from normae.dual.output import default_folder, notes
+    from normae.dual.test import dual as dual_runs
+
+    folder = out or default_folder(run_a, run_b, data, reference)
+    settings = DualSettings(events=events, draws=draws, seed=seed, classifier=classifier)
+    result = dual_runs(run_a, run_b, data, folder, settings, device, reference)
+    show(("log r = log p_B - log p_A", *(f"against {name}" for name in result.against)), _ratios(result))
+    for sentence in [*result.verdicts.values(), *notes(result)]:
+        say(sentence)
+    say(f"Report: {folder / 'report.html'}")
+
+
+def _ratios(result: "DualResult") -> list[tuple[object, ...]]:
+    """One column for each reference."""
+    found = result.against.values()
+    rows: list[tuple[object, ...]] = [
+        ("Pearson", *(one.best.pearson for one in found)),
+        ("slope m", *(one.best.line.slope for one in found)),
+    ]
+    for choice, words in (("c0", "C = 0"), ("log_z", "C from log Z")):
+        if choice in result.ratios:
+            chosen = [one.comparisons[choice] for one in found]
+            rows.append((f"constant, {words}", *(one.line.constant for one in chosen)))
+            for side in "ab":
+                shares = [getattr(one, f"outside_{side}") for one in chosen]
+                rows.append((f"share of {side.upper()} off by 1, {words}", *shares))
+    return [*rows, ("verdict", *("passes" if one.passes else "fails" for one in found))]
+
+
+# --- temperature
+
+
+class OneWord(TyperGroup):
+    """The old form had no word for what to do: TOML files were searched, a run was estimated."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Add the word that is missing."""
+        if args and args[0] not in (*self.commands, "--help"):
+            args = ["search" if any(word.endswith(".toml") for word in args) else "estimate", *args]
+        return super().parse_args(ctx, args)
+
+
+temperature = typer.Typer(
+    name="temperature", cls=OneWord, no_args_is_help=True, help="Estimate or search the temperature."
+)
+
+
+@temperature.command(cls=Command)
+def estimate(
+    run: Run,
+    events: Annotated[int, typer.Option(help="Most events to use.", min=1)] = 2000,
+    data: Annotated[Path | None, typer.Option(help="Events to use, if not those that the run was trained on.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Estimate the temperature of a run from background alone.
+
+    Example: normae temperature estimate runs/toy
+    """
+    from normae.temperature.estimates import estimate_temperatures, write_temperatures
+
+    found = estimate_temperatures(run, events, device=device, data=data)
+    show(("temperature of", "value", "in units of the model's"), _temperatures(found), run)
+    if Path(run).is_dir():
+        say(f"Numbers: {write_temperatures(run, found)}; figures beside it")
+
+
+def _temperatures(found: "Temperatures") -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = [("the model", f"{found.model:.4g}", "1")]
+    for name, one in found.estimates.items():
+        error = "" if math.isfinite(one.error) else " (error not known)"
+        rows.append((name, f"{one}{error}", f"{one.value / found.model:.3g}"))
+    rows.append(("mean energy", found.mean_energy, f"{found.mean_energy.value / found.model:.3g}"))
+    return [*rows, ("effective dimension", found.dimension, "")]
+
+
+@temperature.command(cls=Command)
+def search(
+    configs: Annotated[
+        list[str], typer.Argument(metavar="CONFIG_A CONFIG_B", help="Two presets or TOML files.", show_default=False)
+    ],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the search; needed.")] = None,
+    reference: Annotated[str | None, typer.Option(help="A trained classifier of jets to compare with.")] = None,
+    start: Annotated[list[str] | None, typer.Option(help="A trained autoencoder of A, and again of B.")] = None,
+    override: Set = None,
+    trainings: Annotated[int, typer.Option(help="Most temperatures to try.")] = 6,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of each training.")] = None,
+    first: Annotated[float | None, typer.Option(help="The temperature to begin with.")] = None,
+    events: Annotated[int, typer.Option(help="Most events to compare on; 0 for all.")] = 0,
+    minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes; the same command goes on.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Search the temperature at which the dual test has slope m = 1.
+
+    Example: normae temperature search jets-paper-qcd-nae jets-paper-top-nae -o runs/search --reference runs/classifier
+    """
+    from normae.temperature.search import SearchSettings, read_pair, search_temperature
+
+    starts = (None, None) if not start else tuple(start)
+    if len(configs) != 2 or out is None:
+        raise InputError(f"expected two configurations and --out, the folder of the search, got {len(configs)}")
+    if len(starts) != 2:
+        raise InputError(f"--start: expected it twice, for A and for B, got {len(starts)}")
+    settings = SearchSettings(trainings=trainings, epochs=epochs, events=events, start=first)
+    pair = read_pair(configs, [*(override or []), f"device={json.dumps(device)}"])
+    with TrainingDisplay() as display:
+        found = search_temperature(pair, out, starts, reference, settings, display, minutes)
+    show(("temperature", "slope m"), [(f"{point.temperature:.3g}", point.slope) for point in found.points])
+    if not found.finished:
+        raise Interrupted("stopped; the search is safe. Go on with the same command")
+    say(f"m = 1 at T = {found.temperature}. Numbers and figure: {out}")

@@ -1,0 +1,206 @@
+"""The commands that use a trained model: `normae score`, `sample`, `histogram` and `export`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from normae.cli.console import Columns, Dataset, Device, Run, Seed, note, parse_columns, say, show
+from normae.errors import InputError
+
+if TYPE_CHECKING:
+    from normae.scoring.score import Doer
+    from normae.search.templates import Templates
+
+
+def score(
+    run: Run,
+    files: Annotated[list[Path], typer.Argument(help="Tables, or files of jets.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The .parquet, .csv or .npz file to write.", show_default=False)
+    ],
+    columns: Columns = None,
+    dataset: Dataset = None,
+    shard: Annotated[
+        str | None, typer.Option(help="i/n: only the i-th of n shares, from 0. A last call without it joins them.")
+    ] = None,
+    chunk: Annotated[int, typer.Option(help="Rows that are read at a time.")] = 1 << 16,
+    device: Device = "auto",
+    cluster: Annotated[
+        str | None, typer.Option(help="local, slurm, htcondor, or tcp://HOST:PORT of a dask scheduler.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="With --cluster: how many; local: one for each core.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="With --cluster: CPU threads of a worker; 1 if not given.")
+    ] = None,
+    cluster_options: Annotated[
+        Path | None, typer.Option(help="With --cluster: a TOML file with memory, queue, directives and so on.")
+    ] = None,
+) -> None:
+    """Score files of any size, in constant memory.
+
+    After a stop the same command does only what is missing.
+
+    Example: normae score runs/toy events.parquet -o scores.parquet
+    """
+    from normae.scoring.score import open_scorer, parse_shard
+    from normae.scoring.score import score as score_files
+
+    parse_shard(shard)
+    do = _place(cluster, workers, threads, cluster_options)
+    scorer = open_scorer(run, parse_columns(columns), device)
+    for sentence in scorer.notes:
+        note(f"Note: {sentence}")
+    done = score_files(scorer, files, out, shard, chunk, dataset, do)
+    for sentence in done.notes:
+        note(f"Note: {sentence}")
+    note(f"Scores: {out}" if done.whole else f"Shard {shard} of {out} is done; the last call, without --shard, joins")
+
+
+def _place(cluster: str | None, workers: int | None, threads: int | None, options: Path | None) -> "Doer":
+    """Who does the work: this process, or the workers of a cluster."""
+    from normae.scoring.cluster import on_cluster, read_options
+    from normae.scoring.score import here
+
+    if cluster is not None:
+        return on_cluster(cluster, workers, threads, None if options is None else read_options(options))
+    for name, value in (("workers", workers), ("threads", threads), ("cluster-options", options)):
+        if value is not None:
+            raise InputError(f"--{name}: expected --cluster with it")
+    return here
+
+
+def sample(
+    run: Run,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The .npz file to write.", show_default=False)],
+    n: Annotated[int, typer.Option("-n", help="Number of events.")] = 10_000,
+    seed: Seed = 0,
+    latent_steps: Annotated[int | None, typer.Option(help="Length of the latent chain.")] = None,
+    feature_steps: Annotated[int | None, typer.Option(help="Length of the feature chain.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Generate events: the array x of an .npz file.
+
+    Example: normae sample runs/toy -n 10000 -o samples.npz
+    """
+    if out.suffix != ".npz":
+        raise InputError(f"--out: expected a name that ends in .npz, got {out}")
+    import numpy as np
+
+    from normae.files import atomic_path
+    from normae.runs.load import load
+
+    x = load(run, device).sample(n, seed, latent_steps, feature_steps)
+    with atomic_path(out) as temporary:
+        np.savez(temporary, x=x)
+    say(f"{n} events of shape {x.shape[1:]}: {out}")
+
+
+def histogram(
+    run: Run,
+    files: Annotated[list[Path], typer.Argument(help="Background: tables, or files of jets.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.", show_default=False)],
+    signal: Annotated[list[Path] | None, typer.Option(help="A file of signal. Any number of times.")] = None,
+    observed: Annotated[list[Path] | None, typer.Option(help="A file of observed events. Any number of times.")] = None,
+    quantity: Annotated[str, typer.Option(help="score, log_prob or p_value.")] = "score",
+    bins: Annotated[str, typer.Option(help="tail, a number of equal bins, or edges 0,1,2.5.")] = "tail",
+    quantiles: Annotated[str | None, typer.Option(help="0.5,0.9,0.99: edges at shares of held-out background.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Column with the weight of an event.")] = None,
+    expected: Annotated[float | None, typer.Option(help="Background events to scale to.")] = None,
+    expected_signal: Annotated[float | None, typer.Option(help="Signal events to scale to.")] = None,
+    normalization: Annotated[float, typer.Option(help="Relative uncertainty of the background's yield.")] = 0.0,
+    draws: Annotated[int, typer.Option(help="Weight draws of a Bayesian run.")] = 100,
+    pseudo_experiments: Annotated[
+        int, typer.Option(help="Test with so many pseudo-experiments that p-values are uniform.")
+    ] = 0,
+    columns: Columns = None,
+    dataset: Dataset = None,
+    device: Device = "auto",
+) -> None:
+    """Bin scores for a search.
+
+    Writes a pyhf workspace, HEPData tables and a figure, with the covariance over weight draws.
+
+    Example: normae histogram runs/toy background.parquet --signal bump.parquet -o runs/search
+    """
+    from normae.search.histogram import HistogramSettings
+    from normae.search.histogram import histogram as histogram_of
+
+    settings = HistogramSettings(quantity, bins, quantiles, weights, expected, expected_signal, normalization, draws)
+    names = parse_columns(columns)
+    found, sentences = histogram_of(
+        run, files, out, settings, signal or (), observed or (), names, dataset, device, pseudo_experiments
+    )
+    show((quantity, "background", "signal", "observed"), _bins(found))
+    for sentence in sentences:
+        say(sentence)
+    say(f"Workspace, tables and figure: {out}")
+
+
+def _bins(found: "Templates") -> list[tuple[str, ...]]:
+    """One row for each bin."""
+    return [
+        (
+            f"{found.edges[b]:.4g} to {found.edges[b + 1]:.4g}",
+            f"{found.background.value[b]:.5g}",
+            "" if found.signal is None else f"{found.signal.value[b]:.4g}",
+            "" if found.data is None else f"{found.data[b]:g}",
+        )
+        for b in range(len(found.edges) - 1)
+    ]
+
+
+def export(
+    run: Run,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The .onnx file or folder to write.", show_default=False)],
+    onnx: Annotated[bool, typer.Option("--onnx", help="Energy, score and log p as an ONNX graph.")] = False,
+    trigger: Annotated[
+        bool, typer.Option("--trigger", help="A small fixed-point network as an hls4ml project.")
+    ] = False,
+    draws: Annotated[int, typer.Option(help="Weight draws of a Bayesian run.")] = 100,
+    tolerance: Annotated[float, typer.Option(help="ONNX: largest difference of scores.")] = 1e-3,
+    signal: Annotated[
+        list[Path] | None, typer.Option(help="Trigger: a file of signal to compare on. Any number of times.")
+    ] = None,
+    hidden: Annotated[str, typer.Option(help="Trigger: widths of the hidden layers.")] = "32,16",
+    bits: Annotated[int, typer.Option(help="Trigger: bits of weights, inputs and results.")] = 16,
+    epochs: Annotated[int, typer.Option(help="Trigger: epochs of the distillation.")] = 30,
+    events: Annotated[int, typer.Option(help="Trigger: background events to distill on.")] = 50_000,
+) -> None:
+    """Write a model as ONNX, or as a small network for a trigger.
+
+    Either is compared with the run before it is kept.
+
+    Example: normae export runs/toy --onnx -o model.onnx
+    """
+    if onnx == trigger:
+        raise InputError("expected one of --onnx and --trigger, which says what to write")
+    if trigger:
+        _trigger(run, out, hidden, bits, epochs, events, signal or [])
+        return
+    from normae.export.onnx import export_onnx
+
+    differences = export_onnx(run, out, draws, tolerance)
+    largest = ", ".join(f"{name} {found.largest:.2g}" for name, found in differences.items())
+    say(f"Checked on 1000 events; largest differences: {largest}")
+    say(f"Model: {out}")
+
+
+def _trigger(run: str, out: Path, hidden: str, bits: int, epochs: int, events: int, signal: list[Path]) -> None:
+    from normae.export.trigger import TriggerSettings, export_trigger
+
+    try:
+        widths = tuple(int(piece) for piece in hidden.split(","))
+    except ValueError:
+        raise InputError(f"--hidden: expected widths such as 32,16, got {hidden!r}") from None
+    report = export_trigger(run, out, TriggerSettings(widths, bits, epochs, events), signal)
+    rows = []
+    for name in ("noise", "signal"):
+        if areas := report.get(f"auc_{name}"):
+            cells = (areas["original"], areas["fixed"], areas["loss"], report["pearson"][name])
+            rows.append((name, *(f"{cell['value']:.4f} ± {cell['error']:.4f}" for cell in cells)))
+    show(("anomalies", "AUC, original", "AUC, fixed point", "loss", "correlation of scores"), rows)
+    found = report["emulation"]
+    words = "no compiler to compare with" if found["outputs_that_differ"] is None else "equal in every bit"
+    say(f"{found['events']} events by {found['by']}: {words}")
+    say(f"Project and report: {out}")
