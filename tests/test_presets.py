@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from normae.config import read
+from normae.config import find, read
 from normae.errors import InputError
-from normae.presets import describe, find, preset_path, presets
+from normae.presets import describe, preset_path, presets
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 

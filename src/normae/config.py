@@ -7,6 +7,7 @@ converted silently.
 import difflib
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import cattrs
+import torch
 from cattrs.errors import BaseValidationError
 from cattrs.v import transform_error
 
@@ -23,7 +25,7 @@ from normae.inference.ais import AISConfig
 from normae.networks.autoencoder import NetworkConfig
 from normae.networks.bayesian import BayesianConfig
 from normae.posterior.laplace import LaplaceConfig
-from normae.presets import find
+from normae.presets import nearest, preset_path, presets
 from normae.sampling.manifold import SamplingConfig
 from normae.sources import MOST_EVENTS, DataConfig
 from normae.training.config import (
@@ -203,6 +205,18 @@ class Run:
             raise InputError("sampling.feature.sphere: events do not live on a sphere; only the latent chain may")
 
 
+def choose_device(name: str) -> torch.device:
+    """The device called `name`; "auto" is CUDA where there is one, otherwise the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise InputError(f"device: expected auto, cpu or cuda, got {name!r}")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError("device: cuda was asked for, but there is no CUDA device; use auto or cpu")
+    return device
+
+
 # --- reading
 
 
@@ -298,6 +312,22 @@ def read(source: str | Path, overrides: Sequence[str] = ()) -> Run:
     for change in overrides:
         _set(content, change)
     return beside(structure(content, str(source)), path.parent)
+
+
+def find(source: str | Path) -> Path:
+    """The TOML file that `source` is, or that it names: a path, or a preset with or without .toml."""
+    path = Path(source)
+    if path.is_file():
+        return path
+    name, bare = path.name.removesuffix(".toml"), path.name == str(source)
+    if bare and name in presets():
+        return presets()[name]
+    if path.is_dir():
+        raise InputError(f"{path}: a folder; expected a TOML file or the name of a preset")
+    if bare and not path.suffix:
+        return preset_path(name)
+    hint = nearest(name, presets()) if bare and path.suffix == ".toml" else ""
+    raise InputError(f"{path}: no such configuration file{hint}")
 
 
 def override(run: Run, changes: Sequence[str]) -> Run:

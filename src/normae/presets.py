@@ -31,26 +31,11 @@ def preset_path(name: str, folder: Path | None = None) -> Path:
     """Where the preset `name` is, in `folder` or in the package; an unknown one is named with its nearest."""
     known = presets(folder)
     if name not in known:
-        raise InputError(f"{name}: no such preset{'' if folder is None else f' in {folder}'}{_nearest(name, known)}")
+        raise InputError(f"{name}: no such preset{'' if folder is None else f' in {folder}'}{nearest(name, known)}")
     return known[name]
 
 
-def find(source: str | Path) -> Path:
-    """The TOML file that `source` is, or that it names: a path, or a preset with or without .toml."""
-    path = Path(source)
-    if path.is_file():
-        return path
-    name, bare = path.name.removesuffix(".toml"), path.name == str(source)
-    if bare and name in presets():
-        return presets()[name]
-    if path.is_dir():
-        raise InputError(f"{path}: a folder; expected a TOML file or the name of a preset")
-    if bare and not path.suffix:
-        return preset_path(name)
-    hint = _nearest(name, presets()) if bare and path.suffix == ".toml" else ""
-    raise InputError(f"{path}: no such configuration file{hint}")
-
-
-def _nearest(name: str, known: dict[str, Path]) -> str:
+def nearest(name: str, known: dict[str, Path]) -> str:
+    """What to say of a name that is not known: those like it."""
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.3)
     return f"; presets with names like it: {', '.join(near)}" if near else "; `normae presets` lists their names"

@@ -315,7 +315,7 @@ def command(monkeypatch, capsys, *arguments: object) -> tuple[int, str]:
     ],
 )
 def test_bad_input_is_one_sentence(runs, jets, monkeypatch, capsys, arguments, message, tmp_path):
-    monkeypatch.setattr(zoo, "_HERE", tmp_path)
+    monkeypatch.setattr(zoo, "FOLDER", tmp_path)
     named = [runs / a if (runs / a).is_dir() else jets if a == "JETS" else a for a in arguments]
     monkeypatch.chdir(tmp_path)
     code, error = command(monkeypatch, capsys, *named)
@@ -434,7 +434,7 @@ def test_publish_and_reproduce(runs, jets, tmp_path, monkeypatch):
                          "jets-classifier": "classifier"}.items():  # fmt: skip
         evaluate(runs / source, figures=False, device="cpu")
         publish(runs / source, 0, tmp_path / "zoo" / name)
-    monkeypatch.setattr(zoo, "_HERE", tmp_path / "zoo")
+    monkeypatch.setattr(zoo, "FOLDER", tmp_path / "zoo")
     card = zoo.card("jets-qcd-nae")
     assert "0.9036" in card
     assert "no Metropolis test" in card

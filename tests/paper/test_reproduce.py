@@ -24,7 +24,7 @@ def small_zoo(tmp_path, monkeypatch, make_run):
         evaluate(runs / f"seed-{seed}", figures=False, device="cpu")
     for name in ("toy-2gauss-nae", "toy-2gauss-nae-paper"):
         publish(runs, 0, tmp_path / "zoo" / name)
-    monkeypatch.setattr(zoo, "_HERE", tmp_path / "zoo")
+    monkeypatch.setattr(zoo, "FOLDER", tmp_path / "zoo")
     return tmp_path
 
 
@@ -56,7 +56,7 @@ def bayesian_zoo(tmp_path, monkeypatch, make_run):
         train(config, runs / name, seeds=[0])
         evaluate(runs / name / "seed-0", figures=False, device="cpu")
         publish(runs / name, 0, tmp_path / "zoo" / name)
-    monkeypatch.setattr(zoo, "_HERE", tmp_path / "zoo")
+    monkeypatch.setattr(zoo, "FOLDER", tmp_path / "zoo")
     return tmp_path
 
 

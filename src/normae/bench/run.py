@@ -14,12 +14,12 @@ from normae.bench.sampling import sampling
 from normae.bench.scoring import scoring
 from normae.bench.timing import Report, Row, on_cpu_clock
 from normae.bench.toy import toy
+from normae.config import choose_device
 from normae.errors import InputError
 from normae.figures import figure_style, new_figure, speed_bars
 from normae.files import write_json
 from normae.report import save_figure
 from normae.statistics import Estimate
-from normae.tensors import choose_device
 
 Measurement = Callable[[torch.device, bool, int], Report]
 GROUPS: dict[str, Measurement] = {

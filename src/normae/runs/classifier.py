@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from normae.config import Run, read
+from normae.config import Run, choose_device, read
 from normae.data.labelled import Labelled
 from normae.errors import InputError
 from normae.files import write_json
@@ -25,7 +25,6 @@ from normae.runs.load import run_of
 from normae.runs.writing import Journal, Watch, check_minutes, machine_facts
 from normae.sources import load_both
 from normae.statistics import Estimate, IsotonicRecalibration, LinearRecalibration, Recalibration, auc
-from normae.tensors import choose_device
 from normae.training import ClassifierTrainer
 from normae.training.reference import calibration, choose_correction
 

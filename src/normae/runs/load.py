@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normae import zoo
-from normae.config import Run, read
+from normae.config import Run, choose_device, read
 from normae.coordinates import read_coordinates
 from normae.errors import InputError
 from normae.inference import BayesianModel, LogZ, Model
@@ -24,7 +24,6 @@ from normae.posterior.weights import Ensemble, MeanField, Modes
 from normae.random import stream
 from normae.runs.folder import CHAINS, COORDINATES, RunFolder, is_number, parse_tensors, read_content
 from normae.sampling import ChainConfig, SamplingConfig
-from normae.tensors import choose_device
 
 PREFIX = {"bayesian": "rho.", "laplace": "laplace.", "ensemble": "member."}
 """Of the tensors of each posterior in model.safetensors."""
@@ -44,11 +43,12 @@ class Loaded(NamedTuple):
 
 
 def run_of(name: str | Path) -> RunFolder:
-    """The run folder called `name`, a name of the zoo or a path; one sentence where there is none."""
-    folder = zoo.path(str(name)) if str(name) in zoo.names() else Path(name)
-    if not folder.is_dir():
+    """The run folder called `name`, a path or else a name of the zoo; one sentence where there is none."""
+    if Path(name).is_dir():
+        return RunFolder.existing(name)
+    if str(name) not in zoo.names():
         raise InputError(f"{name}: neither a run folder nor a model of the zoo ({', '.join(zoo.names())})")
-    return RunFolder.existing(folder)
+    return RunFolder(zoo.path(str(name)))
 
 
 def load(

@@ -17,7 +17,7 @@ def seed_folders(runs: Sequence[str | Path]) -> list[RunFolder]:
     """Run folders, or else models of the zoo, or the runs in one folder of seeds."""
     if len(runs) == 1 and (members := RunFolder(runs[0]).members()):
         return members
-    return [RunFolder.existing(run) if Path(run).is_dir() else run_of(run) for run in runs]
+    return [run_of(run) for run in runs]
 
 
 def shared_settings(folders: Sequence[RunFolder]) -> Run:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from normae import zoo
-from normae.config import Run, beside, read
+from normae.config import Run, beside, choose_device, read
 from normae.coordinates import Coordinates, fit_coordinates
 from normae.data import SparseEvents
 from normae.errors import InputError
@@ -44,7 +44,6 @@ from normae.sources import (
     training_samples,
     validation_samples,
 )
-from normae.tensors import choose_device
 from normae.training import Schedules, Trainer
 from normae.training.backends import Group, processes
 from normae.training.state import WeightNoise

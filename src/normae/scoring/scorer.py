@@ -195,7 +195,7 @@ def open_scorer(run: str | Path, columns: Sequence[str] | None = None, device: s
     block = JETS_BLOCK if jets else TABLE_BLOCK
     part = (32 if jets or not model.posterior.certain else 64) * block
     chosen = None if names is None else tuple(names)
-    place = str(run) if str(run) in zoo.names() else str(Path(run).absolute())
+    place = str(Path(run).absolute() if Path(run).is_dir() else run)
     return Scorer(model, chosen, jets, log_z, background, digest, place, weights, block, part, notes)
 
 
@@ -213,7 +213,7 @@ def _background(folder: RunFolder, config: Run, model: Model, weights: str) -> N
     test = load_events(config.data, config.seed).test
     score = np.concatenate([model.score(piece.numpy()) for piece in torch.split(test, 1 << 13)])
     score.sort()
-    if folder.path not in map(zoo.path, zoo.names()):
+    if folder.path.parent != zoo.FOLDER:
         with suppress(OSError), atomic_path(folder.background) as temporary:  # where the folder can be written
             np.savez(temporary, score=score, weights=weights)
     return score

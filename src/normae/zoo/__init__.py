@@ -2,19 +2,19 @@
 
 from pathlib import Path
 
-_HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
 
 def names() -> list[str]:
     """The models of the zoo."""
-    return sorted(p.parent.name for p in _HERE.glob("*/model.safetensors"))
+    return sorted(p.parent.name for p in FOLDER.glob("*/model.safetensors"))
 
 
 def path(name: str) -> Path:
     """The run folder of a model of the zoo."""
-    return _HERE / name
+    return FOLDER / name
 
 
 def card(name: str) -> str:
     """The model card: data, settings, seeds, metrics, limits."""
-    return (_HERE / name / "card.md").read_text(encoding="utf-8")
+    return (FOLDER / name / "card.md").read_text(encoding="utf-8")
