@@ -14,7 +14,7 @@ from normae.statistics import (
     pearson,
     ratio_histogram,
 )
-from normae.statistics.pairs import BLOCK
+from normae.statistics.dual import BLOCK
 
 Array = NDArray[np.float64]
 EVENTS = BLOCK + 100

@@ -19,7 +19,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from normae.errors import InputError
-from normae.statistics.estimate import Estimate, format_estimate
+from normae.statistics.arrays import Estimate, format_estimate
 
 Status = Literal["good", "warning", "bad"]
 Value = str | Estimate

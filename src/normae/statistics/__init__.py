@@ -1,7 +1,15 @@
 """Measures of a learned density against a known one: pure functions of arrays, each number with its error."""
 
-from normae.statistics.arrays import LabelsMissing, LengthsDiffer, OneClassOnly
-from normae.statistics.auc import auc, auc_difference, background_efficiency, ideal_auc_from_kl, rejection
+from normae.statistics.arrays import Estimate, LabelsMissing, LengthsDiffer, OneClassOnly, format_estimate
+from normae.statistics.auc import (
+    auc,
+    auc_difference,
+    background_efficiency,
+    ideal_auc_from_kl,
+    rejection,
+    wasserstein,
+    wasserstein_halves,
+)
 from normae.statistics.calibration import (
     CalibrationError,
     IsotonicRecalibration,
@@ -17,18 +25,6 @@ from normae.statistics.calibration import (
     fit_temperature,
     reliability,
 )
-from normae.statistics.coverage import (
-    CoverageBand,
-    PullSummary,
-    TooFewDraws,
-    confidence_levels,
-    coverage,
-    coverage_by_region,
-    coverage_over_trainings,
-    critical_levels,
-    largest_level,
-    pulls_over_trainings,
-)
 from normae.statistics.density import (
     REGION_EDGES,
     grid_kl,
@@ -38,35 +34,41 @@ from normae.statistics.density import (
     relative_deviation,
     share_within,
 )
-from normae.statistics.distance import wasserstein, wasserstein_halves
 from normae.statistics.dual import (
     BinnedResiduals,
     DualRule,
     Line,
+    PairLines,
+    RatioBand,
     RatioComparison,
     Verdict,
     balanced_pearson,
     binned_residuals,
     compare_ratios,
     fit_line,
-    share_outside,
-    verdict,
-)
-from normae.statistics.estimate import Estimate, format_estimate
-from normae.statistics.pairs import (
-    PairLines,
-    RatioBand,
     pair_histogram,
     pair_lines,
     ratio_histogram,
+    share_outside,
+    verdict,
 )
 from normae.statistics.posterior import (
+    CoverageBand,
+    PullSummary,
     RelativeDensityCheck,
+    TooFewDraws,
+    confidence_levels,
+    coverage,
+    coverage_by_region,
+    coverage_over_trainings,
+    critical_levels,
     density_mean_and_std,
     density_pulls,
+    largest_level,
     log_mean_density,
     mean_and_std,
     pulls,
+    pulls_over_trainings,
     relative_density_check,
 )
 from normae.statistics.thermometers import (

@@ -1,11 +1,24 @@
-"""What the statistics ask of an array: one dimension, float64, no NaN, enough entries.
+"""What the statistics take and what they give: arrays with shape (N,), and numbers with their errors.
 
-Labelled samples have label 1 for events of B, 0 for those of A; both must be there. Every measure that compares the
-classes gives them the same weight whatever their numbers: with n_1 and n_0 events an event of class c counts 1 / (2
-n_c). The weights sum to one, and for n_1 = n_0 they are those of a plain mean.
+An array has one dimension, float64, no NaN, enough entries. Labelled samples have label 1 for events of B, 0 for those
+of A; both must be there. Every measure that compares the classes gives them the same weight whatever their numbers:
+with n_1 and n_0 events an event of class c counts 1 / (2 n_c). The weights sum to one, and for n_1 = n_0 they are those
+of a plain mean.
+
+**An estimate** is printed in one way: its error is rounded to the leading digit and the value to the same decimal
+place, so that what is printed is what is known: 0.00143 with error 0.00011 reads "0.0014 ± 0.0001".
+
+**The bootstrap** of sums over events resamples how often each event counts. A resample of N events with replacement
+gives event i the multiplicity k_i, sum k_i = N. A statistic that is a function of sums over events needs no copy of
+them, only sums weighted by k. If the number of events of each class is fixed by how the sample was made, each class is
+resampled by itself.
 """
 
+import math
+from typing import NamedTuple
+
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
@@ -78,3 +91,60 @@ def prior_log_odds(labels: NDArray[np.bool_]) -> float:
     """log(n_1 / n_0): what the logit of a calibrated classifier exceeds log r by, in a sample of this composition."""
     positive = int(labels.sum())
     return float(np.log(positive / (labels.size - positive)))
+
+
+# --- numbers with errors
+
+
+class Estimate(NamedTuple):
+    """A measured value and its standard error (one sigma). `_asdict()` is the form that metrics.json holds.
+
+    >>> from normae.statistics import Estimate
+    >>> print(Estimate(0.00143, 0.00011))
+    0.0014 ± 0.0001
+    """
+
+    value: float
+    error: float
+
+    def __str__(self) -> str:
+        return format_estimate(self)
+
+
+def format_estimate(estimate: Estimate, digits: int = 1) -> str:
+    """Value and error with `digits` significant digits of the error; an unknown or zero error is left out."""
+    value, error = estimate
+    if not (math.isfinite(value) and math.isfinite(error) and error > 0):
+        return f"{value:.4g}"
+    exponent = _leading_exponent(error, digits)
+    scale = _leading_exponent(max(abs(value), error), digits)
+    if -5 <= scale < 6:
+        return _fixed(value, error, digits - 1 - exponent)
+    return f"({_fixed(value / 10.0**scale, error / 10.0**scale, digits - 1 - exponent + scale)})e{scale:+d}"
+
+
+def _leading_exponent(number: float, digits: int) -> int:
+    """The power of ten of the leading digit, after rounding (0.096 to one digit is 0.1, so -1)."""
+    return int(f"{number:.{digits - 1}e}".split("e")[1])
+
+
+def _fixed(value: float, error: float, decimals: int) -> str:
+    shown = max(decimals, 0)
+    return f"{round(value, decimals) + 0.0:.{shown}f} ± {round(error, decimals):.{shown}f}"
+
+
+def multiplicities(labels: NDArray[np.bool_], generator: torch.Generator) -> NDArray[np.int64]:
+    """How often each of N events counts in one resample of both classes, with shape (N,) as `labels`."""
+    counts = np.empty(labels.size, dtype=np.int64)
+    for chosen in (labels, ~labels):
+        n = int(chosen.sum())
+        if n:
+            drawn = torch.randint(n, (n,), generator=generator, device=generator.device).cpu().numpy()
+            counts[chosen] = np.bincount(drawn, minlength=n)
+    return counts
+
+
+def check_resamples(n: int) -> None:
+    """At least 2 resamples: a standard deviation needs them."""
+    if n < 2:
+        raise InputError(f"a bootstrap error needs at least 2 resamples, got {n}")

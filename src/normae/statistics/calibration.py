@@ -34,8 +34,15 @@ from scipy.optimize import minimize
 from scipy.special import expit, logit
 
 from normae.errors import InputError
-from normae.statistics.arrays import Array, as_events, as_labels, prior_log_odds
-from normae.statistics.estimate import Estimate, check_resamples, multiplicities
+from normae.statistics.arrays import (
+    Array,
+    Estimate,
+    as_events,
+    as_labels,
+    check_resamples,
+    multiplicities,
+    prior_log_odds,
+)
 
 BINS = 20
 Recalibration = Callable[[ArrayLike], Array]

@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
-from normae.statistics.arrays import Array, as_pair, as_vector
-from normae.statistics.estimate import Estimate
+from normae.statistics.arrays import Array, Estimate, as_pair, as_vector
 
 REGION_EDGES = (3, 6, 12, 25)
 """Edges of the five bands of -log p_true."""

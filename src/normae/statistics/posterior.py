@@ -1,4 +1,4 @@
-"""Summaries of a learned density over weight draws, one row per draw: (n, N) for n draws and N events.
+"""A learned density over weight draws, one row per draw, (n, N) for n draws and N events: summaries, and coverage.
 
 Each draw w is a normalized density, log p_w(x) = -E_w(x)/T_w - log Z_w. Over the draws, at each x,
 
@@ -18,19 +18,46 @@ where log p is in the thousands.
 
 Beyond first order the left side is larger: a log p that is Gaussian with width s gives sqrt(exp(s^2) - 1), and at most
 sqrt(n) with n draws, where one draw holds all of <p>.
+
+**Do the error bars hold?** Marginal coverage of intervals from weight draws, and the widths of pulls.
+
+**Quantile intervals**, Eq. (quantiles): C = [q_(alpha/2), q_(1 - alpha/2)] of the n draws at x. If the truth is one
+more draw, all n + 1 places of the truth among them are equally likely, so that P(truth < i-th smallest draw) = i / (n +
+1) whatever the distribution. The i-th smallest draw is therefore the i/(n + 1) quantile (Weibull's plotting position,
+`numpy.quantile(method="weibull")`), and the coverage is 1 - alpha. numpy's default calls it the (i - 1)/(n - 1)
+quantile; its intervals reach only
+
+    P(truth in C) = (1 - alpha) (n - 1) / (n + 1)    (where both ends are draws, and nearly so between),
+
+two percent too few at n = 100 (0.931 at 95 %), as if the posterior were too narrow. Weibull's positions end at 1/(n +
+1): the level 1 - alpha needs n + 1 >= 2/alpha draws, and 100 draws reach 0.980.
+
+**Gaussian intervals**, Eq. (gaussian): <f> +- Phi^-1(1 - alpha/2) sigma(f). With n = 100 their mean and width are known
+to 10 % and 7 % of sigma, which costs 0.004 of coverage at 95 %.
+
+**One pass for all levels.** The intervals are nested, so an event is covered from one level on: its critical level is
+|2 u - 1| with u the interpolated plotting position of the truth among the draws, or 2 Phi(|t|) - 1 with t the pull. The
+coverage at a level is the share of events whose critical level does not exceed it: no quantile is computed, and no
+array is larger than a chunk of events.
+
+**The error of a coverage.** One training's errors are correlated over x: its 250k events are not 250k tests, and a
+binomial error is far too small. Coverage is therefore averaged over independent trainings on independent samples; its
+band is the spread over them, and the error of the mean that spread over the square root of their number. For the same
+reason the width of the pulls over the events of one training is below one even for a perfect posterior: part of the
+variance is the scatter of the mean from training to training. `total_width` adds the two.
 """
 
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import erf
 
 from normae.errors import InputError
-from normae.statistics.arrays import Array, as_vector
-from normae.statistics.density import pearson
-from normae.statistics.estimate import Estimate
+from normae.statistics.arrays import Array, Estimate, as_vector
+from normae.statistics.density import REGION_EDGES, pearson
 
 CHUNK = 16_384
 """Events taken at once: 100 draws of them are 13 MB in float64."""
@@ -168,3 +195,203 @@ def _correlation(first: Array, second: Array) -> Estimate:
     if first.size < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return Estimate(math.nan, math.nan)
     return pearson(first, second)
+
+
+# --- coverage
+
+
+Kind = Literal["quantile", "gaussian"]
+REGIONS = len(REGION_EDGES) + 1
+
+
+class TooFewDraws(InputError):
+    """A quantile was asked for that lies beyond the outermost weight draw."""
+
+
+class CoverageBand(NamedTuple):
+    """Over trainings: mean coverage, its standard error, and the spread of one training; shaped as one coverage."""
+
+    mean: Array
+    error: Array
+    spread: Array
+
+
+class PullSummary(NamedTuple):
+    """Pulls over trainings: mean and width, each with its standard error.
+
+    `width` is the mean over trainings of the standard deviation over events; `total_width` that over both.
+    """
+
+    mean: Estimate
+    width: Estimate
+    total_width: Estimate
+
+
+def largest_level(n: int) -> float:
+    """The highest confidence level that the quantiles of `n` draws reach, 1 - 2/(n + 1)."""
+    return 1.0 - 2.0 / (n + 1)
+
+
+def confidence_levels(n: int, count: int = 49) -> Array:
+    """`count` even levels that `n` draws reach, for a curve: 0.02, 0.04, ..., 0.98 for 100 draws."""
+    top = min(largest_level(n), count / (count + 1))
+    return np.linspace(top / count, top, count)
+
+
+def critical_levels(draws: ArrayLike, true: ArrayLike, kind: Kind = "quantile", density: bool = False) -> Array:
+    """The lowest level at which the interval of each event holds the truth, with shape (N,).
+
+    Infinite where no level does: for a quantile, where the truth lies beyond the outermost draw.
+
+    Args:
+        draws: with shape (n, N).
+        true: with shape (N,); -inf (a density of zero) is a value.
+        density: draws and truth are log p, and the intervals are those of p.
+    """
+    rows = as_draws(draws)
+    values, critical = as_truth(rows, true), np.empty(rows.shape[1])
+    rule = _RULES[_known(kind)]
+    for part, columns in chunks(rows):
+        pair = (columns, values[part])
+        critical[part] = rule(*(scaled_density(*pair) if density else pair))
+    return critical
+
+
+def _quantile_levels(draws: Array, true: Array) -> Array:
+    """|2 u - 1| with shape (N,); a truth that ties with draws has a range of u, of which the best counts."""
+    n = len(draws)
+    below, up_to = (draws < true).sum(axis=0), (draws <= true).sum(axis=0)
+    left = np.where(draws <= true, draws, -np.inf).max(axis=0)
+    right = np.where(draws >= true, draws, np.inf).min(axis=0)
+    inside, tie = (up_to > 0) & (below < n), up_to > below
+    with np.errstate(divide="ignore", invalid="ignore"):
+        between = below + (true - left) / (right - left)
+    first, last = np.where(tie, below + 1, between) / (n + 1), np.where(tie, up_to, between) / (n + 1)
+    levels = np.maximum(0.0, np.maximum(1 - 2 * last, 2 * first - 1))
+    critical: Array = np.where(inside, levels, np.inf)
+    return critical
+
+
+def _gaussian_levels(draws: Array, true: Array) -> Array:
+    """2 Phi(|t|) - 1 with shape (N,)."""
+    t = standardized(draws.mean(axis=0), draws.std(axis=0, ddof=1), true)
+    levels: Array = erf(np.abs(t) / math.sqrt(2))
+    return levels
+
+
+_RULES: dict[str, Callable[[Array, Array], Array]] = {"quantile": _quantile_levels, "gaussian": _gaussian_levels}
+
+
+def coverage(
+    draws: ArrayLike, true: ArrayLike, levels: ArrayLike, kind: Kind = "quantile", density: bool = False
+) -> Array:
+    """The share of events whose interval holds the truth, with shape (L,) for L confidence levels.
+
+    Args:
+        draws: with shape (n, N), log p or any other quantity of each weight draw.
+        true: its true values with shape (N,).
+        levels: between 0 and 1, with shape (L,); for quantiles at most 1 - 2/(n + 1).
+        density: draws and truth are log p, and the coverage is that of p.
+    """
+    everywhere = np.zeros(np.size(true), dtype=np.int64)
+    shares: Array = coverage_by_region(draws, true, everywhere, levels, kind, density, 1)[0]
+    return shares
+
+
+def coverage_by_region(
+    draws: ArrayLike,
+    true: ArrayLike,
+    regions: ArrayLike,
+    levels: ArrayLike,
+    kind: Kind = "quantile",
+    density: bool = False,
+    count: int = REGIONS,
+) -> Array:
+    """`coverage` of the events of each region with shape (R, L), NaN for a region without events.
+
+    Args:
+        regions: region 0..count - 1 of each event with shape (N,), as `statistics.regions` gives it; events with
+            another number belong to none.
+        count: R, the number of regions.
+    """
+    rows, asked = as_draws(draws), as_vector(levels, "levels")
+    _check_levels(asked, kind, len(rows))
+    critical, region = critical_levels(rows, true, kind, density), np.asarray(regions).ravel()
+    if region.size != critical.size:
+        raise InputError(f"expected the region of each of {critical.size} events, got {region.size}")
+    return np.stack([_share_up_to(critical[region == index], asked) for index in range(count)])
+
+
+def _share_up_to(critical: Array, levels: Array) -> Array:
+    """The share of `critical`, with shape (N,), not above each level; 1e-12 allows for rounding at the outermost."""
+    if critical.size == 0:
+        return np.full(levels.size, np.nan)
+    share: Array = np.searchsorted(np.sort(critical), levels + 1e-12, side="right") / critical.size
+    return share
+
+
+def _known(kind: str) -> str:
+    if kind not in _RULES:
+        raise InputError(f"expected intervals of kind {' or '.join(map(repr, _RULES))}, got {kind!r}")
+    return kind
+
+
+def _check_levels(levels: Array, kind: str, n: int) -> None:
+    if not ((levels > 0) & (levels < 1)).all():
+        raise InputError(f"expected confidence levels between 0 and 1, got {levels.min():g} to {levels.max():g}")
+    top = float(levels.max())
+    if _known(kind) == "quantile" and top > largest_level(n) + 1e-9:
+        needed = math.ceil(2 / (1 - top) - 1 - 1e-6)
+        raise TooFewDraws(
+            f"quantiles at the level {top:g} need at least {needed} weight draws, got {n}, "
+            f"which reach {largest_level(n):.4g}"
+        )
+
+
+def coverage_over_trainings(coverages: Sequence[ArrayLike]) -> CoverageBand:
+    """Mean, standard error and spread over independent trainings, from one array of any common shape for each.
+
+    NaN (a region without events) is left out; an entry with fewer than two trainings has neither error nor spread.
+    """
+    if len(coverages) < 2:
+        raise InputError(f"a coverage is judged over at least 2 independent trainings, got {len(coverages)}")
+    shapes = sorted({np.shape(array) for array in coverages})
+    if len(shapes) > 1:
+        raise InputError(f"expected coverages of one shape, got {' and '.join(map(str, shapes))}")
+    values = np.stack([np.asarray(array, dtype=np.float64) for array in coverages])
+    known = ~np.isnan(values)
+    count = known.sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.where(known, values, 0.0).sum(axis=0) / count
+        squares = np.where(known, (values - mean) ** 2, 0.0).sum(axis=0)
+        spread = np.sqrt(np.where(count > 1, squares, np.nan) / np.maximum(count - 1, 1))
+        return CoverageBand(mean, spread / np.sqrt(count), spread)
+
+
+def pulls_over_trainings(pulls: Sequence[ArrayLike]) -> PullSummary:
+    """Mean and width of the pulls of independent trainings, each with shape (N_i,)."""
+    if len(pulls) < 2:
+        raise InputError(f"pulls are judged over at least 2 independent trainings, got {len(pulls)}")
+    means, variances = np.array([_moments(as_vector(array, "pulls", least=2)) for array in pulls]).T
+    return PullSummary(_mean_over(means), _mean_over(np.sqrt(variances)), _total_width(means, variances))
+
+
+def _moments(values: Array) -> tuple[float, float]:
+    if infinite := int((~np.isfinite(values)).sum()):
+        raise InputError(f"pulls: expected finite values, got {infinite} where the weight draws do not differ")
+    return float(values.mean()), float(values.var(ddof=1))
+
+
+def _mean_over(values: Array) -> Estimate:
+    return Estimate(float(values.mean()), float(values.std(ddof=1)) / math.sqrt(values.size))
+
+
+def _total_width(means: Array, variances: Array) -> Estimate:
+    """sqrt of the mean variance within plus the variance between trainings; the error is that of the jackknife."""
+    width = math.sqrt(float(variances.mean() + means.var(ddof=1)))
+    n = means.size
+    if n < 3:
+        return Estimate(width, math.nan)
+    left_out = [np.delete(np.stack([means, variances]), index, axis=1) for index in range(n)]
+    without = np.array([math.sqrt(float(rows[1].mean() + rows[0].var(ddof=1))) for rows in left_out])
+    return Estimate(width, math.sqrt((n - 1) / n * float(((without - without.mean()) ** 2).sum())))

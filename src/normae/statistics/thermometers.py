@@ -43,8 +43,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
-from normae.statistics.arrays import as_vector
-from normae.statistics.estimate import Estimate, check_resamples, multiplicities
+from normae.statistics.arrays import Estimate, as_vector, check_resamples, multiplicities
 
 SCATTER = 0.03
 """By which slopes of two trainings with the same settings are taken to differ, where nothing says that it is more."""

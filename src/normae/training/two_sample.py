@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, linear
 
 from normae.errors import InputError
+from normae.statistics.arrays import Estimate
 from normae.statistics.auc import auc
-from normae.statistics.estimate import Estimate
 from normae.training.config import ClassifierSettings, MLPSettings
 from normae.training.supervised import Losses, fit, permutation
 
