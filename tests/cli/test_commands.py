@@ -39,21 +39,24 @@ def preset(tmp_path) -> Path:
     return path
 
 
-def test_the_user_s_path(preset, tmp_path):
+def test_the_user_s_path(preset, tmp_path, capsys):
+    """The first command in a process of its own, the others in this one."""
     run = tmp_path / "run"
     done = normae("train", preset, "--out", run, "--set", "training.epochs=1")
     assert done.returncode == 0, done.stderr
     assert "training 10/10" in done.stdout
-    assert "trained, not evaluated" in normae("info", run).stdout
-    done = normae("evaluate", run, "--device", "cpu")
-    assert done.returncode == 0, done.stderr
-    assert "pearson_grid" in done.stdout
-    done = normae("report", run)
-    assert done.returncode == 0, done.stderr
+    said = []
+    for words in (
+        ["info", run], ["evaluate", run, "--device", "cpu"], ["report", run], ["info", run],
+        ["sample", run, "-n", "50", "-o", tmp_path / "x.npz"],
+    ):  # fmt: skip
+        assert command(*words) == 0
+        said.append(capsys.readouterr().out)
+    before, judged, _, after, _ = said
+    assert "trained, not evaluated" in before
+    assert "pearson_grid" in judged
+    assert "auc_ideal" in after
     assert (run / "report.html").stat().st_size > 50_000
-    assert "auc_ideal" in normae("info", run).stdout
-    done = normae("sample", run, "-n", "50", "-o", tmp_path / "x.npz")
-    assert done.returncode == 0, done.stderr
     assert np.load(tmp_path / "x.npz")["x"].shape == (50, 2)
 
 
@@ -106,15 +109,15 @@ def test_bad_input_is_one_sentence_and_exit_code_2(preset, tmp_path, arguments, 
     assert list(folder.iterdir()) == [], "nothing is left behind"
 
 
-def test_divergence_is_exit_code_1(preset, tmp_path):
-    done = normae("train", preset, "--out", tmp_path / "run", "--set", "training.learning_rate=3e38")
-    assert done.returncode == 1
-    assert "the training diverged" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_divergence_is_exit_code_1(preset, tmp_path, capsys):
+    assert command("train", preset, "--out", tmp_path / "run", "--set", "training.learning_rate=3e38") == 1
+    error = capsys.readouterr().err
+    assert "the training diverged" in error
+    assert "Traceback" not in error
 
 
-def long_preset(tmp_path: Path, epochs: int = 40) -> Path:
-    path = tmp_path / "long.toml"
+def long_preset(folder: Path, epochs: int) -> Path:
+    path = folder / "long.toml"
     content = tiny(training__epochs=epochs, pretraining__epochs=5, guard={"log_every": 5, "checkpoint_every": 25})
     path.write_text(to_toml(structure(content)))
     return path
@@ -126,8 +129,16 @@ def wait_for(path: Path, process: subprocess.Popen, seconds: float = 60) -> None
         time.sleep(0.01)
 
 
-def test_interrupt_leaves_a_resumable_run(tmp_path):
-    preset = long_preset(tmp_path)
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> Path:
+    """A run that nothing stopped, beside its preset."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    assert command("train", long_preset(folder, epochs=30), "--out", folder / "whole") == 0
+    return folder / "whole"
+
+
+def test_interrupt_leaves_a_resumable_run(uninterrupted, tmp_path):
+    preset = uninterrupted.parent / "long.toml"
     process = start("train", preset, "--out", tmp_path / "run")
     wait_for(tmp_path / "run" / "metrics.jsonl", process)
     process.send_signal(signal.SIGINT)
@@ -137,11 +148,8 @@ def test_interrupt_leaves_a_resumable_run(tmp_path):
     assert len(error.strip().splitlines()) == 1
     assert "Traceback" not in error
     assert not (tmp_path / "run" / "model.safetensors").exists()
-    done = normae("train", preset, "--out", tmp_path / "run", "--resume")
-    assert done.returncode == 0, done.stderr
-    whole = normae("train", preset, "--out", tmp_path / "whole")
-    assert whole.returncode == 0
-    assert same_result(tmp_path / "run", tmp_path / "whole")
+    assert command("train", preset, "--out", tmp_path / "run", "--resume") == 0
+    assert same_result(tmp_path / "run", uninterrupted)
 
 
 def same_result(a: Path, b: Path) -> bool:
@@ -167,33 +175,32 @@ def assert_whole(run: Path) -> None:
             json.loads(path.read_text())
 
 
-def kill_and_resume(tmp_path: Path, kills: int, seed: int) -> None:
-    preset = long_preset(tmp_path, epochs=40 * kills)
-    whole = normae("train", preset, "--out", tmp_path / "whole")
-    assert whole.returncode == 0, whole.stderr
+def kill_and_resume(whole: Path, run: Path, kills: int, seconds: float, seed: int) -> None:
+    """Kill the training of `whole` again and again, up to `seconds` after its start, and let it end at last."""
+    preset = whole.parent / "long.toml"
     rng = random.Random(seed)
-    run = tmp_path / "run"
-    for _ in range(kills):
+    for kill in range(kills):
         process = start("train", preset, "--out", run, *(["--resume"] if (run / "config.toml").exists() else []))
-        wait_for(run / ".lock", process)
-        time.sleep(rng.uniform(0, 0.8))
+        wait_for(run / (".lock" if kill % 2 == 0 else "checkpoint/state.safetensors"), process)
+        time.sleep(rng.uniform(0, seconds))
         process.kill()
         _, error = process.communicate(timeout=60)
         assert process.returncode == -9, f"the training ended before it could be killed: {error}"
         assert_whole(run)
-    done = normae("train", preset, "--out", run, "--resume")
-    assert done.returncode == 0, done.stderr
-    assert same_result(run, tmp_path / "whole")
+    assert command("train", preset, "--out", run, "--resume") == 0
+    assert same_result(run, whole)
     assert not list(run.rglob("*.part*")), "what a killed job had begun to write is cleared away"
 
 
-def test_kill_9_and_resume(tmp_path):
-    kill_and_resume(tmp_path, 3, seed=1)
+def test_kill_9_and_resume(uninterrupted, tmp_path):
+    """Before there is a checkpoint, with the first one, and after it was resumed."""
+    kill_and_resume(uninterrupted, tmp_path / "run", 3, 0.3, seed=1)
 
 
 @pytest.mark.slow
 def test_kill_9_at_twenty_moments(tmp_path):
-    kill_and_resume(tmp_path, 20, seed=2)
+    assert command("train", long_preset(tmp_path, epochs=800), "--out", tmp_path / "whole") == 0
+    kill_and_resume(tmp_path / "whole", tmp_path / "run", 20, 0.8, seed=2)
 
 
 def test_info_of_a_table_says_that_all_other_rows_were_used(tmp_path, capsys):

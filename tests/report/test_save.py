@@ -12,6 +12,8 @@ from normae.figures import deviation_map, figure_style, likelihood_correlation, 
 from normae.report import save_figure
 from normae.statistics import regions
 
+pytestmark = pytest.mark.usefixtures("pdf_with_fonts")
+
 
 def small() -> Figure:
     figure, axes = new_figure()
@@ -24,6 +26,7 @@ def test_three_files_and_the_numbers(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == ["line.csv", "line.pdf", "line.svg"]
     assert paths.csv.read_text(encoding="utf-8") == "x,y\n0,0.1\n1,0.333333333\n"
     assert paths.pdf.read_bytes().startswith(b"%PDF")
+    assert b"/FontFile2" in paths.pdf.read_bytes(), "letters that an editor of the paper can change"
 
 
 def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from normae.runs.session import train
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(tmp_path_factory, pdf_with_fonts):
     from normae.config import structure
     from tiny_run import tiny
 
