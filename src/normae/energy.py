@@ -3,13 +3,13 @@
     p(x) = exp(-E(x)/T) / Z.
 
 Samplers, partition function and scoring see this callable and never a model class. It may offer `value_and_grad(x)`,
-and `held()` for a chain: itself with its weights held fixed, ready for many gradients. An energy over events that come
-from a latent space offers what `Latent` lists, and chains can then begin there. `networks.reconstruction` has the
-energy of an autoencoder.
+energies (N,) and their gradients (N, *event), both detached; and `held()` for a chain: itself with its weights held
+fixed, ready for many gradients. An energy over events that come from a latent space offers what `Latent` lists, and
+chains can then begin there. `networks.reconstruction` has the energy of an autoencoder.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,14 +18,6 @@ from normae.random import Generators
 
 Energy = Callable[[Tensor], Tensor]
 """Events with shape (N, *event) to energies with shape (N,)."""
-
-
-@runtime_checkable
-class Differentiable(Protocol):
-    """An energy that knows its own gradient."""
-
-    def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Energies with shape (N,) and their gradients with shape (N, *event), both detached."""
 
 
 class Latent(Protocol):
@@ -81,9 +73,8 @@ def _behind(energy: Energy) -> Energy:
 def value_and_grad(energy: Energy, x: Tensor) -> tuple[Tensor, Tensor]:
     """Energies (N,) and gradients (N, *event): the energy's own where it offers them, else by autograd."""
     energy = _behind(energy)
-    if isinstance(energy, Differentiable):
-        return energy.value_and_grad(x)
-    return autograd_value_and_grad(energy, x)
+    own = getattr(energy, "value_and_grad", None)
+    return autograd_value_and_grad(energy, x) if own is None else own(x)
 
 
 def held(energy: Energy) -> Energy:

@@ -7,11 +7,13 @@ MLP, y = W_n a(... a(W_1 x + b_1) ...) + b_n, the vector-Jacobian product is the
 
 which costs as many matrix products as the forward pass and none of autograd's bookkeeping. `Pass` writes that down for
 one network, with x of shape (N, in), and for a stack of networks, with x of shape (S, N, in) and weights of shape
-(S, out, in). On a CPU the time beside the products is memory: a pass keeps its buffers, and works in place on them.
+(S, out, in). On a CPU the time beside the products is memory, and Python: what a pass does is planned once, as a list
+of operations on buffers, and then run for each gradient of a chain.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -28,7 +30,7 @@ class Activation(NamedTuple):
         forward: h -> a(h).
         pullback: (v, h) -> a'(h) * v.
         write: (h, out) writes a(h) to `out`, which may be h where `keeps_output`.
-        pull: (v, kept) turns v into a'(h) * v, in place.
+        pull: (v, kept) writes a'(h) * v to `kept`.
         keeps_output: whether what `pull` calls kept is a(h); otherwise it is h.
     """
 
@@ -45,28 +47,28 @@ ACTIVATIONS: Mapping[str, Activation] = {
         torch.relu,
         lambda v, h: _aten.threshold_backward(v, h, 0),
         lambda h, out: torch.clamp_min(h, 0, out=out),
-        lambda v, y: _aten.threshold_backward.grad_input(v, y, 0, grad_input=v),
+        lambda v, y: _aten.threshold_backward.grad_input(v, y, 0, grad_input=y),
         keeps_output=True,
     ),
     "silu": Activation(
         nn.functional.silu,
         lambda v, h: v * torch.sigmoid(h) * (1 + h * torch.sigmoid(-h)),  # aten's own cannot be differentiated again
         lambda h, out: _aten.silu.out(h, out=out),
-        lambda v, h: _aten.silu_backward.grad_input(v, h, grad_input=v),
+        lambda v, h: _aten.silu_backward.grad_input(v, h, grad_input=h),
         keeps_output=False,
     ),
     "gelu": Activation(
         nn.functional.gelu,
         lambda v, h: _aten.gelu_backward(v, h),
         lambda h, out: _aten.gelu.out(h, out=out),
-        lambda v, h: _aten.gelu_backward.grad_input(v, h, grad_input=v),
+        lambda v, h: _aten.gelu_backward.grad_input(v, h, grad_input=h),
         keeps_output=False,
     ),
     "tanh": Activation(
         torch.tanh,
         lambda v, h: _aten.tanh_backward(v, torch.tanh(h)),
         lambda h, out: torch.tanh(h, out=out),
-        lambda v, y: _aten.tanh_backward.grad_input(v, y, grad_input=v),
+        lambda v, y: _aten.tanh_backward.grad_input(v, y, grad_input=y),
         keeps_output=True,
     ),
 }
@@ -79,11 +81,14 @@ NARROW = 16
 """On a CPU, results of fewer columns than this are computed as their transpose: y^T = W x^T is four times faster."""
 
 
-class Pass:
-    """Forward pass and pullback of one network or of a stack, for calls without gradients.
+Plan = list[Callable[[], object]]
+"""Operations on buffers, to be called one after the other."""
 
-    The weights must not change while it is in use. What `forward` and `pullback` return is a buffer, which the next
-    call overwrites.
+
+class Pass:
+    """Plans forward pass and pullback of one network or of a stack, for calls without gradients.
+
+    The weights must not change while a plan is in use.
 
     Args:
         layers: of the network, from the first to the last.
@@ -92,63 +97,62 @@ class Pass:
 
     def __init__(self, layers: Sequence[Layer], activation: Activation) -> None:
         self.activation = activation
-        self.weights = [weight for weight, _ in layers]
+        self.layers = layers
         # x W^T from a transposed copy is up to a fifth faster on a CPU than from W as it lies in memory
-        self.transposed = [w.mT if w.is_cuda else w.mT.contiguous() for w in self.weights]
-        self._rows = [bias if bias.ndim == 1 else bias[:, None] for _, bias in layers]
-        self._columns = [bias[..., None] for _, bias in layers]
-        stacked = self.weights[0].ndim == 3
+        self.transposed = [w.mT if w.is_cuda else w.mT.contiguous() for w, _ in layers]
+        stacked = layers[0][0].ndim == 3
         self._add_product = torch.baddbmm if stacked else torch.addmm
         self._multiply = torch.bmm if stacked else torch.mm
-        self._buffers: dict[tuple[str, int, tuple[int, ...]], Tensor] = {}
-        self._kept: list[Tensor] = []
+        self._spare: dict[tuple[int, ...], Tensor] = {}
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The output with shape (..., N, out), for x with shape (..., N, in)."""
-        self._kept = []
-        last = len(self.weights) - 1
-        for k in range(last):
-            hidden = self._affine(k, x)
-            x = hidden if self.activation.keeps_output else self._buffer("active", k % 2, hidden.shape, hidden)
-            self.activation.write(hidden, x)
-            self._kept.append(hidden)
-        return self._affine(last, x)
+    def forward(self, x: Tensor, plan: Plan) -> tuple[Tensor, list[Tensor]]:
+        """Plan the pass of what will be in x, a buffer with shape (..., N, in).
 
-    def pullback(self, v: Tensor) -> Tensor:
-        """v^T J with shape (..., N, in) for v with shape (..., N, out), at the last `forward`."""
-        for k in range(len(self.weights) - 1, -1, -1):
-            v = self._product(k, v)
-            if k > 0:
-                self.activation.pull(v, self._kept[k - 1])
-        return v
+        Returns:
+            Buffers: of the output, with shape (..., N, out), and what `pullback` needs of each hidden layer.
+        """
+        kept: list[Tensor] = []
+        for k in range(len(self.layers) - 1):
+            hidden = self._affine(k, x, plan)
+            x = hidden if self.activation.keeps_output else torch.empty_like(hidden)
+            plan.append(partial(self.activation.write, hidden, x))
+            kept.append(hidden)
+        return self._affine(len(kept), x, plan), kept
 
-    def _affine(self, k: int, x: Tensor) -> Tensor:
+    def pullback(self, v: Tensor, kept: Sequence[Tensor], plan: Plan) -> Tensor:
+        """Plan v^T J with shape (..., N, in) for v with shape (..., N, out), at what `kept` the forward pass."""
+        for k in range(len(kept), 0, -1):
+            plan.append(partial(self.activation.pull, self._product(k, v, plan), kept[k - 1]))
+            v = kept[k - 1]
+        return self._product(0, v, plan)
+
+    def _affine(self, k: int, x: Tensor, plan: Plan) -> Tensor:
         """x W^T + b of layer k."""
-        weight, transposed = self.weights[k], self.transposed[k]
-        if self._narrow(transposed, x):
-            out = self._buffer("hidden", k, (*weight.shape[:-1], x.shape[-2]), x)
-            return self._add_product(self._columns[k], weight, x.mT, out=out).mT
-        out = self._buffer("hidden", k, (*x.shape[:-1], weight.shape[-2]), x)
-        return self._add_product(self._rows[k], x, transposed, out=out)
+        (weight, bias), transposed = self.layers[k], self.transposed[k]
+        if _narrow(transposed):
+            out = x.new_empty((*weight.shape[:-1], x.shape[-2]))
+            plan.append(partial(self._add_product, bias[..., None], weight, x.mT, out=out))
+            return out.mT
+        out = x.new_empty((*x.shape[:-1], weight.shape[-2]))
+        row = bias if bias.ndim == 1 else bias[:, None]
+        plan.append(partial(self._add_product, row, x, transposed, out=out))
+        return out
 
-    def _product(self, k: int, v: Tensor) -> Tensor:
+    def _product(self, k: int, v: Tensor, plan: Plan) -> Tensor:
         """v W of layer k."""
-        weight, transposed = self.weights[k], self.transposed[k]
-        if self._narrow(weight, v):
-            out = self._buffer("back", k % 2, (*transposed.shape[:-1], v.shape[-2]), v)
-            return self._multiply(transposed, v.mT, out=out).mT
-        return self._multiply(v, weight, out=self._buffer("back", k % 2, (*v.shape[:-1], weight.shape[-1]), v))
+        weight, transposed = self.layers[k][0], self.transposed[k]
+        if _narrow(weight):
+            out = v.new_empty((*transposed.shape[:-1], v.shape[-2]))
+            plan.append(partial(self._multiply, transposed, v.mT, out=out))
+            return out.mT
+        shape = (*v.shape[:-1], weight.shape[-1])
+        out = self._spare.setdefault(shape, v.new_empty(shape))
+        plan.append(partial(self._multiply, v, weight, out=out))
+        return out
 
-    @staticmethod
-    def _narrow(factor: Tensor, x: Tensor) -> bool:
-        return factor.shape[-1] < NARROW <= factor.shape[-2] and not x.is_cuda
 
-    def _buffer(self, kind: str, k: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """A tensor of this shape, the same one at each call with these arguments."""
-        key = (kind, k, shape)
-        if key not in self._buffers:
-            self._buffers[key] = like.new_empty(shape)
-        return self._buffers[key]
+def _narrow(factor: Tensor) -> bool:
+    return factor.shape[-1] < NARROW <= factor.shape[-2] and not factor.is_cuda
 
 
 class MLP(nn.Module):

@@ -11,8 +11,9 @@ model. Their weights are one tensor of shape (S, P), a row for each model; the n
 optimizer step, an average, a norm, a rollback or a checkpoint is then a single operation, whatever the architecture.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from torch.func import functional_call, vmap
 
 from normae.energy import autograd_value_and_grad
 from normae.networks.autoencoder import Autoencoder, to_sphere
-from normae.networks.mlp import ACTIVATIONS, MLP, Pass, split_decoder
+from normae.networks.mlp import ACTIVATIONS, MLP, Pass, Plan, split_decoder
 from normae.random import Generators, normal
 from normae.tensors import sum_features
 
@@ -247,12 +248,12 @@ class ExplicitEnergy:
     """On a CPU, events that are worked on at a time, so that their activations stay in the cache."""
 
     def __init__(self, energy: ReconstructionEnergy, latent: bool) -> None:
-        self.energy, self.members = energy, energy.members
+        self.energy, self.members, self.latent = energy, energy.members, latent
         self.encoder, self.decoder = energy.passes("encoder"), energy.passes("decoder")
-        self.entry = energy.passes("decoder") if latent else None
+        self._planned: dict[torch.Size, Callable[[Tensor], tuple[Tensor, Tensor]]] = {}
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.energy(x) if self.entry is None else self.energy(self.energy.decode(x))
+        return self.energy(self.energy.decode(x) if self.latent else x)
 
     @torch.no_grad()
     def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -267,10 +268,28 @@ class ExplicitEnergy:
         return energy.reshape(-1), grad.reshape(x.shape)
 
     def _at(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        events = x if self.entry is None else self.entry.forward(x)
-        residual = events - self.decoder.forward(self.encoder.forward(events))
-        back = self.encoder.pullback(self.decoder.pullback(residual))
-        grad = torch.sub(residual, back).mul_(2 / events.shape[-1])
-        if self.entry is not None:
-            grad = self.entry.pullback(grad).clone(memory_format=torch.contiguous_format)
-        return sum_features(residual.square()) / events.shape[-1], grad
+        if x.shape not in self._planned:
+            self._planned[x.shape] = self._plan(x)
+        return self._planned[x.shape](x)
+
+    def _plan(self, like: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """What gives energies and gradients at points with the shape of `like`."""
+        plan: Plan = []
+        start = torch.empty_like(like)
+        events, entered = self.decoder.forward(start, plan) if self.latent else (start, [])
+        z, encoded = self.encoder.forward(events, plan)
+        out, decoded = self.decoder.forward(z, plan)
+        residual, half = torch.empty_like(events), torch.empty_like(events)
+        plan.append(partial(torch.sub, events, out, out=residual))
+        back = self.encoder.pullback(self.decoder.pullback(residual, decoded, plan), encoded, plan)
+        plan.append(partial(torch.sub, residual, back, out=half))
+        found = self.decoder.pullback(half, entered, plan) if self.latent else half
+        d = events.shape[-1]
+
+        def run(x: Tensor) -> tuple[Tensor, Tensor]:
+            start.copy_(x)
+            for operation in plan:
+                operation()
+            return sum_features(residual.square()) / d, torch.mul(found, 2 / d, out=torch.empty_like(start))
+
+        return run
