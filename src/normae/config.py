@@ -26,7 +26,7 @@ from normae.networks.autoencoder import NetworkConfig
 from normae.networks.bayesian import BayesianConfig
 from normae.posterior.laplace import LaplaceConfig
 from normae.presets import nearest, preset_path, presets
-from normae.sampling.manifold import SamplingConfig
+from normae.sampling.chain import SamplingConfig
 from normae.sources import MOST_EVENTS, DataConfig
 from normae.training.config import (
     ClassifierConfig,

@@ -21,7 +21,7 @@ from normae.export.onnx import export_onnx
 from normae.inference import BayesianModel, Model
 from normae.runs.ensemble import gather, made_of
 from normae.runs.folder import RunFolder, read_tensors, write_tensors
-from normae.runs.seeds import seed_folders
+from normae.runs.load import seed_folders
 from normae.runs.session import train
 from normae.scoring.scorer import open_scorer
 from normae.search.histogram import Binner, HistogramSettings

@@ -15,7 +15,6 @@ from normae.sampling import (
     ChainConfig,
     ReplayBuffer,
     SamplingConfig,
-    StepSizes,
     adapted,
     effective_sample_size,
     negatives,
@@ -218,7 +217,7 @@ def test_negatives(space, members):
         feature=ChainConfig(steps=3, step_size=0.01, bounds=(-0.2, 0.2)),
     )
     buffer = ReplayBuffer.empty(members, 50, (3,) if space == "latent" else (2,), torch.device("cpu"))
-    sizes = StepSizes(torch.full((members,), 0.01), torch.full((members,), 0.01))
+    sizes = torch.full((2, members), 0.01)
     generators = [stream(seed, "chain") for seed in range(members)]
     made = negatives(energy, config, buffer, torch.full((members,), 0.2), sizes, 20, generators)
     assert made.position.shape == (20 * members, 2)

@@ -6,7 +6,7 @@ import torch
 
 from normae.errors import InputError
 from normae.statistics import LabelsMissing, LengthsDiffer, OneClassOnly, calibration_error, class_probability, fit_line
-from normae.training.ratio_classifier import RatioSettings, train_ratio_classifier
+from normae.training.reference import RatioSettings, train_ratio_classifier
 
 SMALL = RatioSettings(hidden=(32, 32), learning_rate=3e-3, batch=512, max_epochs=12, patience=4)
 

@@ -49,8 +49,7 @@ from normae.statistics import (
     verdict,
 )
 from normae.statistics.arrays import Array, balanced_weights
-from normae.training.ratio_classifier import RatioSettings
-from normae.training.reference import ClassifierReference
+from normae.training.reference import ClassifierReference, RatioSettings
 
 MOST_DRAWS = 1000
 FEWEST_EVENTS = 100

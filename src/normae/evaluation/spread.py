@@ -10,8 +10,7 @@ from normae.config import read
 from normae.errors import InputError
 from normae.files import write_json
 from normae.runs.folder import RunFolder, is_number, is_pair, read_json
-from normae.runs.load import run_of
-from normae.runs.seeds import seed_folders, shared_settings
+from normae.runs.load import run_of, seed_folders, shared_settings
 from normae.statistics import Estimate
 
 Numbers = dict[str, Estimate]

@@ -9,9 +9,8 @@ from torch import Tensor
 from normae.energy import Energy, Latent, held, value_and_grad
 from normae.errors import InputError
 from normae.progress import progress
-from normae.sampling.chain import Chain, run_chain
+from normae.sampling.chain import Chain, SamplingConfig, into_bounds, run_chain
 from normae.sampling.langevin import ChainConfig
-from normae.sampling.manifold import SamplingConfig, into_bounds
 
 GENERATION_FACTOR = 8
 """The paper generates with latent chains eight times as long as in training."""

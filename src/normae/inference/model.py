@@ -27,8 +27,7 @@ from normae.networks.scoring_energy import scoring_energy
 from normae.posterior.draw import Certain, Draws, Posterior
 from normae.progress import counted
 from normae.random import stream
-from normae.sampling.chain import Chain, run_chain
-from normae.sampling.manifold import SamplingConfig
+from normae.sampling.chain import Chain, SamplingConfig, run_chain
 
 DRAWS = 100
 """Number of draws behind `energy`, `score` and `log_prob`."""

@@ -21,8 +21,8 @@ from normae.networks.autoencoder import Autoencoder, NetworkConfig
 from normae.networks.own import EnergyNetwork, check_network
 from normae.posterior.laplace import LaplaceConfig
 from normae.runs.session import prepare
+from normae.sampling.chain import SamplingConfig
 from normae.sampling.langevin import ChainConfig
-from normae.sampling.manifold import SamplingConfig
 from normae.sources import DataConfig, Events
 from normae.training.config import ContrastConfig, GuardConfig, PhaseConfig, TemperatureConfig, TrainingConfig
 

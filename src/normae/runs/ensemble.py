@@ -21,8 +21,7 @@ from normae.errors import InputError
 from normae.files import write_json, write_text
 from normae.runs.folder import History, RunFolder, read_tensors, write_tensors
 from normae.runs.jet_sample import pieces
-from normae.runs.load import PREFIX, load
-from normae.runs.seeds import seed_folders, shared_settings
+from normae.runs.load import PREFIX, load, seed_folders, shared_settings
 from normae.sources import load_events
 from normae.statistics import mixture_constants
 from normae.training import EnsembleConfig

@@ -1,19 +1,21 @@
 """Langevin chains: the kernel, the runner, the on-manifold start, the replay buffer and the diagnostics."""
 
-from normae.sampling.chain import Chain, effective_sample_size, langevin, run_chain, split_r_hat
-from normae.sampling.langevin import ChainConfig
-from normae.sampling.manifold import (
+from normae.sampling.chain import (
+    Chain,
     Negatives,
     ReplayBuffer,
     SamplingConfig,
-    StepSizes,
     adapted,
     into_bounds,
+    langevin,
     negatives,
+    run_chain,
     spread,
 )
+from normae.sampling.diagnostics import effective_sample_size, split_r_hat
+from normae.sampling.langevin import ChainConfig
 
 __all__ = [
-    "Chain", "ChainConfig", "Negatives", "ReplayBuffer", "SamplingConfig", "StepSizes", "adapted",
+    "Chain", "ChainConfig", "Negatives", "ReplayBuffer", "SamplingConfig", "adapted",
     "effective_sample_size", "into_bounds", "langevin", "negatives", "run_chain", "split_r_hat", "spread",
 ]  # fmt: skip

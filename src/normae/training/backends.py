@@ -19,8 +19,7 @@ from normae.networks.conv_packing import conv_shape
 from normae.networks.mlp import MLP
 from normae.networks.own import EnergyNetwork, OwnEnergy
 from normae.networks.reconstruction import Layout, ReconstructionEnergy
-from normae.sampling.chain import run_chain
-from normae.sampling.manifold import Runner, SamplingConfig
+from normae.sampling.chain import Runner, SamplingConfig, run_chain
 
 log = logging.getLogger(__name__)
 

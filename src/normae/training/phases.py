@@ -18,8 +18,7 @@ from torch import Tensor
 
 from normae.networks.mlp import MLP
 from normae.networks.reconstruction import LocalEnergy, ReconstructionEnergy, mean_square
-from normae.sampling.chain import run_chain
-from normae.sampling.manifold import Runner, StepSizes, adapted, into_bounds, negatives
+from normae.sampling.chain import Runner, adapted, into_bounds, negatives, run_chain
 from normae.tensors import norm
 from normae.training.config import PhaseConfig, TrainingConfig
 from normae.training.state import Order, Setup, State, rate_factor
@@ -238,7 +237,7 @@ class Likelihood(Phase):
         config, state, setup, noise, group = self.config, self.state, self.setup, self.setup.noise, self.setup.group
         leaf = self.leaf()
         temperature = state.log_temperature.exp().flatten()
-        sizes = StepSizes(*state.log_sizes.exp())
+        sizes = state.log_sizes.exp()
         draw = noise.draw(state.weights, state.generators)
         energy, runner = self._chain_energy(draw)
         negative = negatives(
