@@ -11,7 +11,8 @@ import torch
 
 from normae.bench import GROUPS, bench
 from normae.bench.jets import synthetic
-from normae.bench.works import Missing, TorchEBM, plain
+from normae.bench.timing import Missing
+from normae.bench.works import TorchEBM, plain
 from normae.errors import InputError
 from normae.jets.imaging import images
 from normae.random import stream

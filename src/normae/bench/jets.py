@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from normae.bench.timing import Report, Work, interleaved, median
-from normae.bench.works import Missing, backends, iterations, network, plain, repeated
+from normae.bench.works import backends, iterations, network, plain, repeated
 from normae.config import Run, read
 from normae.data import SparseEvents
 from normae.inference import Model
@@ -62,20 +62,16 @@ def _iterations(
     group = f"{name}, batch {batch}"
     ours = backends(run, events.shape[1:], device)
     works = {n: iterations(run, events, n, device, block, pretraining) for n in ours}
-    try:
+    with report.optional():
         model = _plain(run, device)
         x = events[torch.arange(batch)].to(device)
         works["plain"] = repeated(lambda: (model.pretraining if pretraining else model.iteration)(x), block)
-    except Missing as missing:
-        report.skipped.append(str(missing))
     times = interleaved(works, rounds, device)
     report.seconds(group, times, block)
     best = ours[-1]
     if device.type == "cuda":
         report.add(f"{group}: {best}, milliseconds", median(1e3 * times[best] / block), "ms")
-    for other in (*ours[:-1], "plain"):
-        if other in times:
-            report.faster(group, times, best, other)
+    report.faster(group, times, best, *ours[:-1], "plain")
 
 
 def _plain(run: Run, device: torch.device, normalized: bool = True):  # type: ignore[no-untyped-def]
@@ -93,18 +89,12 @@ def _scores(report: Report, run: Run, events: SparseEvents, device: torch.device
     x = events[torch.arange(n) % len(events)].cpu()
     array = x.numpy()
     works: dict[str, Work] = {"ours": lambda: model.score(array)}
-    try:
+    with report.optional():
         works |= _plain_scores(run, x, device)
-    except Missing as missing:
-        report.skipped.append(str(missing))
     times = interleaved(works, rounds, device)
-    for name, values in times.items():
-        report.add(f"{group}: {name}", median(n / values), "1/s")
-        report.times[f"{group}: {name}"] = values
-    others = [name for name in times if name != "ours"]
-    if others:
-        best = min(others, key=lambda name: float(np.median(times[name])))
-        report.faster(group, times, "ours", best)
+    report.rates(group, times, n)
+    others = sorted((name for name in times if name != "ours"), key=lambda name: float(np.median(times[name])))
+    report.faster(group, times, "ours", *others[:1])
 
 
 def _plain_scores(run: Run, x: Tensor, device: torch.device) -> dict[str, Work]:
@@ -127,17 +117,12 @@ def images(device: torch.device, quick: bool, rounds: int) -> Report:  # noqa: A
     jets = synthetic(200 if quick else 20_000)
     some = jets[: 20 if quick else 500]
     works = {"ours": lambda: make_images(jets)}
-    try:
+    with report.optional():
         theirs = plain("plain_images")
         works["plain"] = lambda: theirs.images(some.pt, some.eta, some.phi, some.offsets)
-    except Missing as missing:
-        report.skipped.append(str(missing))
     times = interleaved(works, rounds)
-    for name, n in (("ours", len(jets)), ("plain", len(some))):
-        if name in times:
-            report.times[f"{group}: {name}"] = times[name]
-            report.add(f"{group}: {name}", median(n / times[name]), "1/s")
-            times[name] = times[name] / n
-    if "plain" in times:
-        report.faster(group, times, "ours", "plain")
+    counts = {"ours": len(jets), "plain": len(some)}
+    for name, seconds in times.items():
+        report.rates(group, {name: seconds}, counts[name])
+    report.faster(group, {name: seconds / counts[name] for name, seconds in times.items()}, "ours", "plain")
     return report

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from normae import zoo
-from normae.bench.timing import Report, interleaved, median
+from normae.bench.timing import Report, interleaved
 from normae.config import read
 from normae.inference import Model
 from normae.random import stream
@@ -45,7 +45,5 @@ def _score(report: Report, model: Model, n: int, device: torch.device, rounds: i
 
     times = interleaved({"ours": lambda: model.score(array), "plain": plainly}, rounds, device)
     group = f"{GROUP} {model.name}"
-    for name, values in times.items():
-        report.add(f"{group}: {name}", median(n / values), "1/s")
-        report.times[f"{group}: {name}"] = values
+    report.rates(group, times, n)
     report.faster(group, times, "ours", "plain")

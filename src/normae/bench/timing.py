@@ -13,7 +13,8 @@ used more than a tenth of the machine is taken again, a few times at most, and t
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -109,6 +110,10 @@ def ratio(above: ArrayLike, below: ArrayLike) -> Estimate:
     return median(np.asarray(above, dtype=np.float64) / np.asarray(below, dtype=np.float64))
 
 
+class Missing(Exception):
+    """Something to compare with is not installed; one line that says so."""
+
+
 class Row(NamedTuple):
     """One number.
 
@@ -140,10 +145,28 @@ class Report:
             self.add(f"{group}: {name}", median(values / per), "s")
             self.times[f"{group}: {name}"] = values / per
 
-    def faster(self, group: str, times: Times, ours: str, theirs: str) -> None:
-        """How many times as fast as `theirs` is `ours`."""
-        self.add(f"{group}: {ours} against {theirs}", ratio(times[theirs], times[ours]), "times")
+    def rates(self, group: str, times: Times, events: int) -> None:
+        """A row for each work on `events` events: how many a second; and the times of the rounds."""
+        for name, values in times.items():
+            self.add(f"{group}: {name}", median(events / values), "1/s")
+            self.times[f"{group}: {name}"] = values
 
-    def floors(self, group: str, times: Times, ours: str, floor: str) -> None:
-        """The time of `ours` in units of the time of `floor`."""
-        self.add(f"{group}: {ours} over {floor}", ratio(times[ours], times[floor]), "floors")
+    def faster(self, group: str, times: Times, ours: str, *others: str) -> None:
+        """How many times as fast as each of the others, where it was timed, is `ours`."""
+        for other in others:
+            if other in times:
+                self.add(f"{group}: {ours} against {other}", ratio(times[other], times[ours]), "times")
+
+    def floors(self, group: str, times: Times, ours: str, *floors: str) -> None:
+        """The time of `ours` in units of the time of each floor that was timed."""
+        for floor in floors:
+            if floor in times:
+                self.add(f"{group}: {ours} over {floor}", ratio(times[ours], times[floor]), "floors")
+
+    @contextmanager
+    def optional(self) -> Iterator[None]:
+        """What is compared with may be missing: that is one line of the report, and no error."""
+        try:
+            yield
+        except Missing as missing:
+            self.skipped.append(str(missing))

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from normae.bench.timing import Report, Work, interleaved, median
-from normae.bench.works import Missing, TorchEBM, backends, iterations, network, plain, repeated
+from normae.bench.works import TorchEBM, backends, iterations, network, plain, repeated
 from normae.config import Run, read
 from normae.data import DENSITIES
 from normae.networks import MLP
@@ -141,11 +141,9 @@ def _iterations(report: Report, run: Run, device: torch.device, block: int, roun
     ours = backends(run, (2,), device)
     for name in ours:
         works[name] = iterations(run, events, name, device, block)
-    try:
+    with report.optional():
         for name, test in (("plain", False), ("plain with a Metropolis test", True)):
             works[name] = _plain_iteration(run, events, test, device, block)
-    except Missing as missing:
-        report.skipped.append(str(missing))
     floor = Floor(_sizes(run), device, stream(0, "bench/floor"))
     works["matrix products"] = repeated(floor.products, block)
     if device.type == "cpu":
@@ -156,12 +154,8 @@ def _iterations(report: Report, run: Run, device: torch.device, block: int, roun
     speed = floor.flop() * block / times["matrix products"]
     report.add(f"{GROUP}: matrix products reach", Estimate(*(v / 1e9 for v in median(speed))), "GFLOP/s")
     best = ours[-1]
-    for name in ("matrix products", "fastest products", "memory"):
-        if name in times:
-            report.floors(GROUP, times, best, name)
-    for other in (*ours[:-1], "plain", "plain with a Metropolis test"):
-        if other in times:
-            report.faster(GROUP, times, best, other)
+    report.floors(GROUP, times, best, "matrix products", "fastest products", "memory")
+    report.faster(GROUP, times, best, *ours[:-1], "plain", "plain with a Metropolis test")
 
 
 def _sizes(run: Run) -> Sizes:
@@ -209,17 +203,13 @@ def _chains(report: Report, run: Run, device: torch.device, rounds: int) -> None
 
     plainly = ReconstructionEnergy(model, explicit=False)
     works = {backend.name: ours(backend.runner, energy), "reference": ours(run_chain, plainly)}
-    try:
+    with report.optional():
         samplers = [
             TorchEBM(plainly.latent(), temperature, latent.step_size, None, device),
             TorchEBM(plainly, temperature, feature.step_size, feature.bounds, device),
         ]
         steps = (latent.steps, feature.steps)
         works["torchebm"] = through(lambda which, x: samplers[which](x, steps[which], generator))
-    except Missing as missing:
-        report.skipped.append(str(missing))
     times = interleaved(works, rounds, device)
     report.seconds(CHAINS, times)
-    report.faster(CHAINS, times, backend.name, "reference")
-    if "torchebm" in times:
-        report.faster(CHAINS, times, backend.name, "torchebm")
+    report.faster(CHAINS, times, backend.name, "reference", "torchebm")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normae.bench.timing import Work
+from normae.bench.timing import Missing, Work
 from normae.config import Run
 from normae.data import SparseEvents
 from normae.energy import Energy
@@ -64,10 +64,6 @@ def repeated(work: Work, n: int) -> Work:
             work()
 
     return several
-
-
-class Missing(Exception):
-    """Something to compare with is not installed; one line that says so."""
 
 
 def plain(name: str) -> ModuleType:
