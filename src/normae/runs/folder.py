@@ -31,7 +31,7 @@ from torch import Tensor
 
 from normae.coordinates import Coordinates
 from normae.errors import InputError
-from normae.files import atomic_path, write_json, write_text
+from normae.files import atomic_path
 
 WEIGHTS_FORMAT = "normae-1"
 COORDINATES = "coordinates."
@@ -222,20 +222,6 @@ class History:
         """Forget what was written after `size` bytes."""
         if self.size > size:
             os.truncate(self.path, size)
-
-
-__all__ = [
-    "History",
-    "RunFolder",
-    "is_number",
-    "is_pair",
-    "locked",
-    "read_json",
-    "read_tensors",
-    "write_json",
-    "write_tensors",
-    "write_text",
-]
 
 
 def stored(coordinates: Coordinates) -> dict[str, Tensor]:

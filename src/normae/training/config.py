@@ -1,5 +1,6 @@
 """Settings of the phases of a training, and of the guard that watches them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -9,14 +10,13 @@ from normae.networks.bayesian import BayesianConfig
 Schedule = Literal["constant", "cosine"]
 
 
-def _positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise InputError(f"{name}: expected a positive number, got {value}")
-
-
-def _at_least_zero(name: str, value: float) -> None:
-    if not value >= 0:
-        raise InputError(f"{name}: expected a number of at least 0, got {value}")
+def _check(config: object, positive: Sequence[str], at_least_zero: Sequence[str] = (), table: str = "") -> None:
+    """Refuse numbers of `config` that are not positive, or not at least zero; None is no number."""
+    for name in (*positive, *at_least_zero):
+        value = getattr(config, name)
+        if value is not None and not (value > 0 or (value == 0 and name in at_least_zero)):
+            expected = "a positive number" if name in positive else "a number of at least 0"
+            raise InputError(f"{table}{name}: expected {expected}, got {value}")
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,8 @@ class PhaseConfig:
     loss_scale: Literal["temperature", "plain"] = "plain"
 
     def __post_init__(self) -> None:
-        _at_least_zero("epochs", self.epochs)
-        if self.iterations is not None:
-            _at_least_zero("iterations", self.iterations)
-        _positive("batch", self.batch)
-        _positive("learning_rate", self.learning_rate)
-        _at_least_zero("warmup", self.warmup)
-        _at_least_zero("latent_penalty", self.latent_penalty)
-        _at_least_zero("l2_penalty", self.l2_penalty)
-        if self.gradient_clip is not None:
-            _positive("gradient_clip", self.gradient_clip)
+        positive = ("batch", "learning_rate", "gradient_clip")
+        _check(self, positive, ("epochs", "iterations", "warmup", "latent_penalty", "l2_penalty"))
 
 
 @dataclass(frozen=True)
@@ -78,7 +70,7 @@ class TrainingConfig(PhaseConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least_zero("negative_penalty", self.negative_penalty)
+        _check(self, (), ("negative_penalty",))
         if not 0 <= self.average < 1:
             raise InputError(f"average: expected a decay of at least 0 and below 1, got {self.average}")
 
@@ -107,9 +99,8 @@ class ContrastConfig:
     gaussian: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "batch", "learning_rate", "patience", "every"):
-            _positive(f"contrast.{name}", getattr(self, name))
-        _at_least_zero("contrast.weight_decay", self.weight_decay)
+        positive = ("iterations", "batch", "learning_rate", "patience", "every")
+        _check(self, positive, ("weight_decay",), "contrast.")
 
 
 @dataclass(frozen=True)
@@ -121,8 +112,7 @@ class TemperatureConfig:
     learning_rate: float = 1e-3
 
     def __post_init__(self) -> None:
-        _positive("temperature.initial", self.initial)
-        _positive("temperature.learning_rate", self.learning_rate)
+        _check(self, ("initial", "learning_rate"), table="temperature.")
 
 
 @dataclass(frozen=True)
@@ -150,11 +140,7 @@ class GuardConfig:
     backoff: float = 0.5
 
     def __post_init__(self) -> None:
-        _positive("guard.log_every", self.log_every)
-        _positive("guard.checkpoint_every", self.checkpoint_every)
-        _positive("guard.largest_gap", self.largest_gap)
-        _positive("guard.calm", self.calm)
-        _at_least_zero("guard.rollbacks", self.rollbacks)
+        _check(self, ("log_every", "checkpoint_every", "largest_gap", "calm"), ("rollbacks",), "guard.")
         if not 0 < self.backoff < 1:
             raise InputError(f"guard.backoff: expected a factor between 0 and 1, got {self.backoff}")
         if self.checkpoint_every % self.log_every:
@@ -197,9 +183,7 @@ class ClassifierConfig:
     schedule: Schedule = "constant"
 
     def __post_init__(self) -> None:
-        _positive("classifier.epochs", self.epochs)
-        _positive("classifier.batch", self.batch)
-        _positive("classifier.learning_rate", self.learning_rate)
+        _check(self, ("epochs", "batch", "learning_rate"), table="classifier.")
 
 
 @dataclass(frozen=True)
