@@ -44,7 +44,7 @@ from normae.sources import (
     training_samples,
     validation_samples,
 )
-from normae.training import Schedules, Trainer
+from normae.training import Checkpoint, Happening, Schedules, Trainer
 from normae.training.backends import Group, processes
 from normae.training.state import WeightNoise
 
@@ -160,10 +160,19 @@ def _sit(
     if not journal.open(trainer) and starts is not None:
         journal.start = [start.facts for start in starts]
         trainer.begin_with(joined(starts, trainer.setup.noise, journal.replicas))
-    finish = Finish(trainer, journal, runs)
-    finished = journal.follow(trainer, watch, minutes, begun, finish.keep_pretrained)
+    finishes = [Finish(trainer, journal, run, k) for k, run in enumerate(runs)]
+
+    def keep_pretrained(happening: Happening) -> None:
+        if isinstance(happening, Checkpoint) and happening == ("training", 0):
+            for finish in finishes:
+                finish.keep_pretrained()
+
+    finished = journal.follow(trainer, watch, minutes, begun, keep_pretrained)
     if finished and journal.team.rank == 0:
-        finish.write()
+        for finish in finishes:
+            finish.write()
+        for finish in finishes:
+            finish.check_log_z()
     return finished
 
 

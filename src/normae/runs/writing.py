@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from normae.posterior.laplace import fit_laplace
 from normae.random import stream
 from normae.runs.folder import CHAINS, History, RunFolder, read_tensors, stored, write_tensors
 from normae.sources import Events
-from normae.training import Checkpoint, Happening, Record, Rollback, Trainer
+from normae.training import Happening, Record, Rollback, Trainer
 from normae.training.backends import Group
 from normae.training.trainer import Training
 from normae.version import __version__
@@ -222,84 +223,86 @@ class Prepared(NamedTuple):
 
 
 class Finish:
-    """Turns what a trainer holds into the models of its run folders.
+    """Turns what a trainer holds of one run into the model of its folder.
 
     Args:
         journal: of the training, with folders and configurations.
-        runs: coordinates and events of each run.
+        run: coordinates and events of the run.
+        k: its number among the runs that are trained side by side.
     """
 
-    def __init__(self, trainer: Trainer, journal: Journal, runs: list[Prepared]) -> None:
-        self.trainer, self.journal = trainer, journal
-        self.coordinates, self.events = [run.coordinates for run in runs], [run.events for run in runs]
-        self.configs, self.device = journal.configs, trainer.setup.device
-        self.event = trainer.setup.data.event
-        self.own = trainer.setup.architecture if self.configs[0].network.kind == "own" else None
-        self.annealing: dict[int, dict[str, Any]] = {}
-        self.linear: dict[int, Baselines] = {}
+    def __init__(self, trainer: Trainer, journal: Journal, run: Prepared, k: int) -> None:
+        self.trainer, self.journal, self.k, self.members = trainer, journal, k, journal.of(k)
+        self.config, self.folder = journal.configs[k], journal.folders[k]
+        self.coordinates, self.events = run
+        self.device, self.event = trainer.setup.device, trainer.setup.data.event
+        self.own = trainer.setup.architecture if self.config.network.kind == "own" else None
+        self.annealing: dict[str, Any] | None = None
 
-    def keep_pretrained(self, happening: Happening) -> None:
-        """The autoencoder that the NAE phase begins with, as a run folder of its own."""
-        first = self.configs[0]
-        begins = isinstance(happening, Checkpoint) and happening == ("training", 0)
-        if not begins or first.start or first.contrast or not first.training.epochs or not first.pretraining.epochs:
+    def keep_pretrained(self) -> None:
+        """The autoencoder that the NAE phase begins with, as a run folder of its own, where it is one."""
+        given, history = self.config, self.folder.history
+        if given.start or given.contrast or not given.training.epochs or not given.pretraining.epochs:
             return
-        for k, folder in enumerate(self.journal.folders):
-            inner = RunFolder(folder.pretrained)
-            config = pretrained_config(self.configs[k])
-            tensors, header = self._model(config, k, last=True)
-            write_text(inner.config, to_toml(config))
-            write_text(inner.history, folder.history.read_text(encoding="utf-8") if folder.history.exists() else "")
-            write_start(inner, self.trainer.models.start(), self.journal.of(k))
-            write_json(inner.provenance, self._provenance(k))
-            write_tensors(inner.model, tensors, header | {"log_z": None})
+        inner, config = RunFolder(self.folder.pretrained), pretrained_config(given)
+        tensors, header = self._model(config, last=True)
+        write_text(inner.config, to_toml(config))
+        write_text(inner.history, history.read_text(encoding="utf-8") if history.exists() else "")
+        self._write_start(inner)
+        write_json(inner.provenance, self._provenance())
+        write_tensors(inner.model, tensors, header | {"log_z": None})
 
     def write(self) -> None:
-        """The finished models."""
-        for k, folder in enumerate(self.journal.folders):
-            tensors, header = self._model(self.configs[k], k)
-            tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
-            header["log_z"] = self._log_z(k, tensors, header)
-            if not self.configs[k].training.epochs:
-                write_start(folder, self.trainer.models.start(), self.journal.of(k))
-            write_json(folder.provenance, self._provenance(k))
-            write_tensors(folder.model, tensors, header)
-        for k, found in self.annealing.items():
-            settings = self.configs[k].log_z
-            if "failed" in found and settings is not None and settings.required:
-                path = self.journal.folders[k].path
-                raise LogZDisagreement(f"{path}: {found['failed']}. The model is written without log Z")
+        """The finished model."""
+        tensors, header = self._model(self.config)
+        tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+        header["log_z"] = self._log_z(tensors, header)
+        if not self.config.training.epochs:
+            self._write_start(self.folder)
+        write_json(self.folder.provenance, self._provenance())
+        write_tensors(self.folder.model, tensors, header)
 
-    def _model(self, config: Run, k: int, last: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Weights by name with their posterior, and the header, of run k, before log Z."""
+    def check_log_z(self) -> None:
+        """An error where log Z was not found and the run cannot do without."""
+        failed = (self.annealing or {}).get("failed")
+        if failed and self.config.log_z is not None and self.config.log_z.required:
+            raise LogZDisagreement(f"{self.folder.path}: {failed}. The model is written without log Z")
+
+    def _write_start(self, folder: RunFolder) -> None:
+        """The rows of the run's models, with which an NAE can begin."""
+        rows = {name: tensor[self.members] for name, tensor in self.trainer.models.start().items()}
+        write_tensors(folder.start, rows, {})
+
+    def _model(self, config: Run, last: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Weights by name with their posterior, and the header, before log Z."""
         weights, temperatures, sizes = self.trainer.models.result(last)
-        members = self.journal.of(k)
+        members = self.members
         header: dict[str, Any] = {
             "event": list(self.event),
             "temperature": float(temperatures[members.start]),
             "step_sizes": [float(size) for size in sizes[:, members].mean(1)],
         }
-        if self.coordinates[k].kind != "identity":
-            header["coordinates"] = self.coordinates[k].kind
-        if (columns := self.events[k].columns) is not None:
+        if self.coordinates.kind != "identity":
+            header["coordinates"] = self.coordinates.kind
+        if (columns := self.events.columns) is not None:
             header["columns"] = list(columns)
         if self.journal.replicas > 1:
             header["temperatures"] = temperatures[members].tolist()
         tensors = self.trainer.setup.noise.tensors(weights[members.start])
         tensors |= {} if self.own is None else dict(self.own.named_buffers())
-        tensors |= self._posterior(config, k, weights[members], tensors, header["temperature"])
-        return tensors | stored(self.coordinates[k]) | ({} if last else self._chains(k)), header
+        tensors |= self._posterior(config, weights[members], tensors, header["temperature"])
+        return tensors | stored(self.coordinates) | ({} if last else self._chains()), header
 
-    def _chains(self, k: int) -> dict[str, Tensor]:
-        """The persistent chains of run k that began at its events: samples of the model, where others can begin."""
-        if self.configs[k].sampling.chains_from != "data":
+    def _chains(self) -> dict[str, Tensor]:
+        """The persistent chains that began at events: samples of the model, where others can begin."""
+        if self.config.sampling.chains_from != "data":
             return {}
-        return {CHAINS: self.trainer.models.buffer.storage[self.journal.of(k).start].clone()}
+        return {CHAINS: self.trainer.models.buffer.storage[self.members.start].clone()}
 
     def _posterior(
-        self, config: Run, k: int, weights: Tensor, tensors: dict[str, Tensor], temperature: float
+        self, config: Run, weights: Tensor, tensors: dict[str, Tensor], temperature: float
     ) -> dict[str, Tensor]:
-        """What the posterior of `config` adds to the weights of run k, which are mean-field or deterministic."""
+        """What the posterior of `config` adds to the weights, which are mean-field or deterministic."""
         if config.ensemble is not None:
             return {f"member.{name}": view for name, view in self.trainer.setup.layout.views(weights).items()}
         if config.laplace is None:
@@ -307,7 +310,7 @@ class Finish:
         network = self._network(config)
         network.load_state_dict(tensors)
         generator = stream(config.seed, "laplace")
-        network, events = network.to(self.device), self.events[k].train
+        network, events = network.to(self.device), self.events.train
         assert isinstance(events, Tensor)
         copies = config.coordinates.copies
         return fit_laplace(network, temperature, events, config.laplace, generator, copies).tensors()
@@ -318,9 +321,9 @@ class Finish:
             return copied(self.own, config.network)
         return build_autoencoder(config.network, self.event, stream(config.seed, "init"))
 
-    def _log_z(self, k: int, tensors: dict[str, Tensor], header: dict[str, Any]) -> list[Any] | None:
+    def _log_z(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> list[Any] | None:
         """log Z where it can be had; annealed where no grid serves and the configuration asks for it."""
-        config, temperature = self.configs[k], float(header["temperature"])
+        config, temperature = self.config, float(header["temperature"])
         network = self._network(config)
         fill(network, {name: tensors[name] for name in all_tensors(network) if name in tensors})
         network = network.to(self.device).requires_grad_(False)
@@ -328,8 +331,8 @@ class Finish:
         size = header["step_sizes"][1]
 
         def annealed() -> LogZ | None:
-            events = self._samples(k, energy, temperature, size, tensors.get(CHAINS))
-            return self._annealed_log_z(k, energy, temperature, events)
+            events = self._samples(energy, temperature, size, tensors.get(CHAINS))
+            return self._annealed_log_z(energy, temperature, events)
 
         found = choose_log_z(
             energy, temperature, self.event, config.sampling.feature.bounds, config.evaluation.log_z_cells,
@@ -337,54 +340,51 @@ class Finish:
         )  # fmt: skip
         return None if found is None else list(found)
 
-    def _samples(
-        self, k: int, energy: ReconstructionEnergy, temperature: float, size: float, chains: Tensor | None
-    ) -> Tensor:
+    def _samples(self, energy: ReconstructionEnergy, temperature: float, size: float, chains: Tensor | None) -> Tensor:
         """Persistent chains, which are samples of the model, or else training events, within the bounds."""
-        feature, events = self.configs[k].sampling.feature, self.events[k].train
+        feature, events = self.config.sampling.feature, self.events.train
         assert isinstance(events, Tensor)
         if chains is not None:
-            small = stream(self.configs[k].seed, "log_z/small", self.device)
+            small = stream(self.config.seed, "log_z/small", self.device)
             return loosened(energy, chains.to(self.device), replace(feature, step_size=size), temperature, small)
         if feature.bounds is not None:
             events = events[((events >= feature.bounds[0]) & (events <= feature.bounds[1])).all(dim=1)]
         return events[:BASE_EVENTS].to(self.device)
 
-    def _annealed_log_z(self, k: int, energy: ReconstructionEnergy, temperature: float, events: Tensor) -> LogZ | None:
+    def _annealed_log_z(self, energy: ReconstructionEnergy, temperature: float, events: Tensor) -> LogZ | None:
         """log Z from chains between a Gaussian and events; None where the bounds on it disagree."""
-        settings, bounds = self.configs[k].log_z, self.configs[k].sampling.feature.bounds
+        settings, bounds = self.config.log_z, self.config.sampling.feature.bounds
         assert settings is not None
         runs = settings.runs()
         names = [f"log_z/{n}" if n else "log_z" for n in range(len(runs))]
-        streams = [stream(self.configs[k].seed, name, self.device) for name in names]
+        streams = [stream(self.config.seed, name, self.device) for name in names]
         try:
             found = annealed_log_z(energy, temperature, events, events, streams, runs, bounds)
         except (LogZDisagreement, InputError) as error:  # a finished training is kept, whatever comes of its log Z
-            self.annealing[k] = {"failed": str(error)}
+            self.annealing = {"failed": str(error)}
             return None
-        self.annealing[k] = {name: value for name, value in found._asdict().items() if name != "log_z"}
+        self.annealing = {name: value for name, value in found._asdict().items() if name != "log_z"}
         return found.log_z
 
-    def _baselines(self, k: int) -> Baselines:
-        """What linear models reach on the validation sample; found once."""
-        if k not in self.linear:
-            self.linear[k] = baselines(self.configs[k], self.events[k], self.device)
-        return self.linear[k]
+    @cached_property
+    def _baselines(self) -> Baselines:
+        """What linear models reach on the validation sample."""
+        return baselines(self.config, self.events, self.device)
 
-    def _provenance(self, k: int) -> dict[str, Any]:
+    def _provenance(self) -> dict[str, Any]:
         journal = self.journal
         facts = machine_facts(self.device) | {
-            "seed": self.configs[k].seed,
-            "data_sha256": journal.hashes[k],
+            "seed": self.config.seed,
+            "data_sha256": journal.hashes[self.k],
             "backend": self.trainer.setup.backend.name,
             "side_by_side": len(journal.folders),
             "processes": journal.team.size,
-            "rollbacks": int(self.trainer.rollbacks[journal.of(k)].sum()),
+            "rollbacks": int(self.trainer.rollbacks[self.members].sum()),
             "wall_seconds": round(journal.seconds, 2),
         }
-        facts |= {"baselines": self._baselines(k)} if self.configs[k].start is None else {}
-        facts |= {} if journal.start is None else {"start": journal.start[k]}
-        return facts | ({"log_z": self.annealing[k]} if k in self.annealing else {})
+        facts |= {"baselines": self._baselines} if self.config.start is None else {}
+        facts |= {} if journal.start is None else {"start": journal.start[self.k]}
+        return facts | ({} if self.annealing is None else {"log_z": self.annealing})
 
 
 def machine_facts(device: torch.device) -> dict[str, Any]:
@@ -434,8 +434,3 @@ def pretrained_config(config: Run) -> Run:
     """The configuration of the autoencoder inside a run: the same without its NAE phase."""
     training = replace(config.training, epochs=0)
     return replace(config, name=f"{config.name}-pretrained", training=training, laplace=None, log_z=None, start=None)
-
-
-def write_start(folder: RunFolder, start: dict[str, Tensor], members: slice) -> None:
-    """Write the rows of a run's models, where `start` holds those of all models that are trained side by side."""
-    write_tensors(folder.start, {name: tensor[members] for name, tensor in start.items()}, {})
