@@ -132,11 +132,23 @@ def _fused(architecture: Autoencoder, sampling: SamplingConfig, device: torch.de
 # --- on several processes
 
 
+@dataclass(frozen=True)
 class Group:
-    """The processes of one training: by itself one process, to which there is nothing to say."""
+    """The processes of one training; by itself one process, to which there is nothing to say.
 
-    rank = 0
-    size = 1
+    Several are all those of `torch.distributed`, which must be initialized. Each process keeps a part of the events,
+    runs its own chains on its own network with its own buffer and generators, and takes an equal part of the batch.
+    Their gradients are averaged, and since they began with the same weights and make the same update, the weights stay
+    the same, bit for bit. All losses are means over events, so the average of the gradients is the gradient of the
+    whole batch.
+
+    This is the arithmetic of DistributedDataParallel. Its wrapper is not used, because what it adds is already here:
+    all weights of all models are one tensor, so that one all-reduce takes the whole gradient, and the chains, which
+    must run on the unwrapped network, find nothing to unwrap.
+    """
+
+    rank: int = 0
+    size: int = 1
 
     def named(self, name: str) -> str:
         """The random stream `name` of this process; the first one has the streams of a training by itself."""
@@ -144,47 +156,24 @@ class Group:
 
     def mean(self, tensor: Tensor) -> Tensor:
         """The mean of all processes' tensors."""
-        return tensor
-
-    def any(self, flag: bool) -> bool:
-        """Whether any process says so."""
-        return flag
-
-    def gather(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors of all processes, in their order."""
-        return [tensor]
-
-
-class Processes(Group):
-    """All processes of `torch.distributed`, which must be initialized.
-
-    Each process keeps a part of the events, runs its own chains on its own network with its own buffer and generators,
-    and takes an equal part of the batch. Their gradients are averaged, and since they began with the same weights and
-    make the same update, the weights stay the same, bit for bit. All losses are means over events, so the average of
-    the gradients is the gradient of the whole batch.
-
-    This is the arithmetic of DistributedDataParallel. Its wrapper is not used, because what it adds is already here:
-    all weights of all models are one tensor, so that one all-reduce takes the whole gradient, and the chains, which
-    must run on the unwrapped network, find nothing to unwrap.
-    """
-
-    def __init__(self) -> None:
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
-
-    def mean(self, tensor: Tensor) -> Tensor:
-        """The mean of all processes' tensors."""
+        if self.size == 1:
+            return tensor
         tensor = tensor.contiguous()
         dist.all_reduce(tensor)
         return tensor.div_(self.size)
 
     def any(self, flag: bool) -> bool:
         """Whether any process says so."""
+        if self.size == 1:
+            return flag
         votes = torch.tensor(int(flag))
         dist.all_reduce(votes)
         return bool(votes > 0)
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """The tensors of all processes, in their order."""
+        if self.size == 1:
+            return [tensor]
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
         dist.all_gather(parts, tensor.contiguous())
         return parts
@@ -194,7 +183,7 @@ class Processes(Group):
 def processes() -> Iterator[Group]:
     """The processes that torchrun started, connected for as long as the context lasts, or this one alone."""
     if dist.is_available() and dist.is_initialized():
-        yield Processes()
+        yield Group(dist.get_rank(), dist.get_world_size())
         return
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield Group()
@@ -204,6 +193,6 @@ def processes() -> Iterator[Group]:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
     try:
-        yield Processes()
+        yield Group(dist.get_rank(), dist.get_world_size())
     finally:
         dist.destroy_process_group()

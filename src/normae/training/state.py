@@ -234,10 +234,11 @@ class Adam:
     those of torch.optim.Adam.
     """
 
-    def __init__(self, weights: Tensor, betas: tuple[float, float] = (0.9, 0.999), epsilon: float = 1e-8) -> None:
+    BETAS = (0.9, 0.999)
+    EPSILON = 1e-8
+
+    def __init__(self, weights: Tensor) -> None:
         self.weights = weights
-        self.betas = betas
-        self.epsilon = epsilon
         self.first = torch.zeros_like(weights)
         self.second = torch.zeros_like(weights)
         self.updates = torch.zeros((), dtype=torch.float64, device=weights.device)
@@ -251,13 +252,13 @@ class Adam:
     @torch.no_grad()
     def update(self, grad: Tensor, rate: Tensor) -> None:
         """One step along `grad`, with shape (S, P), at learning rates with shape (S,)."""
-        beta1, beta2 = self.betas
+        beta1, beta2 = self.BETAS
         self.updates += 1
         self.first.lerp_(grad, 1 - beta1)
         self.second.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
         correction1 = (1 - beta1**self.updates).to(grad.dtype)
         correction2 = (1 - beta2**self.updates).to(grad.dtype)
-        scale = (self.second / correction2).sqrt_().add_(self.epsilon)
+        scale = (self.second / correction2).sqrt_().add_(self.EPSILON)
         self.weights.sub_((rate[:, None] / correction1) * self.first / scale)
 
 
