@@ -34,9 +34,3 @@ def test_the_trainer_s_iteration_takes_at_least_these_products():
     with FlopCounterMode(display=False) as counter:
         work()
     assert 0.99 < counter.get_total_flops() / floor.flop() < 1.05
-
-
-def test_copies_write_every_width():
-    floor = Floor(SIZES, torch.device("cpu"), stream(0, "floor"))
-    floor.copies()
-    assert all(torch.equal(floor.outputs[w], floor.inputs[w]) for w in floor.outputs)

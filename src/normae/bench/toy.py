@@ -3,16 +3,15 @@
 Ours, with each backend that the device has, against a plain implementation and against the floors; and the chains
 alone against torchebm's Langevin sampler at equal steps. torchebm has no Metropolis test; ours has.
 
-**The floor** is the least time that an iteration can take: its matrix products, or the memory that they move. A
-gradient with respect to the event is a forward pass and a pullback, so one product with each weight matrix W there and
-one back. A latent gradient goes through decoder, encoder and decoder. An update takes a forward pass, a pullback (but
-for the first layer) and one product for the gradient of each W, for positive and for negative events.
+**The floor** is the least time that an iteration can take: its matrix products. A gradient with respect to the event
+is a forward pass and a pullback, so one product with each weight matrix W there and one back. A latent gradient goes
+through decoder, encoder and decoder. An update takes a forward pass, a pullback (but for the first layer) and one
+product for the gradient of each W, for positive and for negative events.
 
 `products` runs these products and nothing else, with the weights as a layer stores them (out, in), and inputs and
 outputs allocated beforehand, one for each width, so that they are in the cache where they fit. `fastest_products` takes
 the same products in the form that is fastest on a CPU, as our own passes do: weights transposed beforehand, and y^T = W
-x^T where the result is narrow. It is the stricter floor, of the same operations. `copies` writes each
-result of the chains once by copying an array of its size: what would be left if arithmetic cost nothing.
+x^T where the result is narrow. It is the stricter floor, of the same operations.
 """
 
 from collections.abc import Callable
@@ -47,7 +46,7 @@ class Sizes:
 
 
 class Floor:
-    """The products and the copies of one iteration."""
+    """The products of one iteration."""
 
     def __init__(self, sizes: Sizes, device: torch.device, generator: torch.Generator) -> None:
         encoder, decoder = list(pairwise(sizes.encoder)), list(pairwise(sizes.decoder))
@@ -99,13 +98,6 @@ class Floor:
         for a, b in 2 * self.layers:
             torch.mm(self.inputs[b].t(), self.inputs[a], out=self.gradients[a, b])
 
-    @torch.no_grad()
-    def copies(self) -> None:
-        """Write as much as the products of the chains do."""
-        for a, b, back in self.chains:
-            width = a if back else b
-            self.outputs[width].copy_(self.inputs[width])
-
     def flop(self) -> float:
         """Floating-point operations of `products`."""
         done = [*((a, b) for a, b, _ in self.chains + self.update), *2 * self.layers]
@@ -148,13 +140,12 @@ def _iterations(report: Report, run: Run, device: torch.device, block: int, roun
     works["matrix products"] = repeated(floor.products, block)
     if device.type == "cpu":
         works["fastest products"] = repeated(floor.fastest_products, block)
-    works["memory"] = repeated(floor.copies, block)
     times = interleaved(works, rounds, device)
     report.seconds(GROUP, times, block)
     speed = floor.flop() * block / times["matrix products"]
     report.add(f"{GROUP}: matrix products reach", Estimate(*(v / 1e9 for v in median(speed))), "GFLOP/s")
     best = ours[-1]
-    report.floors(GROUP, times, best, "matrix products", "fastest products", "memory")
+    report.floors(GROUP, times, best, "matrix products", "fastest products")
     report.faster(GROUP, times, best, *ours[:-1], "plain", "plain with a Metropolis test")
 
 
