@@ -120,10 +120,6 @@ def test_one_process_is_a_group_of_its_own():
         assert group.any(True)
 
 
-class Three(Group):
-    size = 3
-
-
 @pytest.mark.parametrize(
     ("n", "batch", "message"), [(900, 200, "a multiple of the 3 processes"), (2, 300, "at least one event for each")]
 )
@@ -132,4 +128,4 @@ def test_what_cannot_be_shared_is_refused(make_run, n, batch, message):
     network = build_mlp_autoencoder(run.network, (2,), stream(0, "init"))
     events = two_gaussians().sample(n, stream(0, "x"))
     with pytest.raises(InputError, match=message):
-        Trainer([network], [events], Schedules(run.pretraining, run.training), run.sampling, [0], CPU, Three())
+        Trainer([network], [events], Schedules(run.pretraining, run.training), run.sampling, [0], CPU, Group(size=3))
