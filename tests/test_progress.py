@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from normae.inference.rows import in_pieces
+from normae.posterior.draw import in_pieces
 from normae.progress import counted, plain, progress, shown_by
 from watched import watched
 

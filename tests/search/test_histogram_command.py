@@ -15,8 +15,8 @@ from normae.errors import InputError
 from normae.runs.folder import RunFolder
 from normae.runs.session import train
 from normae.scoring.score import open_scorer
+from normae.scoring.scorer import tail_probability
 from normae.search.histogram import Binner, HistogramSettings, histogram
-from normae.statistics.histogram import tail_probability
 from tiny_run import tiny
 from tiny_table import TableRun
 from tiny_table import rows as table_rows

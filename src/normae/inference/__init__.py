@@ -14,7 +14,7 @@ from normae.inference.log_z import (
     grid_points,
 )
 from normae.inference.model import BayesianModel, Model
-from normae.inference.rows import Rows
+from normae.posterior.draw import Rows
 
 __all__ = [
     "AISConfig",

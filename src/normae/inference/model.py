@@ -20,11 +20,10 @@ from normae.energy import stands_for
 from normae.errors import InputError, LogZUnknown
 from normae.inference.generation import ChainEnergy, lengthened, walk
 from normae.inference.log_z import LogZ, choose_log_z, draws_log_z
-from normae.inference.rows import Rows, as_events, in_pieces
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.scoring_energy import scoring_energy
-from normae.posterior.draw import Certain, Draws, Posterior
+from normae.posterior.draw import Certain, Draws, Posterior, Rows, as_events, in_pieces
 from normae.progress import counted
 from normae.random import stream
 from normae.sampling.chain import Chain, SamplingConfig, run_chain

@@ -11,15 +11,36 @@ exactly one draw, `Certain`: so nobody has to ask which kind of model it is.
 
 What draws say `together` is the mean of their log p. Of a mixture, a posterior with several modes, it is the log of the
 mean of their p.
+
+Every consumer (scores of files, dual test, histograms, export, evaluation) gets `Rows` from `model.rows(x, n)`, a row
+for each draw, with the rule that joins them:
+
+    log p_k(x) = -s_k(x) - log Z_k,    s_k(x) = E_k(y(x))/T_k - log |dy/dx|.
+
+Arrays go through the network a piece at a time, so that memory stays bounded. A copy to a GPU is fast only from pinned
+memory: events go there through two pinned buffers, which take turns. One is filled while the other one's events are
+copied and computed.
 """
 
-from typing import Any, Protocol
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from normae.data.frames import as_rows, column_names
+from normae.errors import LogZUnknown
 from normae.networks.reconstruction import ReconstructionEnergy
+from normae.progress import progress
+
+CPU_PIECE = 1 << 11
+"""Events at a time on a CPU, whose activations then stay in the cache."""
+GPU_PIECE = 1 << 16
+BUFFER = 1 << 26
+"""Bytes of a pinned buffer; events that are large come in smaller pieces."""
 
 
 class Draws(Protocol):
@@ -99,3 +120,119 @@ def together(scores: Any, mixture: bool) -> Any:
         return scores.mean(0)
     found = np.log(len(scores)) - torch.logsumexp(-torch.as_tensor(scores), dim=0)
     return found if isinstance(scores, Tensor) else found.numpy()
+
+
+# --- what they say about events
+
+
+class Rows(NamedTuple):
+    """n weight draws at N events.
+
+    Args:
+        scores: E/T of each draw, in the user's units, with shape (n, N); an array or a tensor, as the events were.
+        log_z: of each draw, with shape (n,); None where it is not known.
+        mixture: whether the density is the mean of those of the draws, and not that of the mean score.
+        log_z_error: what is left open in log Z of one draw.
+        unknown: the sentence of `LogZUnknown`.
+
+    >>> import numpy as np, normae.inference
+    >>> rows = normae.inference.Rows(np.array([[1.0, 2.0], [3.0, 2.0]]), log_z=np.array([0.5, 0.5]))
+    >>> rows.score(), rows.log_prob(), rows.spread().round(2)
+    (array([2., 2.]), array([-2.5, -2.5]), array([1.41, 0.  ]))
+    """
+
+    scores: Any
+    log_z: NDArray[np.float64] | None = None
+    mixture: bool = False
+    log_z_error: float = 0.0
+    unknown: str = "log Z is not known"
+
+    def score(self) -> Any:
+        """What the draws say together, with shape (N,): of a mixture each counts with its own log Z, where known."""
+        if not self.mixture or self.log_z is None:
+            return together(self.scores, self.mixture)
+        return together(self.scores + self._column(self.log_z - self.log_z.mean()), self.mixture)
+
+    def log_prob_draws(self) -> Any:
+        """log p of each draw with its own log Z, with shape (n, N); `LogZUnknown` where that is not known."""
+        if self.log_z is None:
+            raise LogZUnknown(self.unknown)
+        return -self.scores - self._column(self.log_z)
+
+    def log_prob(self) -> Any:
+        """log p with shape (N,): the mean over draws of log p, or the log of the mean of p of a mixture."""
+        return -together(-self.log_prob_draws(), self.mixture)
+
+    def spread(self) -> Any:
+        """The standard deviation of the score over draws, with shape (N,); None of one draw."""
+        if len(self.scores) == 1:
+            return None
+        return self.scores.std(0) if isinstance(self.scores, Tensor) else self.scores.std(0, ddof=1)
+
+    def _column(self, numbers: NDArray[np.float64]) -> Any:
+        """Numbers of each draw with shape (n, 1), of the kind that the scores are."""
+        column = numbers[:, None]
+        if isinstance(self.scores, Tensor):
+            return torch.from_numpy(column).to(self.scores)
+        return column.astype(self.scores.dtype)
+
+
+def as_events(x: Any, columns: Sequence[str] | None, name: str) -> Any:
+    """Arrays and tensors as they are; of a data frame these columns, or all where their names are not known."""
+    if isinstance(x, Tensor | np.ndarray):
+        return x
+    return np.asarray(x) if column_names(x) is None else as_rows(x, columns, name).values
+
+
+def in_pieces(
+    function: Callable[[Tensor], Tensor],
+    events: NDArray[Any],
+    device: torch.device,
+    most: int | None = None,
+    dtype: type[np.floating[Any]] = np.float32,
+) -> tuple[Tensor, Tensor]:
+    """`function` of all events, with shape (..., N), and which events are finite, with shape (N,); both on the CPU.
+
+    Args:
+        function: from a tensor (n, *event) on the device to (..., n).
+        events: with shape (N, *event), of any real type.
+        most: events at a time.
+        dtype: of the tensors, float32 or float64.
+    """
+    values, finite = [], []
+    with torch.no_grad(), progress("scoring", len(events)) as tick:
+        for piece in _on_device(events, device, most, dtype):
+            finite.append(torch.isfinite(piece).flatten(1).all(dim=1))
+            values.append(function(piece))
+            tick(len(piece))
+            if values[-1].numel() > len(piece):  # many values an event do not wait on the device
+                values[-1] = values[-1].cpu()
+    return torch.cat(values, dim=-1).cpu(), torch.cat(finite).cpu()
+
+
+def _on_device(
+    events: NDArray[Any], device: torch.device, most: int | None, dtype: type[np.floating[Any]]
+) -> Iterator[Tensor]:
+    """Tensors on the device, at least one; a consumer has launched what it does before it asks for the next."""
+    places = range(0, max(len(events), 1), most or CPU_PIECE)
+    if device.type != "cuda":
+        for start in places:
+            with np.errstate(over="ignore"):
+                piece = np.array(events[start : start + places.step], dtype=dtype)
+            yield torch.from_numpy(piece).to(device)
+        return
+    kind = torch.float64 if dtype == np.float64 else torch.float32
+    fit = max(1, BUFFER // (kind.itemsize * math.prod(events.shape[1:])))
+    size = min(most or GPU_PIECE, fit, max(len(events), 1))
+    shape = (size, *events.shape[1:])
+    buffers = [torch.empty(shape, dtype=kind, device="cpu", pin_memory=True) for _ in range(2)]
+    copied = [torch.cuda.Event() for _ in buffers]
+    for k, start in enumerate(range(0, max(len(events), 1), size)):
+        buffer, done = buffers[k % 2], copied[k % 2]
+        done.synchronize()  # returns at once where nothing has been recorded
+        piece = events[start : start + size]
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and found to be
+            np.copyto(buffer.numpy()[: len(piece)], piece, casting="unsafe")
+        there = buffer[: len(piece)].to(device, non_blocking=True)
+        done.record(torch.cuda.current_stream(device))
+        yield there

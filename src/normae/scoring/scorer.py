@@ -1,4 +1,13 @@
-"""A model with all that is needed to score events of files: log Z, held-out background, the names of its columns."""
+"""A model with all that is needed to score events of files: log Z, held-out background, the names of its columns.
+
+**The p-value** of a score under a sample of background. Of n background events, k are at least as anomalous as the
+event. If the event is background, it is one more of the same kind, so that its rank is uniform and
+
+    p = (k + 1) / (n + 1)
+
+is at most a with a probability of at most a: never 0, and valid for any n. The error is that of the share of a binomial
+sample, sqrt(q (1 - q) / n) with q = (k + 1) / (n + 2), so that it does not vanish at either end.
+"""
 
 import hashlib
 import zipfile
@@ -22,7 +31,6 @@ from normae.inference import Model, Rows
 from normae.runs.folder import RunFolder
 from normae.runs.load import load_run
 from normae.sources import load_events
-from normae.statistics.histogram import tail_probability
 
 Columns = dict[str, NDArray[Any]]
 QUANTILES = {"q16": 0.16, "q50": 0.5, "q84": 0.84}
@@ -169,6 +177,23 @@ def columns_of(rows: Rows) -> Columns:
         quantiles = np.quantile(np.ascontiguousarray(draws.T), shares, axis=1, method="weibull")
         found |= {f"{name}_{q}": values for q, values in zip(QUANTILES, quantiles, strict=True)}
     return {column: values.astype(np.float32) for column, values in found.items()}
+
+
+def tail_probability(score: NDArray[Any], background: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """p-values and their errors, two arrays with shape (N,).
+
+    Args:
+        score: higher is more anomalous, with shape (N,).
+        background: scores of background events in rising order, with shape (n,), at least one.
+
+    >>> import numpy as np, normae.scoring.scorer
+    >>> normae.scoring.scorer.tail_probability(np.array([0.5, 3.0]), background=np.array([0.0, 1.0, 2.0]))[0]
+    array([0.75, 0.25])
+    """
+    n = len(background)
+    above = n - np.searchsorted(background, score, side="left")
+    share = (above + 1) / (n + 2)
+    return (above + 1) / (n + 1), np.sqrt(share * (1 - share) / n)
 
 
 # --- the model and its background

@@ -24,10 +24,10 @@ from normae.report import save_figure
 from normae.runs.folder import RunFolder
 from normae.runs.load import run_of
 from normae.scoring.score import File, joined, open_file, read_events
-from normae.scoring.scorer import Outside, Scorer, open_scorer
+from normae.scoring.scorer import Outside, Scorer, open_scorer, tail_probability
 from normae.search import Sample, Templates, hepdata_tables, workspace
 from normae.sources import load_events
-from normae.statistics.histogram import Floats, check_edges, fill, tail_levels, tail_probability
+from normae.statistics.histogram import Floats, check_edges, fill, tail_levels
 
 QUANTITIES = ("score", "log_prob", "p_value")
 MOST_REFERENCES = 50_000

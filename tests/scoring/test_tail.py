@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from normae.statistics.histogram import tail_probability
+from normae.scoring.scorer import tail_probability
 
 
 def test_the_convention():

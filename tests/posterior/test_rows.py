@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from normae.errors import LogZUnknown
-from normae.inference import rows
-from normae.inference.rows import Rows, in_pieces
+from normae.posterior import draw
+from normae.posterior.draw import Rows, in_pieces
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 
@@ -38,8 +38,8 @@ def test_one_draw_has_no_spread_and_unknown_log_z_is_a_named_error():
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 50])
 def test_every_event_once_and_in_order(device, n, monkeypatch):
-    monkeypatch.setattr(rows, "CPU_PIECE", 8)
-    monkeypatch.setattr(rows, "BUFFER", 8 * 4 * 3)
+    monkeypatch.setattr(draw, "CPU_PIECE", 8)
+    monkeypatch.setattr(draw, "BUFFER", 8 * 4 * 3)
     sizes = []
 
     def function(x):
