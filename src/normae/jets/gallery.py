@@ -1,6 +1,5 @@
 """The figures of a file of jets or images, written beside their numbers: images of appendix A, and observables."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,11 @@ from numpy.typing import NDArray
 
 from normae.errors import InputError
 from normae.files import atomic_path
-from normae.jets.container import UNLABELLED, BadJet, Jets
+from normae.jets.container import UNLABELLED, Jets
 from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE, images
-from normae.jets.pipeline import bad_row, file_observables, in_frame, parts_of_file, write_columns
+from normae.jets.pipeline import file_observables, in_frame, made_of_file, write_columns
 from normae.jets.reader import Rows
+from normae.jets.sparse import is_images
 
 CLASSES = {0: "QCD", 1: "top", UNLABELLED: "jets"}
 COLOURS = {0: "tab:blue", 1: "tab:red", UNLABELLED: "black"}
@@ -76,20 +76,9 @@ def observables_page(labels: NDArray[Any], columns: dict[str, NDArray[Any]], mas
     return figure
 
 
-def _pictures(path: str | Path, rows: Rows, options: dict[str, Any]) -> Iterator[tuple[Any, Any, Any]]:
-    """(labels, images without filter, images with it) of a file, piece by piece; of sparse images both are filtered."""
-    done = 0
-    for labels, part, _ in parts_of_file(path, rows, **options):
-        if not isinstance(part, Jets):
-            yield labels, part, part
-            continue
-        good = in_frame(part) if options.get("skip_bad") else np.ones(len(part), dtype=bool)
-        jets = part if good.all() else part[good]
-        try:
-            yield labels[good], images(jets, sigma=0), images(jets)
-        except BadJet as error:
-            raise bad_row(path, rows, done + error.jet, error.problem) from error
-        done += len(part)
+def _pictures(part: Jets | NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Images without and with the filter; of sparse images both are filtered."""
+    return (images(part, sigma=0), images(part)) if isinstance(part, Jets) else (part, part)
 
 
 def mean_images(path: str | Path, rows: Rows = None, **options: Any) -> tuple[dict[int, Any], dict[int, Any]]:
@@ -100,7 +89,7 @@ def mean_images(path: str | Path, rows: Rows = None, **options: Any) -> tuple[di
     sums: dict[int, NDArray[np.float64]] = {}
     firsts: dict[int, NDArray[np.float32]] = {}
     counts: dict[int, int] = {}
-    for labels, sharp, smooth in _pictures(path, rows, options):
+    for labels, (sharp, smooth), _ in made_of_file(_pictures, in_frame, path, rows, **options):
         for label in np.unique(labels).tolist():
             chosen = labels == label
             sums[label] = sums.get(label, np.zeros((SIDE, SIDE))) + sharp[chosen, 0].sum(axis=0, dtype=np.float64)
@@ -125,8 +114,7 @@ def save_figures(path: str | Path, folder: str | Path, rows: Rows = None, **opti
         raise InputError(f"{path}: no jets to show")
     columns, _ = file_observables(path, rows, **options)
     paths = _save(image_page(means, firsts), folder / "images")
-    _, part, _ = next(iter(parts_of_file(path, rows, **options)))
-    unit = "GeV" if isinstance(part, Jets) else "share of $p_T$"
+    unit = "share of $p_T$" if is_images(path) else "GeV"
     paths += _save(observables_page(columns["label"], columns, unit), folder / "observables")
     pixels = {f"{kind}_{label}": m[label].ravel() for kind, m in (("mean", means), ("one", firsts)) for label in m}
     write_columns(folder / "images.csv", pixels)

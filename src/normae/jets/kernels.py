@@ -33,27 +33,21 @@ def in_order(work: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
             yield waiting.popleft().result()
 
 
-def map_blocks(work: Callable[[int, Jets], None], jets: Jets, size: int, first: int = 0) -> None:
+def map_blocks(work: Callable[[int, Jets], None], jets: Jets, size: int) -> None:
     """Call work(start, block) for successive blocks of `size` jets, in threads; the work writes its own result.
 
-    An error that names a jet of the block names it by its place in the whole, counted from `first`.
+    An error that names a jet of the block names it by its place in the whole.
     """
-    starts = range(0, len(jets), size)
-    if len(starts) <= 1 or cores() == 1:
-        for start, block in zip(starts, jets.blocks(size), strict=True):
-            _numbered(work, start, block, first)
-        return
-    with ThreadPoolExecutor(cores()) as pool:
-        list(
-            pool.map(lambda pair: _numbered(work, pair[0], pair[1], first), zip(starts, jets.blocks(size), strict=True))
-        )
 
+    def numbered(task: tuple[int, Jets]) -> None:
+        try:
+            work(*task)
+        except BadJet as error:
+            raise BadJet(task[0] + error.jet, error.problem) from error
 
-def _numbered(work: Callable[[int, Jets], None], start: int, block: Jets, first: int) -> None:
-    try:
-        work(start, block)
-    except BadJet as error:
-        raise BadJet(first + start + error.jet, error.problem) from error
+    tasks = list(zip(range(0, len(jets), size), jets.blocks(size), strict=True))
+    for _ in map(numbered, tasks) if len(tasks) <= 1 or cores() == 1 else in_order(numbered, tasks):
+        pass
 
 
 F = TypeVar("F", bound=Callable[..., object])

@@ -1,9 +1,10 @@
 """From file to file: what the commands call. Chunk by chunk, so that memory does not grow with the input's tables."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from normae.jets.reader import Rows, chunks, info, row_range
 from normae.jets.sparse import SparseImages, is_images, join_images, read_images, sparse_images, write_images
 from normae.jets.substructure import NAMES, THRESHOLD, check_threshold, observables, usable
 
+T = TypeVar("T")
 BATCH = 1024
 SUFFIXES = (".csv", ".parquet", ".npz")
 
@@ -48,16 +50,11 @@ def convert_images(
 ) -> tuple[int, int]:
     """Write the sparse images of the jets of a file; (images written, jets skipped)."""
     check_output(path, out)
-    parts: list[SparseImages] = []
-    skipped = done = 0
-    for jets in chunks(path, rows, skip_bad=skip_bad, key=key):
-        inside = in_frame(jets) if skip_bad else np.ones(len(jets), dtype=bool)
-        try:
-            parts.append(sparse_images(jets[inside] if not inside.all() else jets, dtype, done))
-        except BadJet as error:
-            raise bad_row(path, rows, error.jet, error.problem) from error
-        done += len(jets)
-        skipped += jets.skipped + int((~inside).sum())
+    info(path, key)  # which refuses images
+    parts, skipped = [], 0
+    for _, made, bad in made_of_file(lambda jets: sparse_images(jets, dtype), in_frame, path, rows, skip_bad, key):
+        parts.append(made)
+        skipped += bad
     images = join_images(parts)
     write_images(out, images)
     return len(images), skipped
@@ -69,31 +66,49 @@ def check_output(path: str | Path, out: str | Path) -> None:
         raise InputError(f"{out}: the output is the input itself; give it another name")
 
 
-def bad_row(path: str | Path, rows: Rows, place: int, problem: str) -> InputError:
-    """The error of a jet or image that is bad, at `place` among the `rows` of a file."""
-    row = row_range(rows, sys.maxsize)[0] + place
-    return InputError(f"{path}: row {row} {problem} (--skip-bad drops such jets)")
+def in_frame(part: Jets | NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether a jet has a constituent inside the image's frame, with shape (N,); an image has."""
+    if not isinstance(part, Jets):
+        return np.ones(len(part), dtype=bool)
+    return np.asarray(np.diff(pixelate(preprocess(part)).offsets) > 0)
 
 
-def in_frame(jets: Jets) -> NDArray[np.bool_]:
-    """Whether a jet has a constituent inside the image's frame, with shape (N,)."""
-    return np.asarray(np.diff(pixelate(preprocess(jets)).offsets) > 0)
+def made_of_file(
+    make: Callable[[Any], T],
+    usable: Callable[[Any], NDArray[np.bool_]],
+    path: str | Path,
+    rows: Rows = None,
+    skip_bad: bool = False,
+    key: str = "table",
+) -> Iterator[tuple[NDArray[Any], T, int]]:
+    """(labels, what is made, skipped) of a file, piece by piece; a bad jet or image raises, unless it is skipped.
+
+    Args:
+        make: from jets, or from dense images with shape (n, 1, 40, 40).
+        usable: which of them it can be made from, with shape (n,).
+    """
+    done = 0
+    for labels, part, dropped in _parts(path, rows, skip_bad, key):
+        good = usable(part) if skip_bad else np.ones(len(labels), dtype=bool)
+        try:
+            made = make(part if good.all() else part[good])
+        except BadJet as error:
+            row = row_range(rows, sys.maxsize)[0] + done + error.jet
+            raise InputError(f"{path}: row {row} {error.problem} (--skip-bad drops such jets)") from error
+        done += len(labels)
+        yield labels[good], made, dropped + int((~good).sum())
 
 
-def parts_of_file(
-    path: str | Path, rows: Rows = None, *, skip_bad: bool = False, key: str = "table"
-) -> Iterator[tuple[NDArray[Any], Any, int]]:
+def _parts(path: str | Path, rows: Rows, skip_bad: bool, key: str) -> Iterator[tuple[NDArray[Any], Any, int]]:
     """(labels, jets or dense images, skipped) of a file, piece by piece."""
     if not is_images(path):
         for jets in chunks(path, rows, skip_bad=skip_bad, key=key):
             yield jets.labels, jets, jets.skipped
         return
     images = read_images(path, rows, skip_bad=skip_bad)
-    for start in range(0, len(images), BATCH):
+    for start in range(0, max(len(images), 1), BATCH):
         batch = slice(start, start + BATCH)
         yield images.labels[batch], images.dense(batch), images.skipped if start == 0 else 0
-    if len(images) == 0:
-        yield images.labels, images.dense(), images.skipped
 
 
 def file_observables(
@@ -107,18 +122,12 @@ def file_observables(
     """Columns label, eta, phi, mass, tau1, tau2, tau3 of a file of jets or of images; and the jets skipped."""
     check_threshold(threshold)
     columns: dict[str, list[NDArray[Any]]] = {name: [] for name in ("label", *NAMES)}
-    skipped = done = 0
-    for labels, part, dropped in parts_of_file(path, rows, skip_bad=skip_bad, key=key):
-        good = usable(part, threshold) if skip_bad else np.ones(len(labels), dtype=bool)
-        skipped += dropped + int((~good).sum())
-        columns["label"].append(labels[good])
-        try:
-            found = observables(part if good.all() else part[good], threshold)
-        except BadJet as error:
-            raise bad_row(path, rows, done + error.jet, error.problem) from error
-        done += len(labels)
-        for name, values in found.items():
+    skipped = 0
+    make, fit = partial(observables, threshold=threshold), partial(usable, threshold=threshold)
+    for labels, found, bad in made_of_file(make, fit, path, rows, skip_bad, key):
+        for name, values in ({"label": labels} | found).items():
             columns[name].append(values)
+        skipped += bad
     return {name: np.concatenate(parts) if parts else np.zeros(0) for name, parts in columns.items()}, skipped
 
 

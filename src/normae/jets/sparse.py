@@ -63,15 +63,15 @@ def merge(pixels: Pixels) -> Pixels:
     return Pixels(offsets_of(counts), filled % (SIDE * SIDE), value)
 
 
-def sparse_images(jets: Jets, dtype: Any = np.float16, first: int = 0) -> SparseImages:
-    """The normalized, unfiltered images of `jets`, values stored as `dtype`; errors count jets from `first`."""
+def sparse_images(jets: Jets, dtype: Any = np.float16) -> SparseImages:
+    """The normalized, unfiltered images of `jets`, values stored as `dtype`."""
     parts: dict[int, SparseImages] = {}
 
     def work(start: int, block: Jets) -> None:
         offsets, pixel, value = merge(normalize(pixelate(preprocess(block))))
         parts[start] = SparseImages(block.labels, offsets, pixel.astype(np.uint16), value.astype(dtype))
 
-    map_blocks(work, jets, BLOCK, first)
+    map_blocks(work, jets, BLOCK)
     return join_images([parts[start] for start in sorted(parts)])
 
 

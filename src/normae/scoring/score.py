@@ -196,14 +196,10 @@ def _jet_images(file: File, start: int, stop: int, size: int) -> Iterator[NDArra
         while (count := sum(map(len, waiting))) >= size or (start == stop and count):
             joined = concatenate(waiting)
             waiting = [joined[size:]] if count > size else []
-            yield _images(file, joined[:size], start - count)
-
-
-def _images(file: File, jets: Jets, first: int) -> NDArray[np.float32]:
-    try:
-        return sparse_images(jets, first=first).dense()
-    except BadJet as error:
-        raise InputError(f"{file.place}: row {error.jet} {error.problem}") from None
+            try:
+                yield sparse_images(joined[:size]).dense()
+            except BadJet as error:
+                raise InputError(f"{file.place}: row {start - count + error.jet} {error.problem}") from None
 
 
 def write_part(path: Path, part: Part, columns: Columns, outside: Outside | None = None) -> None:
