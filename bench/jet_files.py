@@ -86,8 +86,7 @@ def bench_generator(kind: str, count: int = 600, seed: int = 1, batch: int = 50)
 
     The two run batch by batch in turns, so that a load that changes on the machine falls on both.
     """
-    from normae.jets.generator import find_jet
-    from normae.jets.pythia import Events, Process
+    from normae.jets.generator import Events, Process, find_jet
 
     def chain(events: Events) -> int:
         record = events.next(batch)

@@ -90,7 +90,7 @@ def test_hls4ml_has_the_same_bits(width, tmp_path):
     pytest.importorskip("hls4ml")
     if shutil.which("g++") is None:
         pytest.skip("no g++")
-    from normae.export.hls import write_project
+    from normae.export.fixed import write_project
 
     results = [type_for(3.0, width), type_for(2.0, width), type_for(2.0, width)]
     network = fixed_network(weights(2, (3, 6, 4, 1)), type_for(2.0, width), results, width)

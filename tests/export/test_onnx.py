@@ -26,10 +26,13 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from normae.export import onnx as workflow  # noqa: E402
-from normae.export.check import compare, run_onnx  # noqa: E402
 from normae.export.graph import Graph  # noqa: E402
 from normae.export.model import onnx_model  # noqa: E402
-from normae.export.onnx import export_onnx  # noqa: E402
+from normae.export.onnx import (  # noqa: E402
+    compare,
+    export_onnx,
+    run_onnx,
+)
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "tests" / "jets" / "data" / "sample.npz"

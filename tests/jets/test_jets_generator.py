@@ -11,7 +11,7 @@ from normae import jets
 from normae.cli.jets import app
 from normae.errors import InputError
 from normae.jets import generator
-from normae.jets.pythia import Batch, Process, holds_top
+from normae.jets.generator import Batch, Process, holds_top
 from watched import watched
 
 pytest.importorskip("pythia8mc")

@@ -37,8 +37,8 @@ def test_scores_are_in_the_user_s_units(run):
 
 def test_the_onnx_graph_takes_rows_as_they_are(run, tmp_path):
     pytest.importorskip("onnxruntime")
-    from normae.export.check import run_onnx
     from normae.export.model import onnx_model
+    from normae.export.onnx import run_onnx
 
     model = normae.load(run.path)
     (tmp_path / "m.onnx").write_bytes(onnx_model(model).SerializeToString())

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,7 @@ from normae.errors import InputError
 from normae.progress import Tick, ignore, progress
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
     from normae.training import ClassifierTrainer, Happening, Trainer
 
@@ -55,21 +54,10 @@ PATIENCE = 1.0
 REFRESH = 0.1
 
 
-@dataclass
-class _Bar:
-    what: str
-    total: int
-    done: int = 0
-    note: str = ""
-    begun: float = field(default_factory=time.monotonic)
-    task: "TaskID | None" = None
-
-
 class Bars:
     """A display for `normae.progress`: bars with the time left, on standard error where that is a terminal."""
 
     def __init__(self) -> None:
-        self.open: list[_Bar] = []
         self.live: Progress | None = None
         self.drawn = 0.0
 
@@ -79,38 +67,24 @@ class Bars:
         if QUIET or total < 2 or not errors.is_terminal:
             yield ignore
             return
-        bar = _Bar(what, total)
-        self.open.append(bar)
+        live = self.live = self.live or _bars()
+        task, begun = live.add_task(what, total=total, note=""), time.monotonic()
 
         def tick(done: int = 1, note: str = "") -> None:
-            bar.done, bar.note = bar.done + done, note
+            live.update(task, advance=done, note=note)
             now = time.monotonic()
-            if now - bar.begun > PATIENCE and now - self.drawn > REFRESH:
+            if now - begun > PATIENCE and now - self.drawn > REFRESH:
                 self.drawn = now
-                self._draw()
+                live.start()
+                live.refresh()
 
         try:
             yield tick
         finally:
-            self._close(bar)
-
-    def _draw(self) -> None:
-        if self.live is None:
-            self.live = _bars()
-            self.live.start()
-        for bar in self.open:
-            if bar.task is None:
-                bar.task = self.live.add_task(bar.what, total=bar.total, completed=bar.done, note=bar.note)
-            self.live.update(bar.task, completed=bar.done, note=bar.note)
-        self.live.refresh()
-
-    def _close(self, bar: _Bar) -> None:
-        self.open.remove(bar)
-        if self.live is not None and bar.task is not None:
-            self.live.remove_task(bar.task)
-        if self.live is not None and not self.open:
-            self.live.stop()
-            self.live = None
+            live.remove_task(task)
+            if not live.tasks:
+                live.stop()
+                self.live = None
 
 
 def _bars() -> "Progress":

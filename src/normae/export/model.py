@@ -15,8 +15,7 @@ from onnx import ModelProto
 from normae.coordinates import LIMIT, TableCoordinates
 from normae.errors import InputError
 from normae.export.graph import Graph
-from normae.export.laplace import linearized_scores
-from normae.export.networks import energies
+from normae.export.networks import energies, linearized_scores
 from normae.inference import Model
 from normae.inference.model import DRAWS
 from normae.posterior.draw import Draws

@@ -1,8 +1,10 @@
 """`normae export --onnx`: a run as an ONNX file that was compared with the run before it got its name."""
 
+from collections.abc import Mapping
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +18,22 @@ from normae.runs.folder import RunFolder
 from normae.runs.load import load_run
 from normae.sources import load_events
 
-if TYPE_CHECKING:
-    from normae.export.check import Difference
-
 EVENTS = 1000
 """Of the check."""
 TOLERANCE = 1e-3
 """On the score, absolute up to 1 and relative beyond."""
 
 
+class Difference(NamedTuple):
+    """Of one output: the largest difference, and the largest in units of what is allowed."""
+
+    largest: float
+    share: float
+
+
 def export_onnx(
     run: str | Path, out: str | Path, draws: int = DRAWS, tolerance: float = TOLERANCE
-) -> dict[str, "Difference"]:
+) -> dict[str, Difference]:
     """Write the model of a run folder or of the zoo to `out`, an .onnx file.
 
     Args:
@@ -50,19 +56,12 @@ def export_onnx(
         raise InputError(f"{run}: a mixture of several trainings has no ONNX form; export the runs that it was made of")
     content = onnx_model(model, draws, about(folder, model.columns))
     events = some_events(config, model, EVENTS)
-    return _write(content, out, events, _expected(model, events, draws), tolerance, model.temperature)
-
-
-def _write(
-    content: Any, out: Path, events: NDArray[Any], expected: dict[str, NDArray[Any]], tolerance: float, unit: float
-) -> dict[str, "Difference"]:
-    from normae.export.check import compare, refuse_beyond, run_onnx
-
+    expected = _expected(model, events, draws)
     if not tolerance > 0:
         raise InputError(f"--tolerance: expected a positive number, got {tolerance}")
     with atomic_path(out) as temporary:
         temporary.write_bytes(content.SerializeToString())
-        differences = compare(run_onnx(temporary, events), expected, tolerance, unit)
+        differences = compare(run_onnx(temporary, events), expected, tolerance, model.temperature)
         refuse_beyond(differences, tolerance, out)
     return differences
 
@@ -74,6 +73,53 @@ def _expected(model: Model, events: NDArray[Any], draws: int) -> dict[str, NDArr
     found = {"energy": energy, "score": rows.score()}
     found |= {} if (spread := rows.spread()) is None else {"score_std": spread}
     return found if rows.log_z is None else found | {"log_prob": rows.log_prob()}
+
+
+def run_onnx(path: Path, events: NDArray[Any], batch: int = 512) -> dict[str, NDArray[Any]]:
+    """All outputs of the file for events with shape (N, *event): the first alone, the others in batches."""
+    from onnxruntime import InferenceSession, SessionOptions
+
+    options = SessionOptions()
+    options.log_severity_level = 3  # errors only
+    session = InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    edges = [0, 1, *range(1 + batch, len(events), batch), len(events)]
+    first = session.get_inputs()[0]
+    kind = np.float64 if "double" in first.type else np.float32
+    pieces = [
+        session.run(names, {first.name: events[low:high].astype(kind)}) for low, high in pairwise(edges) if high > low
+    ]
+    return {name: np.concatenate([piece[k] for piece in pieces], axis=-1) for k, name in enumerate(names)}
+
+
+def compare(
+    found: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]], tolerance: float, temperature: float
+) -> dict[str, Difference]:
+    """Differences of all outputs that are in `expected`.
+
+    A value of the score may be off by tolerance (1 + |score|), one of the energy by that times T.
+
+    Args:
+        found, expected: outputs by name, with shape (N,).
+    """
+    result = {}
+    for name, wanted in expected.items():
+        unit = temperature if name == "energy" else 1.0
+        off = np.abs(found[name].astype(np.float64) - wanted)
+        allowed = tolerance * (unit + np.abs(wanted))
+        share = np.where(np.isfinite(off), off / allowed, np.inf)
+        result[name] = Difference(float(off.max()), float(share.max()))
+    return result
+
+
+def refuse_beyond(differences: Mapping[str, Difference], tolerance: float, path: Path) -> None:
+    """One sentence where a difference is beyond what is allowed."""
+    worst = max(differences, key=lambda name: differences[name].share)
+    if not differences[worst].share <= 1:
+        raise InputError(
+            f"{path}: not written, its {worst} differs from the model's by up to {differences[worst].largest:.3g}, "
+            f"more than the tolerance {tolerance:g} of 1 + |{worst}| allows; try a larger --tolerance"
+        )
 
 
 def some_events(config: Run, model: Model, count: int) -> NDArray[Any]:

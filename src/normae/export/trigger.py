@@ -82,7 +82,7 @@ def export_trigger(
     """
     require("trigger", "hls4ml")
     from normae.export.distill import distill, noise_around, target
-    from normae.export.hls import write_project
+    from normae.export.fixed import write_project
 
     out = Path(out)
     if out.exists():

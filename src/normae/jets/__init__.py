@@ -22,8 +22,7 @@ from normae.jets.reader import chunks, info, read
 from normae.jets.sparse import SparseImages, is_jets, read_images, sparse_images, write_images
 from normae.jets.substructure import THRESHOLD, jets_of_images, observables
 
-_LAZY = {"Job": "generator", "Process": "pythia", "check_run": "generator", "generate": "generator"}
-_LAZY |= {"save_figures": "gallery"}
+_LAZY = dict.fromkeys(("Job", "Process", "check_run", "generate"), "generator") | {"save_figures": "gallery"}
 
 __all__ = [
     "THRESHOLD", "Jets", "Job", "Process", "SparseImages", "check_output", "check_run", "check_suffix", "chunks",

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from normae.errors import InputError
 from normae.files import check_file
 from normae.jets.container import LABELS, Jets, falling_order, offsets_of
-from normae.jets.formats import FORMAT, IMAGES, Npz, Ragged, text_of
+from normae.jets.formats import FORMAT, IMAGES, Npz, Ragged, Table, text_of
 from normae.jets.kernels import in_order
-from normae.jets.tables import Table
 from normae.progress import counted
 
 Rows = int | tuple[int, int] | slice | range | None
