@@ -1,6 +1,8 @@
-"""What commands share: their options, with one meaning each, and what they print, never read as markup."""
+"""What commands share: options, with one meaning each; what they print, never read as markup; what errors say."""
 
+import logging
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand
 
-from normae.errors import InputError
-from normae.progress import Tick, ignore, progress
+from normae.errors import ClusterFailed, InputError, Interrupted, LogZDisagreement, TrainingDiverged
+from normae.progress import Tick, ignore, progress, shown_by
+from normae.version import __version__
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -207,3 +210,57 @@ def use_threads(count: int) -> None:
 
     if count > 0:
         torch.set_num_threads(count)
+
+
+# --- the whole
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        say(__version__)
+        raise typer.Exit
+
+
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Normalized autoencoders: anomaly scores that are likelihoods.
+
+    Example: normae train toy-quick -o runs/toy, then normae evaluate runs/toy and normae report runs/toy.
+    """
+    del version
+    logging.basicConfig(format="normae: %(message)s")
+
+
+def run(app: typer.Typer) -> None:
+    """Run the command that was typed.
+
+    Bad input is one sentence and exit code 2; a training that diverged, bounds on log Z that disagree or a cluster that
+    failed exit code 1; an interruption exit code 130.
+    """
+    try:
+        with shown_by(Bars()):
+            app()
+    except (InputError, OSError, MemoryError) as error:
+        _exit(str(error) or type(error).__name__, 2)
+    except TrainingDiverged as error:
+        _exit(f"the training diverged: {error}", 1)
+    except ClusterFailed as error:
+        _exit(f"{error}; parts that are done are kept, and the same command does the rest", 1)
+    except LogZDisagreement as error:
+        _exit(str(error), 1)
+    except Interrupted as error:
+        _exit(str(error), 130)
+    except KeyboardInterrupt:
+        _exit("interrupted", 130)
+    except SystemExit as error:
+        if error.code == 130:
+            _exit("interrupted", 130)
+        raise
+
+
+def _exit(sentence: str, code: int) -> None:
+    print(f"normae: {' '.join(sentence.split())}", file=sys.stderr)
+    sys.exit(code)
