@@ -16,16 +16,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from normae.config import read_toml, structure_as
 from normae.errors import ClusterFailed, InputError
+from normae.inference import Model
 from normae.runs.load import load_run
 from normae.scoring.score import Doer, Part, Watch, consecutive, here
 from normae.scoring.scorer import Scorer, weights_of
@@ -81,24 +82,17 @@ def read_options(path: str | Path) -> ClusterOptions:
 # --- in a worker
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """A scorer without its model, which every worker loads for itself."""
+class Recipe(NamedTuple):
+    """A scorer without its model, which every worker loads for itself, onto this kind of device."""
 
-    scorer: dict[str, Any]
+    scorer: Scorer
     device: str
     threads: int | None
 
 
-def recipe_of(scorer: Scorer, threads: int | None) -> Recipe:
-    """What a worker needs to make the same scorer."""
-    values = {f.name: getattr(scorer, f.name) for f in fields(Scorer) if f.name not in ("model", "notes")}
-    return Recipe(values, scorer.model.device.type, threads)
-
-
 _busy = threading.Lock()
-_kept: dict[str, Scorer] = {}
-"""The scorer of this process, by its digest."""
+_kept: dict[str, Model] = {}
+"""The model of this process, by the digest of its scorer."""
 
 
 def work(recipe: Recipe, parts: Sequence[Part], folder: Path, chunk: int) -> None:
@@ -112,16 +106,16 @@ def work(recipe: Recipe, parts: Sequence[Part], folder: Path, chunk: int) -> Non
 
 
 def _scorer(recipe: Recipe) -> Scorer:
-    digest, run = recipe.scorer["digest"], recipe.scorer["run"]
-    if digest not in _kept:
+    wanted = recipe.scorer
+    if wanted.digest not in _kept:
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
-        model, _, _, content = load_run(run, recipe.device)
-        if weights_of(content, model) != recipe.scorer["weights"]:
-            raise InputError(f"{run}: a worker finds other weights there than the command did")
+        model, _, _, content = load_run(wanted.run, recipe.device)
+        if weights_of(content, model) != wanted.weights:
+            raise InputError(f"{wanted.run}: a worker finds other weights there than the command did")
         _kept.clear()
-        _kept[digest] = Scorer(model=model, **recipe.scorer)
-    return replace(_kept[digest], block=recipe.scorer["block"], part=recipe.scorer["part"])
+        _kept[wanted.digest] = model
+    return replace(wanted, model=_kept[wanted.digest])
 
 
 # --- in the command
@@ -158,7 +152,9 @@ class Workers:
     def __call__(self, scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch: Watch) -> None:
         """Score parts on the workers and write them into `folder`."""
         token = secrets.token_hex(8)
-        recipe = self.client.submit(_itself, recipe_of(scorer, self.threads), key=f"recipe-{token}")
+        bare: Any = replace(scorer, model=None)  # type: ignore[arg-type]
+        recipe = Recipe(bare, scorer.model.device.type, self.threads)
+        recipe = self.client.submit(_itself, recipe, key=f"recipe-{token}")
         done: queue.Queue[Any] = queue.Queue()
         open_ranges = {}
         for number, run in enumerate(ranges(parts, self.count)):
