@@ -370,22 +370,6 @@ def in_parts(events: Events, parts: int, seed: int) -> list[Events]:
     return [events.with_rows(order[k * size : (k + 1) * size]) for k in range(parts)]
 
 
-def training_samples(events: Sequence[Events]) -> Sequence[Tensor] | Sequence[SparseEvents]:
-    """The training samples of several runs, all dense or all sparse."""
-    return _alike([e.train for e in events])
-
-
-def validation_samples(events: Sequence[Events]) -> Sequence[Tensor] | Sequence[SparseEvents] | None:
-    """The validation samples of several runs, or None where they have none."""
-    held = [e.validation for e in events if e.validation is not None]
-    return _alike(held) if held else None
-
-
-def _alike(samples: Sequence[Tensor | SparseEvents]) -> Sequence[Tensor] | Sequence[SparseEvents]:
-    sparse = [sample for sample in samples if isinstance(sample, SparseEvents)]
-    return sparse or [sample for sample in samples if isinstance(sample, Tensor)]
-
-
 def events_hash(events: Tensor | SparseEvents) -> str:
     """SHA-256 of the bytes of events."""
     if isinstance(events, SparseEvents):

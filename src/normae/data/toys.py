@@ -13,7 +13,7 @@ mixture. Two harder ones are normalized in closed form:
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -134,10 +134,7 @@ class Ring:
 
     radius: float = 2.0
     width: float = 0.3
-
-    @property
-    def dimension(self) -> int:
-        return 2
+    dimension: ClassVar[int] = 2
 
     @property
     def log_z(self) -> float:
@@ -153,14 +150,12 @@ class Ring:
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """`n` events with shape (n, 2). The radius is N(R, w) accepted in proportion to r, cut ten widths out."""
         largest = self.radius + 10 * self.width
-
-        def propose(m: int) -> Tensor:
-            return self.radius + self.width * torch.randn(m, generator=generator)
-
-        def log_accept(r: Tensor) -> Tensor:
-            return (r / largest).clamp(0, 1).log()
-
-        radius = _rejection(propose, log_accept, n, generator)
+        radius = _rejection(
+            lambda m: self.radius + self.width * torch.randn(m, generator=generator),
+            lambda r: (r / largest).clamp(0, 1).log(),
+            n,
+            generator,
+        )
         angle = 2 * math.pi * torch.rand(n, generator=generator)
         return radius[:, None] * torch.stack([angle.cos(), angle.sin()], dim=1)
 
@@ -182,10 +177,7 @@ class Spiral:
     scale: float = 1.2
     pitch: float = 1.0
     concentration: float = 2.0
-
-    @property
-    def dimension(self) -> int:
-        return 2
+    dimension: ClassVar[int] = 2
 
     def log_prob(self, x: Tensor) -> Tensor:
         """log p(x) with shape (N,) for x with shape (N, 2)."""
@@ -198,15 +190,14 @@ class Spiral:
 
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """`n` events with shape (n, 2): an angle relative to the arms by rejection, a Rayleigh radius."""
-
-        def propose(m: int) -> Tensor:
-            return 2 * math.pi * torch.rand(m, generator=generator)
-
-        def log_accept(angle: Tensor) -> Tensor:
-            return self.concentration * (torch.cos(2 * angle) - 1)
-
         radius = self.scale * norm(torch.randn(n, 2, generator=generator))
-        angle = _rejection(propose, log_accept, n, generator) + self.pitch * radius
+        turn = _rejection(
+            lambda m: 2 * math.pi * torch.rand(m, generator=generator),
+            lambda angle: self.concentration * (torch.cos(2 * angle) - 1),
+            n,
+            generator,
+        )
+        angle = turn + self.pitch * radius
         return radius[:, None] * torch.stack([angle.cos(), angle.sin()], dim=1)
 
 

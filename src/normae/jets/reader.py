@@ -60,23 +60,28 @@ def open_source(path: str | Path, key: str = "table") -> Iterator[Source]:
     """The source of a file, whatever its format."""
     path = Path(path)
     try:
-        with _open(path, key) as source:
-            yield source
+        check_file(path)
+        with path.open("rb") as stream:
+            magic = stream.read(4)
+        if magic == b"PK\x03\x04":
+            yield Npz(path)
+            return
+        with _hdf5(path, magic) as file:
+            yield _in_file(file, key)
     except InputError as error:
         raise error if str(error).startswith(str(path)) else InputError(f"{path}: {error}") from error
 
 
 @contextmanager
-def _open(path: Path, key: str) -> Iterator[Source]:
-    check_file(path)
-    with path.open("rb") as stream:
-        magic = stream.read(4)
-    if magic == b"PK\x03\x04":
-        yield Npz(path)
-        return
-    with _hdf5(path, magic) as file:
+def _hdf5(path: Path, magic: bytes) -> Iterator[h5py.File]:
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        problem = "the HDF5 file is truncated or damaged" if magic == b"\x89HDF" else "neither an HDF5 nor an npz file"
+        raise InputError(problem) from error
+    with file:
         try:
-            yield _in_file(file, key)
+            yield file
         except (OSError, RuntimeError) as error:
             raise InputError(f"the file is truncated or damaged ({_first_line(error)})") from error
 
@@ -90,17 +95,6 @@ def _in_file(file: h5py.File, key: str) -> Source:
     if kind == IMAGES:
         raise InputError("the file holds images already, where jets are expected")
     return Ragged(file) if kind == FORMAT else Table(file, key)
-
-
-@contextmanager
-def _hdf5(path: Path, magic: bytes) -> Iterator[h5py.File]:
-    try:
-        file = h5py.File(path, "r")
-    except OSError as error:
-        problem = "the HDF5 file is truncated or damaged" if magic == b"\x89HDF" else "neither an HDF5 nor an npz file"
-        raise InputError(problem) from error
-    with file:
-        yield file
 
 
 def _first_line(error: Exception) -> str:

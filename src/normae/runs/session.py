@@ -41,8 +41,6 @@ from normae.sources import (
     events_hash,
     in_parts,
     load_events,
-    training_samples,
-    validation_samples,
 )
 from normae.training import Checkpoint, Happening, Schedules, Trainer
 from normae.training.backends import Group, processes
@@ -141,7 +139,8 @@ def _trainer(
         first.pretraining, first.training, first.temperature, first.guard, first.bayesian, first.contrast
     )
     repeated = [e for own in zip(configs, events, strict=True) for e in member_events(*own)]
-    samples, held = training_samples(repeated), validation_samples(repeated)
+    samples: Any = [e.train for e in repeated]  # all dense or all sparse
+    held: Any = [e.validation for e in repeated if e.validation is not None] or None
     return Trainer(networks, samples, schedules, first.sampling, seeds, device, team, held)
 
 
