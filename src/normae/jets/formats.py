@@ -22,6 +22,8 @@ import pickletools
 import re
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,11 +58,11 @@ def text_of(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def check_version(file: h5py.File, newest: int) -> None:
+def check_version(file: h5py.File) -> None:
     """Refuse a file of a version that this program does not know."""
-    text = text_of(file.attrs.get("version", newest))
-    if not text.isdecimal() or not 1 <= int(text) <= newest:
-        raise InputError(f"the file has version {text}, but this normae reads versions up to {newest}")
+    text = text_of(file.attrs.get("version", VERSION))
+    if not text.isdecimal() or not 1 <= int(text) <= VERSION:
+        raise InputError(f"the file has version {text}, but this normae reads versions up to {VERSION}")
 
 
 def check_flat(name: str, values: Any, kinds: str) -> None:
@@ -105,7 +107,7 @@ class Ragged:
     alignment = 1
 
     def __init__(self, file: h5py.File) -> None:
-        check_version(file, VERSION)
+        check_version(file)
         check_datasets(file, {"labels": "biuf", "offsets": "iu", "pt": "iuf", "eta": "iuf", "phi": "iuf"})
         self.file = file
         self.offsets = read_offsets(file, ("pt", "eta", "phi"))
@@ -343,42 +345,27 @@ class Table:
 # --- writing
 
 
-class Writer:
-    """Our own HDF5 file, appended to jets by jets; `close` writes the offsets."""
+@contextmanager
+def writing(path: str | Path, attributes: dict[str, Any] | None = None) -> Iterator[Callable[[Jets], None]]:
+    """A function that appends jets to a new file in our own HDF5 format, which appears whole or not at all."""
+    counts = [np.zeros(0, dtype=np.int64)]
+    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+        file.attrs.update({"format": FORMAT, "version": VERSION, **(attributes or {})})
+        for name, kind in {"labels": np.int8, "pt": np.float32, "eta": np.float32, "phi": np.float32}.items():
+            file.create_dataset(name, shape=(0,), maxshape=(None,), dtype=kind, chunks=(1 << 16,))
 
-    def __init__(self, path: Path, attributes: dict[str, Any] | None = None) -> None:
-        self.file = h5py.File(path, "w")
-        self.file.attrs.update({"format": FORMAT, "version": VERSION, **(attributes or {})})
-        types = {"labels": np.int8, "pt": np.float32, "eta": np.float32, "phi": np.float32}
-        for name, kind in types.items():
-            self.file.create_dataset(name, shape=(0,), maxshape=(None,), dtype=kind, chunks=(1 << 16,))
-        self.counts: list[NDArray[np.int64]] = []
+        def append(jets: Jets) -> None:
+            for name in ("labels", "pt", "eta", "phi"):
+                values, data = getattr(jets, name), file[name]
+                data.resize((len(data) + len(values),))
+                data[len(data) - len(values) :] = values
+            counts.append(jets.counts)
 
-    def append(self, jets: Jets) -> None:
-        """Add `jets` at the end."""
-        for name in ("labels", "pt", "eta", "phi"):
-            values, data = getattr(jets, name), self.file[name]
-            data.resize((len(data) + len(values),))
-            data[len(data) - len(values) :] = values
-        self.counts.append(jets.counts)
-
-    def close(self) -> None:
-        """Write the offsets and close the file."""
-        counts = np.concatenate(self.counts) if self.counts else np.zeros(0, dtype=np.int64)
-        self.file["offsets"] = offsets_of(counts)
-        self.file.close()
-
-    def __enter__(self) -> "Writer":
-        return self
-
-    def __exit__(self, kind: Any, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.file.close()
+        yield append
+        file["offsets"] = offsets_of(np.concatenate(counts))
 
 
 def write(path: str | Path, jets: Jets, attributes: dict[str, Any] | None = None) -> None:
     """Write `jets` to `path` in our own HDF5 format, whole or not at all."""
-    with atomic_path(path) as temporary, Writer(temporary, attributes) as out:
-        out.append(jets)
+    with writing(path, attributes) as append:
+        append(jets)

@@ -28,11 +28,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.errors import InputError
-from normae.files import atomic_path, write_json
+from normae.files import write_json
 from normae.jets.cluster import leading_jet
 from normae.jets.container import Float64, Int64, Jets, from_lists, offsets_of
 from normae.jets.detector import energy_flow
-from normae.jets.formats import Writer, write
+from normae.jets.formats import write, writing
 from normae.jets.kernels import compiled, missing
 from normae.jets.reader import read
 from normae.progress import Tick, progress
@@ -345,9 +345,9 @@ def generate(job: Job, path: str | Path, workers: int = 1) -> None:
     with progress(f"{job.process.kind} jets", sum(sizes.values())) as tick:
         tick(sum(done.values()))
         _run(job, folder, {b: n for b, n in sizes.items() if b not in done}, workers, tick)
-    with atomic_path(path) as temporary, Writer(temporary, job.attributes()) as out:
+    with writing(path, job.attributes()) as append:
         for block, size in sizes.items():
-            out.append(read(_part(folder, block, size)))
+            append(read(_part(folder, block, size)))
     _clean(folder)
 
 

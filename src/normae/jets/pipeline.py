@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from normae.errors import InputError
 from normae.files import atomic_path
 from normae.jets.container import UNLABELLED, BadJet, Jets
-from normae.jets.formats import Writer
+from normae.jets.formats import writing
 from normae.jets.imaging import pixelate, preprocess
 from normae.jets.reader import Rows, chunks, info, row_range
 from normae.jets.sparse import SparseImages, is_images, join_images, read_images, sparse_images, write_images
@@ -32,9 +32,9 @@ def convert(
     """Write the jets of any file in our own format; (jets written, jets skipped)."""
     check_output(path, out)
     written = skipped = 0
-    with atomic_path(out) as temporary, Writer(temporary, {"source": Path(path).name}) as writer:
+    with writing(out, {"source": Path(path).name}) as append:
         for part in chunks(path, rows, skip_bad=skip_bad, key=key):
-            writer.append(part)
+            append(part)
             written, skipped = written + len(part), skipped + part.skipped
     return written, skipped
 

@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 from normae.errors import InputError
 from normae.files import atomic_path
 from normae.jets.container import LABELS, Float32, Int64, Jets, offsets_of
-from normae.jets.formats import IMAGES, check_datasets, check_version, read_offsets, text_of
+from normae.jets.formats import IMAGES, VERSION, check_datasets, check_version, read_offsets, text_of
 from normae.jets.imaging import SIDE, SIGMA, Pixels, dense, gaussian, normalize, pixelate, preprocess
 from normae.jets.kernels import map_blocks
 from normae.jets.reader import Rows, open_source, row_range
 
-FORMAT = IMAGES
-VERSION = 1
 BLOCK = 4096
 
 
@@ -88,7 +86,7 @@ def join_images(parts: list[SparseImages]) -> SparseImages:
 def write_images(path: str | Path, images: SparseImages) -> None:
     """Write sparse images to `path`, whole or not at all."""
     with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
-        file.attrs.update({"format": FORMAT, "version": VERSION})
+        file.attrs.update({"format": IMAGES, "version": VERSION})
         for name in ("labels", "offsets", "pixel", "value"):
             file[name] = getattr(images, name)
 
@@ -99,7 +97,7 @@ def is_images(path: str | Path) -> bool:
         return False
     try:
         with h5py.File(path, "r") as file:
-            return text_of(file.attrs.get("format")) == FORMAT
+            return text_of(file.attrs.get("format")) == IMAGES
     except (KeyError, OSError, RuntimeError):
         return False
 
@@ -133,7 +131,7 @@ def read_images(path: str | Path, rows: Rows = None, *, skip_bad: bool = False) 
 
 def _load(file: h5py.File, rows: Rows, skip_bad: bool) -> SparseImages:
     """The images of an open file, each of them checked."""
-    check_version(file, VERSION)
+    check_version(file)
     check_datasets(file, {"labels": "biuf", "offsets": "iu", "pixel": "iu", "value": "iuf"})
     offsets = read_offsets(file, ("pixel", "value"))
     start, stop = row_range(rows, len(offsets) - 1)
