@@ -27,7 +27,7 @@ from normae.random import stream
 from normae.runs.session import train
 from normae.sources import load_events
 from normae.statistics import Estimate, auc, fit_line, manifold_temperature, pearson
-from normae.temperature.latent import even_energies, latent_energies
+from normae.temperature.estimates import even_energies, latent_energies
 from normae.training import Checkpoint, Happening, Record, Rollback, Trainer
 
 KINDS = ("qcd", "top")

@@ -21,7 +21,7 @@ from normae.runs.load import load, run_of
 from normae.sampling.chain import run_chain
 from normae.sources import load_events
 from normae.statistics import thermal_mean
-from normae.temperature.latent import even_energies, latent_energies
+from normae.temperature.estimates import even_energies, latent_energies
 from normae.tensors import norm
 
 

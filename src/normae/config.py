@@ -184,6 +184,11 @@ class Run:
         return () if self.classifier is None else CLASSIFIER_UNUSED
 
     @property
+    def latent_dimensions(self) -> int:
+        """Of the latent space: a sphere in d_z dimensions has one less."""
+        return self.network.latent - (self.network.latent_space == "sphere")
+
+    @property
     def posteriors(self) -> list[str]:
         """The tables that say how the weights are uncertain; none for a deterministic run, two for several modes."""
         return [name for name in ("bayesian", "laplace", "ensemble") if getattr(self, name) is not None]

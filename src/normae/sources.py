@@ -6,7 +6,7 @@ have to have, the training events.
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -353,6 +353,16 @@ def sparse_events(images: SparseImages, chosen: NDArray[np.bool_]) -> SparseEven
     kept = np.repeat(chosen, counts)
     pixel[filled], value[filled] = images.pixel[kept].astype(np.int16), images.value[kept]
     return SparseEvents(torch.from_numpy(pixel), torch.from_numpy(value), torch.from_numpy(filter_matrix(SIGMA)))
+
+
+PIECE = 2048
+"""Jets that are dense at a time."""
+
+
+def pieces(events: SparseEvents, size: int = PIECE) -> Iterator[NDArray[np.float32]]:
+    """Dense images with shape (n, 1, 40, 40), piece by piece."""
+    for start in range(0, len(events), size):
+        yield events[torch.arange(start, min(start + size, len(events)))].numpy()
 
 
 def bootstrapped(events: Events, seed: int) -> Events:

@@ -109,7 +109,7 @@ def test_two_toys(runs, tmp_path, monkeypatch, capsys):
 
 def test_a_labelled_file_and_no_log_z(runs, tmp_path, monkeypatch, capsys):
     drawn = []
-    monkeypatch.setattr("normae.dual.drawing.save_figure", lambda figure, folder, name, table: drawn.append(name))
+    monkeypatch.setattr("normae.dual.output.save_figure", lambda figure, folder, name, table: drawn.append(name))
     monkeypatch.setattr("normae.dual.output.page", lambda *_: Report("dual", ""))
     code, said, error = command(
         monkeypatch, capsys, runs / "file-a", runs / "file-b", "--data", runs / "space.npz", "-o", tmp_path / "out"

@@ -23,23 +23,29 @@ from normae.errors import InputError
 from normae.evaluation import jets as jet_evaluation
 from normae.evaluation.evaluate import evaluate, report, study_of
 from normae.evaluation.jet_study import JetStudy
-from normae.evaluation.jets import CURVE, JetScores, generated_jets, roc_band, simple_models, tagging_metrics
+from normae.evaluation.jets import (
+    CURVE,
+    JetScores,
+    generated_jets,
+    held_out_jets,
+    roc_band,
+    simple_models,
+    tagging_metrics,
+)
 from normae.evaluation.study import metrics_table
 from normae.inference import BayesianModel, Model
-from normae.paper.jets import TITLES
-from normae.paper.models import Reproduction, Settings, models
+from normae.paper.jets import TITLES, models
 from normae.paper.publish import publish
-from normae.paper.reproduce import reproduce
+from normae.paper.reproduce import Reproduction, Settings, reproduce
 from normae.report.paper import TAGGING
 from normae.runs.classifier import load_classifier
 from normae.runs.ensemble import gather
 from normae.runs.folder import RunFolder, read_tensors, write_tensors
-from normae.runs.jet_sample import held_out_jets
 from normae.runs.load import load
 from normae.runs.session import read_start, train
 from normae.sources import load_events
 from normae.statistics import Estimate, auc
-from normae.temperature.latent import late_mean
+from normae.temperature.estimates import late_mean
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SAMPLE = Path(__file__).parents[1] / "jets" / "data" / "sample.npz"

@@ -10,8 +10,7 @@ from scipy.stats import norm
 import normae
 from normae.config import structure
 from normae.evaluation.table import TableTest, table_metrics
-from normae.evaluation.toy import agreement, ideal_auc
-from normae.evaluation.toy_drawing import DensityTest
+from normae.evaluation.toy import DensityTest, agreement, ideal_auc
 from normae.statistics import Estimate
 from tiny_run import tiny
 

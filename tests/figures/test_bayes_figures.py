@@ -83,10 +83,10 @@ def test_pulls_name_their_mean_and_width() -> None:
 
 @pytest.mark.parametrize(("observed", "corner"), [(LEVELS**2, "upper left"), (np.sqrt(LEVELS), "lower right")])
 def test_coverage_curves(observed: np.ndarray, corner: str) -> None:
-    curves = [Curve("log p", observed, observed, np.full(49, 0.05)), Curve("p", observed)]
+    curves = [Curve("log p", observed, observed, np.full(49, 0.05)), Curve("p", observed, observed)]
     ax = coverage_curves(axis(), LEVELS, curves)
     assert ax.lines[0].get_ydata() == pytest.approx(observed)
-    assert [line.get_linestyle() for line in ax.lines] == ["-", "--", "-", ":"]
+    assert [line.get_linestyle() for line in ax.lines] == ["-", "--", "-", "--", ":"]
     assert texts(ax.get_legend()) == ["log p", "p", "quantile", "Gaussian"]
     assert ax.get_legend()._loc == {"upper left": 2, "lower right": 4}[corner]
     vertices = ax.collections[0].get_paths()[0].vertices
@@ -111,12 +111,12 @@ def test_the_four_panels_of_the_appendix() -> None:
         axes,
         (GRID, GRID, regions),
         LEVELS,
-        [Curve("log p", LEVELS)],
+        [Curve("log p", LEVELS, LEVELS)],
         [by_region, by_region, 0.1 * by_region],
-        [None, by_region],
+        [by_region, by_region],
     )
     figure.draw_without_rendering()
-    assert [len(ax.lines) for ax in axes.ravel()] == [0, 2, 11, 6]
+    assert [len(ax.lines) for ax in axes.ravel()] == [0, 3, 11, 11]
     assert len(axes[1, 0].collections) == 5
 
 
@@ -139,7 +139,7 @@ def test_points_outside_under_their_contours() -> None:
         np.arange(1000) < 12,
         [
             Contours("p", "tab:green", GRID, GRID, gaussian()),
-            Contours("q", "tab:blue", GRID, GRID, gaussian(), (0.1, 0.01)),
+            Contours("q", "tab:blue", GRID, GRID, gaussian()),
         ],
     )
     assert [len(dots.get_offsets()) for dots in ax.collections[:2]] == [988, 12]
@@ -150,8 +150,7 @@ def test_points_outside_under_their_contours() -> None:
     assert texts(ax.get_legend())[0].endswith("12 of 1,000")
 
 
-@pytest.mark.parametrize("log", [False, True])
-def test_ratio_histograms(log: bool) -> None:
+def test_ratio_histograms() -> None:
     edges = np.linspace(-1, 1, 6)
     density = np.array([0.1, 0.5, 1.0, 0.5, 0.0])
     samples = [
@@ -159,7 +158,7 @@ def test_ratio_histograms(log: bool) -> None:
         RatioSample("B", "tab:red", density, density),
     ]
     figure, axes = new_figure()
-    ax = ratio_histograms(axes[0, 0], edges, samples, log=log)
+    ax = ratio_histograms(axes[0, 0], edges, samples)
     figure.draw_without_rendering()
     assert len(ax.patches) == 7
     assert texts(ax.get_legend()) == ["A", "B", "true", "learned"]
@@ -170,22 +169,19 @@ def test_reliability_of_two_classifiers_on_the_same_axes() -> None:
     figure, axes = new_figure(2, 1, height_ratios=(3, 1), sharex=True)
     x = np.array([0.1, np.nan, 0.9])
     for name, off in (("before", 0.1), ("after", 0.01)):
-        reliability_diagram(axes[0, 0], x, x + off, 0.02 + 0 * x, label=name, residual_ax=axes[1, 0])
+        reliability_diagram(axes[:, 0], x, x + off, 0.02 + 0 * x, name, "ECE 0")
     figure.draw_without_rendering()
     assert len(axes[0, 0].containers) == len(axes[1, 0].containers) == 2
     assert axes[1, 0].get_ylim()[1] == pytest.approx(1.15 * 0.12)
     assert texts(axes[0, 0].get_legend()) == ["before", "after"]
-    ax = reliability_diagram(axis(), x, x, 0.1 + 0 * x, text="ECE 0")
-    assert ax.texts[0].get_text() == "ECE 0"
-    assert ax.get_xlabel() == "mean predicted probability"
+    assert axes[0, 0].texts[0].get_text() == "ECE 0"
+    assert axes[1, 0].get_xlabel() == "mean predicted probability"
 
 
 def test_bad_arrays() -> None:
     ax = axis()
     with pytest.raises(InputError, match=r"p: expected coverages of shape \(49,\)"):
-        coverage_curves(ax, LEVELS, [Curve("p", LEVELS[1:])])
-    with pytest.raises(InputError, match="got neither"):
-        region_coverage(ax, LEVELS, None)
+        coverage_curves(ax, LEVELS, [Curve("p", LEVELS[1:], LEVELS[1:])])
     with pytest.raises(InputError, match=r"shape \(3, 2\), got \(4, 2\)"):
         ratio_outside_map(ax, np.zeros((4, 2)), np.zeros(3))
     with pytest.raises(InputError, match=r"density of shape \(31, 31\), got \(31, 30\)"):
@@ -193,6 +189,6 @@ def test_bad_arrays() -> None:
     with pytest.raises(InputError, match=r"A: expected densities of shape \(2,\), got \(3,\)"):
         ratio_histograms(ax, [0, 1, 2], [RatioSample("A", "k", [1, 2], [1, 2, 3])])
     with pytest.raises(InputError, match="bins of one shape"):
-        reliability_diagram(ax, [0.5], [0.5, 0.6], [0.1])
+        reliability_diagram([ax, ax], [0.5], [0.5, 0.6], [0.1], "none")
     with pytest.raises(InputError, match="one shape"):
         ratio_correlation(ax, [0.0, 1.0], [0.0])

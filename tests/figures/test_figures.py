@@ -26,7 +26,7 @@ from normae.figures import (
     training_curves,
 )
 from normae.figures.densities import region_labels
-from normae.figures.temperature import MARKERS
+from normae.figures.ratios import MARKERS
 from normae.statistics import Estimate, regions
 
 GRID = np.linspace(-4, 4, 41)
@@ -70,19 +70,13 @@ def test_no_file_of_the_room_imports_torch_or_pyplot() -> None:
 def test_marginal_with_band_and_ratio() -> None:
     figure, axes = new_figure(2, 1, height_ratios=(3, 1), sharex=True)
     true = np.exp(-(GRID**2))
-    assert marginal(axes[0, 0], GRID, true, 1.1 * true, 0.1 * true, "$x_2$", axes[1, 0]) is axes[0, 0]
+    marginal(axes[:, 0], GRID, true, 1.1 * true, 0.1 * true, "$x_2$")
     ratio = axes[1, 0].lines[1].get_ydata()
     assert ratio[np.isfinite(ratio)] == pytest.approx(1.1)
     assert np.isnan(ratio[0])
     assert axes[1, 0].get_xlabel() == "$x_2$"
     assert len(axes[0, 0].collections) == len(axes[1, 0].collections) == 1
     figure.draw_without_rendering()
-
-
-def test_marginal_without_ratio_labels_its_own_axis() -> None:
-    ax = marginal(new_figure()[1][0, 0], GRID, np.exp(-(GRID**2)), np.exp(-(GRID**2)))
-    assert ax.get_xlabel() == "$x_1$"
-    assert texts(ax) == ["true", "learned"]
 
 
 def test_correlation_by_region() -> None:
@@ -126,10 +120,9 @@ def test_maps_put_the_first_index_on_the_horizontal_axis() -> None:
     assert texts(ax) == ["< 3", "> 25"]
 
 
-@pytest.mark.parametrize("log", [False, True])
-def test_density_map(log: bool) -> None:
+def test_density_map() -> None:
     figure, axes = new_figure()
-    density_map(axes[0, 0], GRID, GRID, np.exp(log_gaussian()), log=log, largest=0.2)
+    density_map(axes[0, 0], GRID, GRID, np.exp(log_gaussian()), largest=0.2)
     assert axes[0, 0].images[0].norm.vmax == 0.2
     figure.draw_without_rendering()
 

@@ -12,8 +12,8 @@ import normae
 from normae.cli import app
 from normae.config import structure
 from normae.errors import InputError
-from normae.evaluation.coverage import coverage_of_group
 from normae.evaluation.evaluate import evaluate
+from normae.evaluation.toy_posterior import coverage_of_group
 from normae.inference import BayesianModel
 from normae.runs.linearize import linearize
 from normae.runs.session import member_events, train

@@ -9,8 +9,7 @@ from torch import Tensor
 
 import normae
 from normae.statistics import Estimate, configurational_temperature
-from normae.temperature.curvature import curvature, curvature_along
-from normae.temperature.estimates import estimate_temperatures
+from normae.temperature.estimates import curvature, curvature_along, estimate_temperatures
 
 
 def draw(seed: int = 0) -> torch.Generator:

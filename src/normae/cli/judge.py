@@ -71,7 +71,7 @@ def coverage(
 
     Example: normae coverage runs/seeds
     """
-    from normae.evaluation.coverage import coverage_of_group
+    from normae.evaluation.toy_posterior import coverage_of_group
 
     show(("over trainings", "value"), coverage_of_group(group, device).items(), str(group))
 

@@ -27,7 +27,7 @@ def reproduce(
 
     Example: normae reproduce toy
     """
-    from normae.paper.models import Settings
+    from normae.paper.reproduce import Settings
     from normae.paper.reproduce import reproduce as make
 
     out = out or Path("runs") / f"reproduce-{what}"

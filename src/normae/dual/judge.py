@@ -26,28 +26,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from normae import statistics
 from normae.data import Density
 from normae.data.labelled import Labelled
 from normae.errors import InputError
 from normae.inference import Rows
 from normae.random import stream
 from normae.sources import MOST_EVENTS
-from normae.statistics import (
-    BinnedResiduals,
-    DualRule,
-    Estimate,
-    PairLines,
-    RatioComparison,
-    Verdict,
-    balanced_pearson,
-    binned_residuals,
-    compare_ratios,
-    pair_histogram,
-    pair_lines,
-    ratio_histogram,
-    share_outside,
-    verdict,
-)
+from normae.statistics import Estimate
 from normae.statistics.arrays import Array, balanced_weights
 from normae.training.reference import ClassifierReference, RatioSettings
 
@@ -78,7 +64,7 @@ class DualSettings:
     limit: float = 1.0
     n_bootstrap: int = 200
     band_events: int = 20_000
-    rule: DualRule = field(default_factory=DualRule)
+    rule: statistics.DualRule = field(default_factory=statistics.DualRule)
     network: RatioSettings = field(default_factory=RatioSettings)
 
     def __post_init__(self) -> None:
@@ -127,14 +113,14 @@ class Against(NamedTuple):
     """
 
     log_ratio: Array
-    comparisons: dict[str, RatioComparison]
-    pairs: PairLines | None
+    comparisons: dict[str, statistics.RatioComparison]
+    pairs: statistics.PairLines | None
     pair_constants: dict[str, Array]
     judged: tuple[float, float] | None
-    everywhere: Verdict
+    everywhere: statistics.Verdict
 
     @property
-    def best(self) -> RatioComparison:
+    def best(self) -> statistics.RatioComparison:
         """With C from log Z where that is known."""
         return self.comparisons.get("log_z", self.comparisons["c0"])
 
@@ -273,12 +259,12 @@ def _against(
     classifier: ClassifierReference | None,
 ) -> Against:
     several = a.bayesian or b.bayesian
-    pairs = pair_lines(reference, -a.rows.scores, -b.rows.scores, sample.labels) if several else None
+    pairs = statistics.pair_lines(reference, -a.rows.scores, -b.rows.scores, sample.labels) if several else None
     spread = 0.0 if pairs is None else float(pairs.slope.std())
-    comparisons: dict[str, RatioComparison] = {}
+    comparisons: dict[str, statistics.RatioComparison] = {}
     judged, whole = None, None
     for choice, ratio in ratios.items():
-        whole = compare_ratios(
+        whole = statistics.compare_ratios(
             reference, ratio, sample.labels, settings.rule, settings.n_bootstrap,
             generator=stream(settings.seed, "dual/bootstrap"), limit=settings.limit, slope_spread=spread,
         )  # fmt: skip
@@ -295,7 +281,7 @@ def _against(
     return Against(reference, comparisons, pairs, constants, judged, whole.verdict)
 
 
-def supported(ratio: Array, labels: NDArray[np.bool_], rule: DualRule) -> tuple[float, float] | None:
+def supported(ratio: Array, labels: NDArray[np.bool_], rule: statistics.DualRule) -> tuple[float, float] | None:
     """The range of log r beyond which either class still has 1/tolerance^2 events; None where there is none."""
     least = math.ceil(1 / rule.residual_tolerance**2) if rule.residual_tolerance else labels.size
     a, b = np.sort(ratio[~labels]), np.sort(ratio[labels])
@@ -305,32 +291,34 @@ def supported(ratio: Array, labels: NDArray[np.bool_], rule: DualRule) -> tuple[
 
 
 def _rejudge(
-    whole: RatioComparison,
+    whole: statistics.RatioComparison,
     classifier: ClassifierReference,
     ratio: Array,
     labels: NDArray[np.bool_],
-    rule: DualRule,
+    rule: statistics.DualRule,
     spread: float,
     judged: tuple[float, float] | None,
-) -> RatioComparison:
+) -> statistics.RatioComparison:
     """The comparison with the classifiers' own errors, and linearity judged in a range of log r."""
     inside = np.ones(ratio.size, dtype=bool) if judged is None else (ratio >= judged[0]) & (ratio <= judged[1])
 
-    def residuals_of(reference: Array) -> BinnedResiduals:
-        return binned_residuals(reference[inside], ratio[inside], labels[inside], whole.line, rule.bins)
+    def residuals_of(reference: Array) -> statistics.BinnedResiduals:
+        return statistics.binned_residuals(reference[inside], ratio[inside], labels[inside], whole.line, rule.bins)
 
     residuals = residuals_of(classifier.log_ratio)
     if len(classifier.members) > 1:  # one classifier says nothing about its own error
         scatter = np.std([residuals_of(member).residual for member in classifier.members], axis=0, ddof=1)
         residuals = residuals._replace(error=np.hypot(residuals.error, scatter))
         spread = math.hypot(spread, member_slopes(classifier, ratio, labels).std(ddof=1))
-    return whole._replace(residuals=residuals, verdict=verdict(whole.line, residuals, rule, spread))
+    return whole._replace(residuals=residuals, verdict=statistics.verdict(whole.line, residuals, rule, spread))
 
 
 def member_slopes(classifier: ClassifierReference, ratio: Array, labels: NDArray[np.bool_]) -> Array:
     """The slope m against each of the classifiers, with shape (K,)."""
     nothing = np.zeros((1, ratio.size))
-    return np.array([pair_lines(row, nothing, ratio[None], labels).slope[0, 0] for row in classifier.members])
+    return np.array(
+        [statistics.pair_lines(row, nothing, ratio[None], labels).slope[0, 0] for row in classifier.members]
+    )
 
 
 def _distribution(
@@ -348,12 +336,13 @@ def _distribution(
     members = [np.flatnonzero(sample.labels == label) for label in (False, True)]
     if bayesian:
         members = [index[:: -(-index.size // settings.band_events)] for index in members]
-    expected = np.stack([ratio_histogram(reference[index], edges) for index in members])
+    expected = np.stack([statistics.ratio_histogram(reference[index], edges) for index in members])
     if not bayesian:
-        learned = np.stack([ratio_histogram(ratios[choice][index], edges) for index in members])
+        learned = np.stack([statistics.ratio_histogram(ratios[choice][index], edges) for index in members])
         return Distribution(edges, expected, learned, None)
-    bands = [pair_histogram(_log_p(a, choice, i), _log_p(b, choice, i), edges) for i in members]
-    return Distribution(edges, expected, np.stack([f.mean for f in bands]), np.stack([f.band for f in bands]))
+    bands = [statistics.pair_histogram(_log_p(a, choice, i), _log_p(b, choice, i), edges) for i in members]
+    learned, spread = (np.stack(rows) for rows in zip(*bands, strict=True))
+    return Distribution(edges, expected, learned, spread)
 
 
 def _log_p(side: Side, choice: str, index: NDArray[np.int64]) -> Array:
@@ -414,6 +403,6 @@ def _classifier_metrics(result: DualResult) -> dict[str, Estimate]:
         metrics["slope_members_classifier"] = _over(slopes)
     if "true" in result.against:
         true, limit = result.against["true"].log_ratio, result.settings.limit
-        metrics["classifier_pearson_true"] = balanced_pearson(true, found.log_ratio, result.sample.labels)
-        metrics["classifier_outside_true"] = share_outside(true, found.log_ratio, limit)
+        metrics["classifier_pearson_true"] = statistics.balanced_pearson(true, found.log_ratio, result.sample.labels)
+        metrics["classifier_outside_true"] = statistics.share_outside(true, found.log_ratio, limit)
     return metrics

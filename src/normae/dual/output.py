@@ -1,16 +1,28 @@
-"""What the dual test leaves behind: a folder with dual.json, figures/ and report.html."""
+"""What the dual test leaves behind: a folder with dual.json, report.html and figures/.
+
+Those are figures 9 and 10 of the paper, the residuals, and the classifier's reliability.
+"""
 
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from normae.dual.drawing import FIGURES, draw_dual
-from normae.dual.judge import REFERENCES, DualResult
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from normae import figures
+from normae.dual.judge import REFERENCES, DualResult, fitted_shift
 from normae.errors import InputError
+from normae.figures.style import LEARNED_COLOUR, TRUE_COLOUR
 from normae.files import write_json, write_text
-from normae.report import Fact, Picture, Report, SavedFigure, render
+from normae.inference import grid_points
+from normae.report import Fact, Picture, Report, SavedFigure, render, save_figure
 from normae.runs.folder import locked, read_json
-from normae.statistics import Estimate
+from normae.statistics import BinnedResiduals, DualRule, Estimate
+from normae.statistics.arrays import Array
+from normae.training.reference import ClassifierReference
 from normae.version import __version__
 
 
@@ -30,63 +42,49 @@ def default_folder(
     return Path("dual") / "-".join([short_name(run_a), short_name(run_b), *sample, *by])
 
 
-class DualFolder:
-    """The folder of one dual test.
+Tested = dict[str, str | None]
+"""What is tested: run_a, run_b, data, and reference where there is one."""
 
-    Args:
-        path: where it is or will be.
-        run_a, run_b, data, reference: what is tested; a folder with the test of something else is never touched.
-    """
 
-    def __init__(
-        self,
-        path: Path,
-        run_a: str | Path,
-        run_b: str | Path,
-        data: str | Path | None,
-        reference: str | Path | None = None,
-    ) -> None:
-        self.path = path
-        self.tested = {"run_a": str(run_a), "run_b": str(run_b), "data": None if data is None else str(data)}
-        self.tested |= {} if reference is None else {"reference": str(reference)}
+def check_folder(path: Path, tested: Tested) -> None:
+    """One clear sentence if the folder holds anything but an earlier test of the same."""
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path}: a file, not a folder; choose another with -o")
+    if not path.is_dir() or not any(not p.name.startswith(".") for p in path.iterdir()):
+        return
+    if not (path / "dual.json").is_file():
+        raise InputError(f"{path}: exists and is not the folder of a dual test; choose another with -o")
+    content = read_json(path / "dual.json")
+    if not isinstance(content, dict) or content.get("tested") != tested:
+        raise InputError(f"{path}: holds another dual test; choose another folder with -o")
 
-    def check(self) -> None:
-        """One clear sentence if the folder holds anything but an earlier test of the same."""
-        if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path}: a file, not a folder; choose another with -o")
-        if not self.path.is_dir() or not any(not p.name.startswith(".") for p in self.path.iterdir()):
-            return
-        if not (self.path / "dual.json").is_file():
-            raise InputError(f"{self.path}: exists and is not the folder of a dual test; choose another with -o")
-        content = read_json(self.path / "dual.json")
-        if not isinstance(content, dict) or content.get("tested") != self.tested:
-            raise InputError(f"{self.path}: holds another dual test; choose another folder with -o")
 
-    def write(self, result: DualResult) -> None:
-        """Numbers first, then figures, those of an earlier test removed, and page."""
-        with locked(self.path):
-            write_json(self.path / "dual.json", self._content(result))
-            figures = self.path / "figures"
-            for name, suffix in product(FIGURES, SavedFigure._fields):
-                (figures / f"{name}.{suffix}").unlink(missing_ok=True)
-            names = draw_dual(result, figures)
-            write_text(self.path / "report.html", render(page(result, figures, names, self.tested)))
+def write_dual(path: Path, result: DualResult, tested: Tested) -> None:
+    """Numbers first, then figures, those of an earlier test removed, and page."""
+    with locked(path):
+        write_json(path / "dual.json", _content(result, tested))
+        folder = path / "figures"
+        for name, suffix in product(FIGURES, SavedFigure._fields):
+            (folder / f"{name}.{suffix}").unlink(missing_ok=True)
+        names = draw_dual(result, folder)
+        write_text(path / "report.html", render(page(result, folder, names, tested)))
 
-    def _content(self, result: DualResult) -> dict[str, Any]:
-        metrics = {name: {"value": m.value, "error": m.error} for name, m in sorted(result.metrics.items())}
-        verdicts = {
-            name: {
-                "passes": found.passes,
-                "slope_passes": found.best.verdict.slope_passes,
-                "linear": found.best.verdict.linear,
-                "judged_range": found.judged,
-                "passes_everywhere": found.everywhere.passes,
-                "sentence": result.verdicts[name],
-            }
-            for name, found in result.against.items()
+
+def _content(result: DualResult, tested: Tested) -> dict[str, Any]:
+    metrics = {name: one._asdict() for name, one in sorted(result.metrics.items())}
+    verdicts = {
+        name: {
+            "passes": found.passes,
+            "slope_passes": found.best.verdict.slope_passes,
+            "linear": found.best.verdict.linear,
+            "judged_range": found.judged,
+            "passes_everywhere": found.everywhere.passes,
+            "sentence": result.verdicts[name],
         }
-        settings = {"seed": result.settings.seed, "events": len(result.sample.labels), "normae": __version__}
-        return {**metrics, "verdicts": verdicts, "notes": notes(result), "tested": self.tested, "settings": settings}
+        for name, found in result.against.items()
+    }
+    settings = {"seed": result.settings.seed, "events": len(result.sample.labels), "normae": __version__}
+    return {**metrics, "verdicts": verdicts, "notes": notes(result), "tested": tested, "settings": settings}
 
 
 def notes(result: DualResult) -> list[str]:
@@ -139,7 +137,7 @@ def classifier_limits(result: DualResult) -> list[str]:
 # --- the page
 
 
-def page(result: DualResult, figures: Path, names: list[str], tested: dict[str, str | None]) -> Report:
+def page(result: DualResult, folder: Path, names: list[str], tested: Tested) -> Report:
     """The report of the test; `names` are the figures that were drawn."""
     a, b = (short_name(name) for name in result.names)
     options = [f" --{name} {tested[name]}" for name in ("data", "reference") if tested.get(name) is not None]
@@ -149,7 +147,7 @@ def page(result: DualResult, figures: Path, names: list[str], tested: dict[str, 
         summary=" ".join([_introduction(result), *result.verdicts.values()]),
         facts=_facts(result, tested),
         pictures=[
-            Picture(title, (figures / f"{name}.svg").read_text(encoding="utf-8"), sentence)
+            Picture(title, (folder / f"{name}.svg").read_text(encoding="utf-8"), sentence)
             for name in names
             for title, sentence in [_caption(result, name)]
         ],
@@ -165,7 +163,7 @@ def _introduction(result: DualResult) -> str:
     )
 
 
-def _facts(result: DualResult, tested: dict[str, str | None]) -> list[Fact]:
+def _facts(result: DualResult, tested: Tested) -> list[Fact]:
     count = int(result.sample.labels.sum())
     facts = [
         Fact("A", result.names[0]),
@@ -239,3 +237,160 @@ def _caption(result: DualResult, name: str) -> tuple[str, str]:
         return "Residuals from the fitted line", said
     assert result.classifier is not None
     return "Is the classifier calibrated?", " ".join([result.classifier.sentence, *classifier_limits(result)])
+
+
+# --- figures
+
+
+COLOURS = ("tab:blue", "tab:green")
+"""Of A and B."""
+CHOICES = {"c0": "$C = 0$", "log_z": r"$C$ from $\log\, Z$", "fit": "$C$ fitted"}
+INDEX = {"true": "true", "classifier": "class"}
+FIGURES = ("correlation-true", "correlation-classifier", "outside", "distributions", "residuals", "reliability")
+"""All that there can be."""
+BEYOND = 0.0005
+"""Share of the values, on either side, that may lie beyond the axes: single events would set them otherwise."""
+MOST_POINTS = 250_000
+"""Of a map; more are not seen, and make the files large."""
+
+
+def draw_dual(result: DualResult, folder: Path) -> list[str]:
+    """Write every figure into `folder` and return their names."""
+    with figures.figure_style():
+        names = [_draw_correlation(result, name, folder) for name in result.against]
+        if result.sample.x.shape[1:] == (2,):
+            names.append(_draw_outside(result, folder))
+        names += [_draw_distributions(result, folder), _draw_residuals(result, folder)]
+        if result.classifier is not None:
+            names.append(draw_reliability(result.classifier, folder))
+    return names
+
+
+def _draw_correlation(result: DualResult, name: str, folder: Path) -> str:
+    found, labels = result.against[name], result.sample.labels
+    ratios = dict(result.ratios)
+    if result.constant is None:
+        ratios["fit"] = ratios["c0"] + fitted_shift(found.log_ratio, ratios["c0"], labels)
+    figure, axes = figures.new_figure(1, len(ratios))
+    everything = np.concatenate([found.log_ratio, *ratios.values()])
+    low, high = np.quantile(everything, (BEYOND, 1 - BEYOND))
+    margin = 0.08 * float(high - low)
+    span = float(low) - margin, float(high) + margin
+    for ax, (choice, ratio) in zip(axes[0], ratios.items(), strict=True):
+        comparison = found.comparisons.get(choice, found.best)
+        figures.ratio_correlation(
+            ax, found.log_ratio, ratio, labels, result.settings.limit, INDEX[name], text="", span=span
+        )
+        text = f"Pearson {comparison.pearson}\n$m$ = {comparison.line.slope}"  # above: events may lie in any corner
+        ax.set_title(f"{CHOICES[choice]}\n{text}", fontsize=10)
+    columns = {"label": labels.astype(int), "log_r_reference": found.log_ratio}
+    save_figure(figure, folder, f"correlation-{name}", columns | _columns(result))
+    return f"correlation-{name}"
+
+
+def _columns(result: DualResult) -> dict[str, Array]:
+    return {f"log_r_{choice}": ratio for choice, ratio in result.ratios.items()}
+
+
+def _draw_outside(result: DualResult, folder: Path) -> str:
+    first, x = next(iter(result.against.values())), result.sample.x
+    every = -(-len(x) // MOST_POINTS)
+    figure, axes = figures.new_figure(1, len(result.ratios))
+    for ax, (choice, ratio) in zip(axes[0], result.ratios.items(), strict=True):
+        outside = np.abs(ratio - first.log_ratio) >= result.settings.limit
+        figures.ratio_outside_map(ax, x[::every], outside[::every], _contours(result), result.settings.limit)
+        ax.text(0.04, 0.96, CHOICES[choice], transform=ax.transAxes, va="top")
+    columns = {"x1": x[:, 0], "x2": x[:, 1], "label": result.sample.labels.astype(int)}
+    save_figure(figure, folder, "outside", columns | {"log_r_reference": first.log_ratio} | _columns(result))
+    return "outside"
+
+
+def _contours(result: DualResult) -> list[figures.Contours]:
+    """Of the true densities, where known."""
+    if result.densities is None:
+        return []
+    import torch
+
+    reach = 1.02 * float(np.abs(result.sample.x).max())
+    axis = torch.linspace(-reach, reach, 200, dtype=torch.float64)
+    points = grid_points(axis, 2).double()
+    return [
+        figures.Contours(
+            label, colour, axis.numpy(), axis.numpy(), density.log_prob(points).exp().numpy().reshape(200, 200)
+        )
+        for label, colour, density in zip("AB", COLOURS, result.densities, strict=True)
+    ]
+
+
+def _draw_distributions(result: DualResult, folder: Path) -> str:
+    figure, axes = figures.new_figure(1, len(result.distributions))
+    columns: dict[str, Array] = {}
+    reference = "true" if "true" in result.against else "classifier"
+    for ax, (choice, found) in zip(axes[0], result.distributions.items(), strict=True):
+        bands = (None, None) if found.band is None else found.band
+        rows = zip("AB", COLOURS, found.reference, found.learned, bands, strict=True)
+        shown = [figures.RatioSample(f"events of {side}", *values) for side, *values in rows]
+        figures.ratio_histograms(ax, found.edges, shown, reference)
+        top = max(
+            float(found.reference.max()), float((found.learned + (0 if found.band is None else found.band)).max())
+        )
+        ax.set_ylim(0, 1.35 * top)
+        ax.set_title(CHOICES[choice])
+        columns |= {"low": found.edges[:-1], "high": found.edges[1:]}
+        for k, side in enumerate("ab"):
+            columns |= {f"{reference}_{side}": found.reference[k], f"{choice}_{side}": found.learned[k]}
+            if found.band is not None:
+                columns[f"{choice}_{side}_band"] = found.band[k]
+    save_figure(figure, folder, "distributions", columns)
+    return "distributions"
+
+
+def _draw_residuals(result: DualResult, folder: Path) -> str:
+    figure, axes = figures.new_figure(1, len(result.against))
+    parts = []
+    for ax, (name, found) in zip(axes[0], result.against.items(), strict=True):
+        edges, centre, residual, error, share = residuals = found.best.residuals
+        _residuals(ax, residuals, result.settings.rule, INDEX[name])
+        part = {"centre": centre, "residual": residual, "error": error, "low": edges[:-1], "high": edges[1:]}
+        parts.append(part | {"share_of_b": share, "reference": np.full(centre.size, name)})
+    save_figure(figure, folder, "residuals", parts)
+    return "residuals"
+
+
+def _residuals(ax: Axes, residuals: BinnedResiduals, rule: DualRule, index: str) -> None:
+    """Mean residual from the line in each bin, blue where A dominates and green where B does, and what is allowed."""
+    allowed = rule.residual_tolerance + rule.sigmas * residuals.error
+    ax.fill_between(residuals.centre, -allowed, allowed, color="0.9", linewidth=0)
+    ax.axhline(0, color=TRUE_COLOUR, linestyle=":", linewidth=1.2)
+    for label, colour, chosen in zip("AB", COLOURS, (residuals.share <= 0.5, residuals.share > 0.5), strict=True):
+        ax.errorbar(
+            residuals.centre[chosen], residuals.residual[chosen], residuals.error[chosen],
+            fmt="o", color=colour, markersize=4, linewidth=1.2, label=f"mostly {label}",
+        )  # fmt: skip
+    reach = 1.2 * float(max(allowed.max(), (np.abs(residuals.residual) + residuals.error).max()))
+    handles = [Line2D([], [], color="0.9", linewidth=6, label="allowed"), *ax.get_legend_handles_labels()[0]]
+    ax.legend(handles=handles, loc="upper center", ncols=3, columnspacing=0.8, handletextpad=0.3)
+    ax.set(
+        xlabel=r"$\log\, r_\theta(x)$", ylabel=rf"mean residual of $\log\, r_\mathrm{{{index}}}$",
+        ylim=(-reach, 1.25 * reach),
+    )  # fmt: skip
+
+
+def draw_reliability(found: ClassifierReference, folder: Path) -> str:
+    """The reliability diagram as trained and as corrected; the figure's name."""
+    figure, axes = figures.new_figure(2, 1, height_ratios=(3, 1), sharex=True)
+    shown = [("as trained", found.before, "tab:gray", "s")]
+    if found.method != "none":
+        shown.append((f"corrected ({found.method})", found.after, LEARNED_COLOUR, "o"))
+    text = "\n→ ".join(f"ECE {one.error.measured}" for _, one, _, _ in shown)
+    parts: list[dict[str, NDArray[Any]]] = []
+    for label, measured, colour, marker in shown:
+        bins = measured.reliability
+        corner = "" if parts else text
+        figures.reliability_diagram(
+            axes[:, 0], bins.predicted, bins.observed, bins.error, label, corner, colour, marker
+        )
+        columns = {name: getattr(bins, name) for name in ("predicted", "observed", "error", "events")}
+        parts.append(columns | {"score": np.full(bins.events.size, label)})
+    save_figure(figure, folder, "reliability", parts)
+    return "reliability"

@@ -40,35 +40,6 @@ def jet_classes(a: Run, b: Run) -> tuple[Kind, Kind] | None:
     return a.data.jets, b.data.jets
 
 
-def jet_samples(
-    path: Path, b: Kind, most: int, trains: bool, shares: tuple[float, ...], seed: int
-) -> tuple[Labelled, Labelled, Labelled]:
-    """Disjoint samples that train a classifier, correct it, and test the models.
-
-    Args:
-        path: a folder of jets, or one file.
-        b: the class with label 1.
-        most: jets of each class of the test.
-        trains: whether a classifier is trained here; if not, only the test sample is read.
-        shares: of one file, for the three samples.
-    """
-    if not path.is_dir():
-        sample = read_labelled_jets(path, b, most)
-        if not trains:
-            return sample, sample, sample
-        training, holdout, test = cut(sample, shares, seed)
-        return training, holdout, test
-    test = read_labelled_jets(file_in(path, "test"), b, most)
-    if not trains:
-        return test, test, test
-    training = read_labelled_jets(file_in(path, "train"), b, QUICK)
-    try:
-        holdout = read_labelled_jets(file_in(path, "val"), b, QUICK)
-    except InputError:
-        training, holdout = cut(training, (0.8, 0.2), seed)
-    return training, holdout, test
-
-
 def read_labelled_jets(path: Path, b: Kind, most: int) -> Labelled:
     """At most `most` jets of each class of a file as images, the class `b` with label 1; A comes first."""
     images = read_jet_images(path)
@@ -95,8 +66,8 @@ def run_reference(classifier: Classifier, test: Labelled, b: Kind, corrected: bo
 DRAWS = 100
 FILE_PARTS = (0.5, 0.125, 0.375)
 """Shares of a file that train the classifier, correct it, and test the models."""
-TOY_PARTS = (0.8, 0.2)
-"""Shares of a drawn sample that train the classifier and correct it; the test has one of its own."""
+PARTS = (0.8, 0.2)
+"""The same where the test has a sample of its own."""
 
 
 def dual_test(
@@ -132,12 +103,7 @@ def dual_test(
     if densities is None and not settings.classifier:
         raise InputError(f"{run_a} and {run_b}: without known densities the classifier is the only reference, keep it")
     trains = settings.classifier and reference is None
-    if kinds is not None and data is not None and not is_labelled(data):
-        most = settings.events
-        training, holdout, test = jet_samples(Path(data), kinds[1], most, trains, FILE_PARTS, settings.seed)
-        check_numbers(test, data)
-    else:
-        training, holdout, test = samples(data, densities, a, settings, trains)
+    training, holdout, test = samples(data, kinds, densities, a, settings, trains)
     sides = [evaluate_side(model, test, draws, settings.seed) for model in (a, b)]
     classifier = None
     if reference is not None and kinds is not None:
@@ -168,29 +134,46 @@ def known_densities(a: Run, b: Run) -> tuple[Density, Density] | None:
 
 def samples(
     data: str | Path | None,
+    kinds: tuple[Kind, Kind] | None,
     densities: tuple[Density, Density] | None,
     model: Model,
     settings: DualSettings,
-    trains: bool = True,
-) -> tuple[Labelled, Labelled, Labelled]:
+    trains: bool,
+) -> list[Labelled]:
     """Disjoint samples that train the classifier, correct it, and test the models.
 
     Args:
+        kinds: the classes of A and B, for runs on jets.
         model: that of A, whose events they are.
-        trains: whether a classifier is trained here; if not, all of a file is the test sample.
+        trains: whether a classifier is trained here; if not, all that is read is the test sample.
     """
     if data is None:
         assert densities is not None
-        training, holdout = cut(
-            draw_labelled(*densities, settings.events, settings.seed, "classifier"), TOY_PARTS, settings.seed
+        drawn, test = (
+            draw_labelled(*densities, settings.events, settings.seed, name) for name in ("classifier", "test")
         )
-        return training, holdout, draw_labelled(*densities, settings.events, settings.seed, "test")
-    sample = read_labelled(data, model.event, model.event_dtype)
+        return [*cut(drawn, PARTS, settings.seed), test]
+    if kinds is None or is_labelled(data):
+        sample = read_labelled(data, model.event, model.event_dtype)
+    elif Path(data).is_dir():
+        return _jets_in(Path(data), kinds[1], settings, trains)
+    else:
+        sample = read_labelled_jets(Path(data), kinds[1], settings.events)
     check_numbers(sample, data)
+    return cut(sample, FILE_PARTS, settings.seed) if trains else [sample] * 3
+
+
+def _jets_in(folder: Path, b: Kind, settings: DualSettings, trains: bool) -> list[Labelled]:
+    """`samples` of a folder of jets; where it has no file `val`, training jets correct the classifier."""
+    test = read_labelled_jets(file_in(folder, "test"), b, settings.events)
+    check_numbers(test, folder)
     if not trains:
-        return sample, sample, sample
-    training, holdout, test = cut(sample, FILE_PARTS, settings.seed)
-    return training, holdout, test
+        return [test] * 3
+    training = read_labelled_jets(file_in(folder, "train"), b, QUICK)
+    try:
+        return [training, read_labelled_jets(file_in(folder, "val"), b, QUICK), test]
+    except InputError:
+        return [*cut(training, PARTS, settings.seed), test]
 
 
 def in_coordinates(model: Model, sample: Labelled) -> Labelled:
@@ -228,11 +211,12 @@ def dual(
         out: the folder; `normae.dual.output.default_folder` if not given. One that holds something else is
             refused.
     """
-    from normae.dual.output import DualFolder, default_folder  # drawing needs matplotlib, the numbers do not
+    from normae.dual import output  # drawing needs matplotlib, the numbers do not
 
-    path = default_folder(run_a, run_b, data, reference) if out is None else Path(out)
-    folder = DualFolder(path, run_a, run_b, data, reference)
-    folder.check()
+    path = output.default_folder(run_a, run_b, data, reference) if out is None else Path(out)
+    tested = {"run_a": str(run_a), "run_b": str(run_b), "data": None if data is None else str(data)}
+    tested |= {} if reference is None else {"reference": str(reference)}
+    output.check_folder(path, tested)
     result = dual_test(run_a, run_b, data, settings, device, reference)
-    folder.write(result)
+    output.write_dual(path, result, tested)
     return result

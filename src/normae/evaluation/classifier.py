@@ -7,15 +7,15 @@ jets only measure, before and after.
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.dual.drawing import draw_reliability
-from normae.evaluation.jets import CURVE, EFFICIENCIES, digest, read_kept, write_kept
+from normae.dual.output import draw_reliability
+from normae.evaluation.jets import CURVE, EFFICIENCIES, JetTest, digest, draw_roc, held_out_jets, read_kept, write_kept
 from normae.evaluation.study import Captions, Draw, Metrics, Study
-from normae.figures import RocCurve, loss_curves, new_figure, roc_curves
+from normae.figures import RocCurve, loss_curves, new_figure
 from normae.report import Check, save_figure
 from normae.report.paper import PaperValue, tagging_values
 from normae.runs.classifier import load_classifier
 from normae.runs.folder import RunFolder, read_json
-from normae.runs.jet_sample import JetTest, held_out_jets, pieces
+from normae.sources import pieces
 from normae.statistics import auc, background_efficiency, rejection
 from normae.training.reference import ClassifierReference, calibration
 
@@ -48,10 +48,7 @@ class ClassifierStudy(Study):
 
     def _draw(self, found: ClassifierReference, labels: NDArray[np.bool_], metrics: Metrics) -> None:
         curve = classifier_curve(found.log_ratio, labels, metrics)
-        figure, axes = new_figure(1, 2)
-        roc_curves(axes[0], [curve], smallest=10 / int((~labels).sum()))
-        columns = {"signal_efficiency": CURVE, "background_efficiency": curve.background}
-        save_figure(figure, self.run.figures, "roc", columns)
+        draw_roc(self.run, curve, int((~labels).sum()))
         draw_reliability(found, self.run.figures)
         lines = [line for line in self.run.read_history() if "validation_loss" in line]
         if lines:

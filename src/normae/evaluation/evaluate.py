@@ -57,7 +57,7 @@ def evaluate(
     study = study_of(run, data)
     with locked(run.path):
         metrics, draw = study.judge(device, generated)
-        write_json(run.metrics, {name: {"value": m.value, "error": m.error} for name, m in metrics.items()})
+        write_json(run.metrics, {name: one._asdict() for name, one in metrics.items()})
         if figures:
             with figure_style():
                 draw()

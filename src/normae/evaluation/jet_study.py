@@ -1,15 +1,25 @@
 """The study of a run on jets: how well it tags, the health of its training, jets to look at, paper beside ours."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
-from normae.evaluation.jet_drawing import draw_energies, draw_galleries, draw_generated, draw_roc
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from normae import figures
 from normae.evaluation.jets import (
     GeneratedJets,
     JetScores,
+    JetTest,
+    auc_words,
+    draw_roc,
     generated_jets,
     generation_metrics,
+    held_out_jets,
     jet_scores,
+    roc_curve_of,
     simple_models,
     tagging_metrics,
 )
@@ -23,19 +33,19 @@ from normae.evaluation.study import (
     graded,
     posterior_words,
 )
-from normae.figures import training_energies
 from normae.inference import Model
+from normae.jets.gallery import CLASSES
 from normae.jets.substructure import NAMES
-from normae.report import Check, Status
+from normae.report import Check, Status, save_figure
 from normae.report.paper import PaperValue, tagging_values
-from normae.runs.jet_sample import JetTest, held_out_jets
+from normae.runs.folder import RunFolder
 from normae.runs.load import load
-from normae.runs.writing import latent_dimensions
-from normae.statistics import Estimate
-from normae.temperature.latent import chain_metrics, late_mean
+from normae.statistics import Estimate, format_estimate
+from normae.statistics.arrays import Array
+from normae.temperature.estimates import chain_metrics, late_mean
 
 PAPER_LATENT = 6
-COURSE = ("iteration", "positive_energy", "negative_energy", "latent_acceptance", "feature_acceptance")
+TRAINING_COLUMNS = ("iteration", "positive_energy", "negative_energy", "latent_acceptance", "feature_acceptance")
 BAYESIAN = {"last": "the last layer's weights", "decoder": "the decoder's weights", "all": "all weights"}
 """What a mean-field posterior is of, by its `layers`."""
 
@@ -75,7 +85,7 @@ class JetStudy(Study):
         config = self.config
         model, test = load(self.run.path, device), held_out_jets(config)
         scores = jet_scores(self.run, model, test, config.evaluation.draws if config.posteriors else 1)
-        metrics = tagging_metrics(scores) | simple_models(test.background, latent_dimensions(config), model.device)
+        metrics = tagging_metrics(scores) | simple_models(test.background, config.latent_dimensions, model.device)
         metrics |= chain_metrics(self.run, config, model)
         made = None
         if config.training.epochs:
@@ -88,10 +98,11 @@ class JetStudy(Study):
     def _draw(
         self, model: Model, test: JetTest, scores: JetScores, metrics: Metrics, made: GeneratedJets | None
     ) -> None:
-        draw_roc(self.run, self.network, scores, metrics, test.label)
+        words = f"{self.network}, AUC {auc_words(metrics, scores.mixture)}"
+        draw_roc(self.run, roc_curve_of(words, scores, 1 - test.label), len(test.background))
         draw_energies(self.run, scores, test.label)
         draw_galleries(self.run, model, test, scores)
-        draw_training(self, training_energies, 2, COURSE)
+        draw_training(self, figures.training_energies, 2, TRAINING_COLUMNS)
         if made is not None:
             draw_generated(self.run.figures, {test.label: (made, metrics)})
 
@@ -143,7 +154,7 @@ class JetStudy(Study):
         return {
             "energy of the background": metrics["energy_background"],
             "energy of the mean image alone": f"{metrics['mse_mean_image'].value:.3g}",
-            f"energy of {latent_dimensions(self.config)} principal components":
+            f"energy of {self.config.latent_dimensions} principal components":
                 f"{metrics['mse_components'].value:.3g}",
         }  # fmt: skip
 
@@ -193,7 +204,7 @@ class JetStudy(Study):
 
     def _reconstruction_check(self, metrics: Metrics) -> Check:
         energy, mean, best = (metrics[name].value for name in ("energy_background", "mse_mean_image", "mse_components"))
-        kept = latent_dimensions(self.config)
+        kept = self.config.latent_dimensions
         share = f"{energy:.2g}; the mean image alone has {mean:.2g}, {kept} principal components {best:.2g}"
         remedy = "Pretrain for more epochs (pretraining.epochs), or start from a pretrained autoencoder (start)."
         if energy > 0.9 * mean:
@@ -289,3 +300,125 @@ def _tagging_check(metrics: Metrics) -> Check:
         "simpler than the background; a normalized one should not.",
         "Train it as a normalized autoencoder (training.epochs above 0), or longer.",
     )
+
+
+# --- figures
+
+
+GALLERY = 8
+"""Jets of a gallery."""
+SMALL = 1.5
+"""Inches that one picture is wide."""
+
+
+def energy_densities(scores: JetScores, label: int) -> tuple[Array, list[figures.ClassHistogram]]:
+    """Even bins in log E/T, and the densities of both classes per unit of log10, with their spread over draws."""
+    ends = np.log10([np.quantile(e, (0.001, 0.999)) for e in (scores.background, scores.signal)]) - np.log10(
+        scores.temperature
+    )
+    size = min(scores.background.shape[1], scores.signal.shape[1])
+    cuts = np.linspace(ends[:, 0].min(), ends[:, 1].max() + 1e-6, int(np.clip(size**0.5 / 2, 12, 60)) + 1)
+    shown = []
+    for kind, energy in ((label, scores.background), (1 - label, scores.signal)):
+        rows = np.log10(energy.astype(np.float64) / scores.temperature)
+        counts = np.stack([np.histogram(row, cuts)[0] / (row.size * (cuts[1] - cuts[0])) for row in rows])
+        band = counts.std(axis=0, ddof=1) if scores.bayesian else None
+        shown.append(figures.ClassHistogram(kind, counts.mean(axis=0), band))
+    return np.asarray(10**cuts), shown
+
+
+def draw_energies(run: RunFolder, scores: JetScores, label: int) -> None:
+    """Distributions of E/T of both classes."""
+    edges, shown = energy_densities(scores, label)
+    figure, axes = figures.new_figure(panel=(4.6, 3.5))
+    figures.energy_histograms(axes[0, 0], edges, shown, label)
+    columns: dict[str, Array] = {"low": edges[:-1], "high": edges[1:]}
+    for one in shown:
+        columns[CLASSES[one.kind].lower()] = one.density
+        if one.band is not None:
+            columns[f"{CLASSES[one.kind].lower()}_sigma"] = one.band
+    save_figure(figure, run.figures, "energies", columns)
+
+
+# --- pictures of jets
+
+
+def draw_galleries(run: RunFolder, model: Model, test: JetTest, scores: JetScores) -> None:
+    """The most anomalous jets of the test sample, and jets of the class trained on with scores near its median."""
+    energy = np.concatenate([scores.background, scores.signal], axis=1) / scores.temperature
+    signal, background = scores.central
+    central, sigma = np.concatenate([background, signal]), energy.std(axis=0, dtype=np.float64)
+    count = scores.background.shape[1]
+    middle = np.argsort(np.abs(central[:count] - np.median(central[:count])), kind="stable")
+    chosen = {"gallery-anomalous": np.argsort(-central, kind="stable"), "gallery-typical": middle}
+    for name, order in chosen.items():
+        index = order[:GALLERY]
+        titles = [
+            f"{CLASSES[test.label if i < count else 1 - test.label]}, $E/T$ =\n{score_words(central[i], sigma[i])}"
+            for i in index
+        ]
+        images = _images(test, index, count)
+        _gallery(run, name, images, reconstructed(model, images), titles)
+
+
+def score_words(value: float, sigma: float) -> str:
+    """A score, with its error where there is one."""
+    return format_estimate(Estimate(float(value), float(sigma)), 2) if sigma > 0 else f"{value:#.3g}".rstrip(".")
+
+
+def _images(test: JetTest, index: NDArray[np.int64], count: int) -> NDArray[np.float32]:
+    """The pictures at `index` of background and then signal, with shape (K, 1, 40, 40)."""
+    parts = [(test.background, i) if i < count else (test.signal, i - count) for i in index.tolist()]
+    return np.concatenate([events[torch.tensor([i])].numpy() for events, i in parts])
+
+
+def reconstructed(model: Model, images: NDArray[np.float32]) -> NDArray[np.float32]:
+    """What the network, at the centre of its posterior, makes of images with shape (K, 1, 40, 40)."""
+    with torch.no_grad():
+        energy = model.energy_function
+        made = energy.decode(energy.encode(torch.from_numpy(images).to(model.device)))
+    found: NDArray[np.float32] = made.cpu().numpy()
+    return found
+
+
+def _gallery(
+    run: RunFolder, name: str, images: NDArray[Any], reconstruction: NDArray[Any], titles: Sequence[str]
+) -> None:
+    rows = [images[:, 0], reconstruction[:, 0], images[:, 0] - reconstruction[:, 0]]
+    names = ["input", "reconstruction", "residual"]
+    figure, axes = figures.new_figure(3, 1, panel=(SMALL * len(images), 1.3 * SMALL))
+    figures.picture_rows(axes[:, 0], rows, names, titles)
+    columns = {
+        f"{kind}_{k}": picture.ravel() for kind, row in zip(names, rows, strict=True) for k, picture in enumerate(row)
+    }
+    save_figure(figure, run.figures, name, columns)
+
+
+# --- generated jets
+
+
+def observable_sample(label: int, made: GeneratedJets, metrics: Metrics) -> figures.ObservableSample:
+    """One class of the figures of appendix C.2, with a distance for each panel."""
+    text = {
+        name: f"W = {metrics[f'wasserstein_{name}']} (halves {metrics[f'wasserstein_{name}_truth'].value:.3f})"
+        for name in made.generated
+    }
+    return figures.ObservableSample(label, made.generated, made.truth, text)
+
+
+def draw_generated(folder: Path, made: dict[int, tuple[GeneratedJets, Metrics]], name: str = "generated") -> None:
+    """The six observables of generated and true jets, and some generated ones as pictures, by the class's label."""
+    samples = [observable_sample(label, *found) for label, found in sorted(made.items())]
+    figure, axes = figures.new_figure(2, 3, panel=(4.0, 3.2))
+    figures.observable_panels(axes.ravel(), samples)
+    parts = [
+        {"class": np.full(len(values["mass"]), sample.kind), "generated": np.full(len(values["mass"]), flag), **values}
+        for sample in samples
+        for flag, values in ((1, sample.generated), (0, sample.truth))
+    ]
+    save_figure(figure, folder, name, parts)
+    for label, (found, _) in made.items():
+        figure, axes = figures.new_figure(1, 1, panel=(SMALL * len(found.pictures), 1.3 * SMALL))
+        figures.picture_rows(axes[:, 0], [found.pictures], [f"{CLASSES[label]}, generated"], [""] * len(found.pictures))
+        pixels = {f"jet_{k}": picture.ravel() for k, picture in enumerate(found.pictures)}
+        save_figure(figure, folder, f"{name}-jets" if len(made) == 1 else f"{name}-jets-{CLASSES[label]}", pixels)

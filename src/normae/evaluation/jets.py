@@ -23,17 +23,74 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from normae.config import Run
 from normae.data import SparseEvents, linear_errors
-from normae.evaluation.study import Metrics, mean, over
+from normae.errors import InputError
+from normae.evaluation.study import Metrics, over
+from normae.figures import RocCurve, new_figure, roc_curves
 from normae.files import atomic_path
 from normae.inference import Model, Rows
+from normae.jets.gallery import COLOURS
 from normae.jets.substructure import NAMES, THRESHOLD, observables, usable
 from normae.random import stream
+from normae.report import save_figure
 from normae.runs.folder import RunFolder, read_tensors
-from normae.runs.jet_sample import JetTest, pieces
-from normae.statistics import Estimate, auc, background_efficiency, rejection, wasserstein, wasserstein_halves
+from normae.sources import KINDS, _parts, events_of_class, file_in, jets_path, pieces, read_jet_images
+from normae.statistics import (
+    Estimate,
+    auc,
+    background_efficiency,
+    rejection,
+    sample_mean,
+    wasserstein,
+    wasserstein_halves,
+)
 from normae.statistics.arrays import Array
 from normae.training.two_sample import classifier_test
+
+FEWEST_TESTED = 10
+"""Jets of each class that numbers with errors need."""
+
+
+class JetTest(NamedTuple):
+    """Held-out jets: `background` is the class trained on, with the label `label`; `signal` the other one.
+
+    Of a classifier, which was trained on both, the background is QCD.
+    """
+
+    background: SparseEvents
+    signal: SparseEvents
+    label: int
+
+    @property
+    def digest(self) -> str:
+        """Stands for the jets."""
+        return f"{self.background.sha256()[:32]}{self.signal.sha256()[:32]}"
+
+
+def held_out_jets(config: Run) -> JetTest:
+    """`data.test` jets of each class, all for 0: of the file `test` of a folder, or what a split held out of one file.
+
+    Of one file, the class that a run was not trained on is split alike, so that runs of one seed are judged on the same
+    jets whichever class they were trained on.
+    """
+    path, label = jets_path(config.data), KINDS.index("top") if config.data.jets == "top" else 0
+    images = read_jet_images(file_in(path, "test") if path.is_dir() else path)
+    chosen = []
+    for kind in (KINDS[label], KINDS[1 - label]):
+        events = events_of_class(images, kind)
+        if not path.is_dir():
+            needed = config.data.train + config.data.test + config.data.validation
+            if config.data.jets in (kind, "both") or needed <= len(events):
+                parts = _parts(len(events), config.data, config.seed, f"{path}: expected at least {{}} {kind} jets")
+                events = events.rows(parts[1])
+        chosen.append(events.first(config.data.test or len(events)))
+        if len(chosen[-1]) < FEWEST_TESTED:
+            raise InputError(
+                f"{path}: expected at least {FEWEST_TESTED} {kind} jets for the test, got {len(chosen[-1])}"
+            )
+    return JetTest(chosen[0], chosen[1], label)
+
 
 EFFICIENCIES = {"rejection_20": 0.2, "rejection_30": 0.3}
 """Signal efficiencies of the paper's table."""
@@ -151,8 +208,8 @@ def tagging_metrics(scores: JetScores) -> Metrics:
     signal, background = scores.central
     metrics = {"auc": auc(signal, background)}
     metrics |= {name: rejection(signal, background, share) for name, share in EFFICIENCIES.items()}
-    metrics |= {"score_background": mean(background), "score_signal": mean(signal)}
-    metrics |= {"energy_background": mean(scores.mean_energy(scores.background))}
+    metrics |= {"score_background": sample_mean(background), "score_signal": sample_mean(signal)}
+    metrics |= {"energy_background": sample_mean(scores.mean_energy(scores.background))}
     metrics |= {"temperature": Estimate(scores.temperature, 0.0)}
     if not scores.bayesian:
         return metrics
@@ -172,7 +229,7 @@ def simple_models(events: SparseEvents, components: int, device: torch.device) -
     Mean and components are those of the test jets themselves; `figures/pretraining` has them of the training jets.
     """
     found = linear_errors(events, events, (0, components), device)
-    return {name: mean(e.numpy()) for name, e in zip(("mse_mean_image", "mse_components"), found, strict=True)}
+    return {name: sample_mean(e.numpy()) for name, e in zip(("mse_mean_image", "mse_components"), found, strict=True)}
 
 
 # --- curves
@@ -187,6 +244,27 @@ def roc_band(scores: JetScores) -> tuple[Array, Array | None]:
     rows = [background_efficiency(s, b, CURVE) for s, b in zip(scores.signal, scores.background, strict=True)]
     shares = np.maximum(np.stack(rows), 0.5 / scores.background.shape[1])
     return central, np.stack([shares.std(axis=0, ddof=1), np.log(shares).std(axis=0, ddof=1)])
+
+
+def roc_curve_of(label: str, scores: JetScores, signal_label: int, style: str = "-") -> RocCurve:
+    """The ROC curve of a run, in the colour of what it tags."""
+    central, band = roc_band(scores)
+    return RocCurve(label, COLOURS[signal_label], CURVE, central, band, style)
+
+
+def auc_words(metrics: Metrics, mixture: bool) -> str:
+    """The AUC with the spread over draws where there are any; without, and of a mixture, with its counting error."""
+    return str(metrics["auc"] if mixture else metrics.get("auc_draws", metrics["auc"]))
+
+
+def draw_roc(run: RunFolder, curve: RocCurve, background: int) -> None:
+    """Both views of a ROC curve, as far as so many background jets can tell."""
+    figure, axes = new_figure(1, 2)
+    roc_curves(axes[0], [curve], smallest=10 / background)
+    columns = {"signal_efficiency": curve.signal, "background_efficiency": curve.background}
+    if curve.band is not None:
+        columns |= {"background_efficiency_sigma": curve.band[0], "log_rejection_sigma": curve.band[1]}
+    save_figure(figure, run.figures, "roc", columns)
 
 
 # --- generated jets

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normae.config import Run
 from normae.dual.output import short_name
@@ -377,12 +376,6 @@ def draw_training(study: Study, draw: Callable[[Any, Any], Any], panels: int, na
     rows = [[np.nan if line.get(name) is None else line[name] for name in names] for line in lines]
     columns = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
     save_figure(figure, study.run.figures, "training", columns)
-
-
-def mean(values: NDArray[np.floating]) -> Estimate:
-    """Mean of independent values with shape (N,), with its standard error."""
-    x = np.asarray(values, dtype=np.float64)
-    return Estimate(float(x.mean()), float(x.std(ddof=1) / x.size**0.5))
 
 
 def over(values: Sequence[float] | Array) -> Estimate:

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from normae.config import Run
 from normae.errors import InputError, LogZUnknown
-from normae.evaluation.study import COURSE, Captions, Draw, Metrics, Study, draw_training, graded, mean
+from normae.evaluation.study import COURSE, Captions, Draw, Metrics, Study, draw_training, graded
 from normae.figures import column_histograms, new_figure, score_histograms, training_curves
 from normae.inference import Model
 from normae.random import stream
 from normae.report import Check, save_figure
 from normae.runs.load import load
 from normae.sources import Events, load_events
-from normae.statistics import Estimate, auc, wasserstein, wasserstein_halves
+from normae.statistics import Estimate, auc, sample_mean, wasserstein, wasserstein_halves
 from normae.training.two_sample import classifier_test
 
 ROWS = 20_000
@@ -202,16 +202,16 @@ def _with_noise(model: Model, rows: Rows, generator: torch.Generator) -> Rows:
 def table_metrics(model: Model, config: Run, test: TableTest) -> Metrics:
     """The numbers of a test."""
     metrics = {"temperature": Estimate(model.temperature, 0.0)}
-    metrics |= {f"mean_score_{kind.replace(' ', '_')}": mean(score) for kind, score in test.scores.items()}
+    metrics |= {f"mean_score_{kind.replace(' ', '_')}": sample_mean(score) for kind, score in test.scores.items()}
     metrics["auc_overtraining"] = auc(test.scores["held out"], test.scores["training"])
     try:
-        metrics["mean_log_prob_held_out"] = mean(model.log_prob(test.held_out))
+        metrics["mean_log_prob_held_out"] = sample_mean(model.log_prob(test.held_out))
         if not config.posteriors:
             metrics["log_z"] = Estimate(model.log_z.value, model.log_z.error)
     except LogZUnknown:
         pass
     if config.posteriors:
-        metrics["mean_score_std"] = mean(model.rows(test.held_out[:2000]).scores.std(0, ddof=1))
+        metrics["mean_score_std"] = sample_mean(model.rows(test.held_out[:2000]).scores.std(0, ddof=1))
     generator = stream(config.seed, "evaluation/classifier")
     seen, sampled = (model.coordinates.forward(torch.from_numpy(x)).numpy() for x in (test.seen, test.sampled))
     centre, width = seen.mean(0), seen.std(0) + 1e-12

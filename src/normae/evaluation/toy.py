@@ -1,35 +1,30 @@
 """The study of a deterministic run on a known density: section 3.2 of the paper, and the numbers beside it."""
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from normae import figures, statistics
 from normae.config import Run
 from normae.data import Density
 from normae.evaluation.study import COURSE, Captions, Draw, Metrics, Study, draw_training
-from normae.evaluation.toy_drawing import DensityTest, draw_common, draw_density, grid_marginals
-from normae.figures import training_curves
 from normae.inference import Model, cell_centres, evaluate_in_chunks, grid_draws, grid_log_z, grid_points
 from normae.random import stream
-from normae.report import Check
+from normae.report import Check, save_figure
 from normae.report.paper import TOY, PaperValue
+from normae.runs.folder import RunFolder
 from normae.runs.load import load
 from normae.sampling import Chain
 from normae.sources import load_events
-from normae.statistics import (
-    Estimate,
-    auc,
-    grid_kl,
-    ideal_auc_from_kl,
-    kl_divergence,
-    pearson,
-    relative_deviation,
-    share_within,
-)
+from normae.statistics import Estimate
 from normae.training.two_sample import classifier_test
+
+CHAINS = 50_000
+"""Side by side."""
 
 
 class ToyStudy(Study):
@@ -43,18 +38,23 @@ class ToyStudy(Study):
     kind = "normalized"
 
     def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:  # noqa: ARG002
-        """Every number of section 3.2."""
+        """Every number of section 3.2, or, of a Bayesian run, 3.3."""
         model, events = load(self.run.path, device), load_events(self.config.data, self.config.seed)
         assert events.density is not None
-        test = density_test(model, self.config, events.density, events.test)
-        metrics = density_metrics(model, self.config, events.density, test)
-        metrics |= sample_metrics(model, self.config, events.density, test)
-        return metrics, lambda: self._draw(test, metrics)
+        test, metrics = self.measure(model, events.density, events.test)
+        return metrics, lambda: self.draw(test, metrics)
 
-    def _draw(self, test: DensityTest, metrics: Metrics) -> None:
+    def measure(self, model: Model, density: Density, events: Tensor) -> tuple[Any, Metrics]:
+        """What figures are drawn from, and the numbers; for test events with shape (N, 2)."""
+        test = density_test(model, self.config, density, events)
+        metrics = density_metrics(model, self.config, density, test)
+        return test, metrics | sample_metrics(model, self.config, density, test)
+
+    def draw(self, test: Any, metrics: Metrics) -> None:
+        """Write the figures of what `measure` gave."""
         draw_common(self.run, test, [(learned, None) for _, learned in grid_marginals(test)], metrics)
         draw_density(self.run, test)
-        draw_training(self, training_curves, 3)
+        draw_training(self, figures.training_curves, 3)
 
     def title(self) -> str:
         """The kind of model and its density."""
@@ -162,6 +162,25 @@ def _chain_check(metrics: Metrics) -> Check:
 # --- numbers
 
 
+@dataclass(frozen=True)
+class DensityTest:
+    """Learned and true log-likelihood on the paper's grid and on the test set.
+
+    Args:
+        axis: coordinates of the grid, shape (G,).
+        grid_true, grid_model: log p on the grid, shape (G * G,); the first coordinate runs slowest.
+        test: test events, shape (N, 2).
+        test_true, test_model: log p on the test set, shape (N,).
+    """
+
+    axis: np.ndarray
+    grid_true: np.ndarray
+    grid_model: np.ndarray
+    test: np.ndarray
+    test_true: np.ndarray
+    test_model: np.ndarray
+
+
 def paper_grid(config: Run) -> tuple[Tensor, Tensor]:
     """The paper's test grid, endpoints included: an axis with shape (G,) and the points (G * G, 2)."""
     limit = config.evaluation.grid_limit
@@ -190,10 +209,12 @@ def _log_prob(model: Model, x: Tensor) -> np.ndarray:
 def agreement(test: DensityTest) -> Metrics:
     """How close the learned density is to the true one: correlations, KL(true, model), share of accurate points."""
     return {
-        "pearson_grid": Estimate(pearson(test.grid_true, test.grid_model).value, 0.0),
-        "pearson_test": pearson(test.test_true, test.test_model),
-        "kl": kl_divergence(test.test_true, test.test_model),
-        "share_within_10_percent": share_within(relative_deviation(test.test_model, test.test_true)),
+        "pearson_grid": Estimate(statistics.pearson(test.grid_true, test.grid_model).value, 0.0),
+        "pearson_test": statistics.pearson(test.test_true, test.test_model),
+        "kl": statistics.kl_divergence(test.test_true, test.test_model),
+        "share_within_10_percent": statistics.share_within(
+            statistics.relative_deviation(test.test_model, test.test_true)
+        ),
     }
 
 
@@ -218,7 +239,7 @@ def density_metrics(model: Model, config: Run, density: Density, test: DensityTe
 
 def _auc_from_kl(kl: Estimate) -> Estimate:
     """The ideal AUC that a small KL stands for, with the error of the KL carried over."""
-    value = ideal_auc_from_kl(max(kl.value, 0.0))
+    value = statistics.ideal_auc_from_kl(max(kl.value, 0.0))
     return Estimate(value, (value - 0.5) * kl.error / (2 * kl.value) if kl.value > 0 else float(kl.error) ** 0.5)
 
 
@@ -228,14 +249,18 @@ def _kl_quadrature(model: Model, config: Run, density: Density) -> float:
     cells = config.evaluation.log_z_cells
     points = grid_points(cell_centres(bounds, cells), 2)
     cell = ((bounds[1] - bounds[0]) / cells) ** 2
-    return grid_kl(density.log_prob(points.double()).numpy(), _log_prob(model, points), cell)
+    return statistics.grid_kl(density.log_prob(points.double()).numpy(), _log_prob(model, points), cell)
 
 
 def sample_metrics(model: Model, config: Run, density: Density, test: DensityTest) -> Metrics:
     """The classifier test on three kinds of model samples, and the ideal classifier."""
     n = config.evaluation.classifier.points
     generator = stream(config.seed, "evaluation/chain", model.device)
-    kinds = chain_samples(model, n, generator, config.evaluation.long_factor)
+    steps, factor = model.sampling.feature.steps, config.evaluation.long_factor
+    lengths = {"recipe": steps, "long": factor * steps}
+    if model.sampling.generation_steps > factor * steps:
+        lengths["generation"] = model.sampling.generation_steps
+    kinds = chain_samples(model, n, generator, lengths)
     exact = grid_draws(
         model.energy_function, model.temperature, model.log_z.bounds, 2, n,
         stream(config.seed, "evaluation/exact"), config.evaluation.log_z_cells, model.device,
@@ -264,25 +289,25 @@ def ideal_auc(log_prob: np.ndarray, sample: Tensor, density: Density, test: Dens
         log_prob: log p of the model at the samples, with shape (n,).
     """
     ratio = log_prob - density.log_prob(sample.double()).numpy()
-    return auc(ratio, test.test_model - test.test_true)
+    return statistics.auc(ratio, test.test_model - test.test_true)
 
 
 def chain_samples(
-    model: Model, n: int, generator: torch.Generator, factor: int, chunk: int = 50_000
+    model: Model, n: int, generator: torch.Generator, lengths: Mapping[str, int]
 ) -> dict[str, tuple[Tensor, Estimate]]:
     """`n` samples of each kind, with the acceptance of the feature steps since the kind before.
 
     "recipe" is the paper's: a latent chain from noise, eight times as long as in training, then a feature chain as in
-    training. "long" are the same chains gone on to `factor` times that length, "generation" gone on to the length that
+    training. "long" are the same chains gone on to a multiple of that length, "generation" gone on to the length that
     `model.sample` uses, where the preset sets one.
+
+    Args:
+        lengths: steps of the feature chain for each kind, rising.
     """
-    steps = model.sampling.feature.steps
-    lengths = {"recipe": steps, "long": factor * steps}
-    if model.sampling.generation_steps > factor * steps:
-        lengths["generation"] = model.sampling.generation_steps
+    first = min(lengths.values())
     chains: dict[str, list[Chain]] = {name: [] for name in lengths}
-    for size in [min(chunk, n - start) for start in range(0, n, chunk)]:
-        chain, done = model.sample_chain(size, generator, feature_steps=steps), steps
+    for size in [min(CHAINS, n - start) for start in range(0, n, CHAINS)]:
+        chain, done = model.sample_chain(size, generator, feature_steps=first), first
         for name, length in lengths.items():
             if length > done:
                 chain, done = model.continue_chain(chain.position, generator, length - done), length
@@ -296,3 +321,81 @@ def _joined(chains: Sequence[Chain]) -> tuple[Tensor, Estimate]:
     acceptance = float(shares.mean()) if len(shares) else 1.0
     error = (acceptance * (1 - acceptance) / (len(position) * max(len(chains[0].acceptance), 1))) ** 0.5
     return position, Estimate(acceptance, error)
+
+
+# --- figures
+
+
+def draw_common(
+    run: RunFolder, test: DensityTest, learned: Sequence[tuple[np.ndarray, np.ndarray | None]], metrics: Metrics
+) -> None:
+    """What deterministic and Bayesian runs have: marginals, grid and test set.
+
+    Args:
+        learned: the learned marginal density of each coordinate and its standard deviation, shapes (G,).
+    """
+    _draw_marginals(run, test, learned)
+    _draw_grid(run, test, metrics)
+    _draw_test(run, test, metrics)
+
+
+def grid_marginals(test: DensityTest) -> list[tuple[np.ndarray, np.ndarray]]:
+    """True and learned marginal density in each coordinate, shape (G,), by summing over the other."""
+    size = len(test.axis)
+    width = float(test.axis[1] - test.axis[0])
+    densities = [np.exp(log_p).reshape(size, size) for log_p in (test.grid_true, test.grid_model)]
+    return [(densities[0].sum(axis=k) * width, densities[1].sum(axis=k) * width) for k in (1, 0)]
+
+
+def _draw_marginals(run: RunFolder, test: DensityTest, learned: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> None:
+    """Marginal densities, with a band of one standard deviation where there is one."""
+    for k, ((true, _), (mean, band)) in enumerate(zip(grid_marginals(test), learned, strict=True), start=1):
+        figure, axes = figures.new_figure(2, 1, height_ratios=(3, 1), sharex=True)
+        figures.marginal(axes[:, 0], test.axis, true, mean, band, f"$x_{k}$")
+        columns = {f"x{k}": test.axis, "true": true, "learned": mean}
+        save_figure(figure, run.figures, f"marginal-x{k}", columns if band is None else columns | {"sigma": band})
+
+
+def _draw_grid(run: RunFolder, test: DensityTest, metrics: Metrics) -> None:
+    bands = statistics.regions(test.grid_true)
+    text = f"Pearson {metrics['pearson_grid'].value:.4f}"
+    figure, axes = figures.new_figure()
+    figures.likelihood_correlation(axes[0, 0], test.grid_true, test.grid_model, bands, text=text)
+    columns = {"log_p_true": test.grid_true, "log_p_model": test.grid_model, "region": bands}
+    save_figure(figure, run.figures, "grid-correlation", columns)
+    figure, axes = figures.new_figure()
+    size = len(test.axis)
+    figures.region_map(axes[0, 0], test.axis, test.axis, bands.reshape(size, size))
+    save_figure(figure, run.figures, "grid-regions", grid_columns(test) | {"region": bands})
+
+
+def grid_columns(test: DensityTest) -> dict[str, np.ndarray]:
+    size = len(test.axis)
+    return {"x1": np.repeat(test.axis, size), "x2": np.tile(test.axis, size)}
+
+
+def _draw_test(run: RunFolder, test: DensityTest, metrics: Metrics) -> None:
+    deviation = statistics.relative_deviation(test.test_model, test.test_true)
+    text = f"Pearson {metrics['pearson_test']}"
+    figure, axes = figures.new_figure()
+    figures.likelihood_correlation(axes[0, 0], test.test_true, test.test_model, limit=0.1, text=text)
+    columns = {"log_p_true": test.test_true, "log_p_model": test.test_model, "deviation": deviation}
+    save_figure(figure, run.figures, "test-correlation", columns)
+    figure, axes = figures.new_figure()
+    figures.deviation_map(axes[0, 0], test.test, np.abs(deviation) >= 0.1)
+    save_figure(
+        figure, run.figures, "test-deviation", {"x1": test.test[:, 0], "x2": test.test[:, 1], "deviation": deviation}
+    )
+
+
+def draw_density(run: RunFolder, test: DensityTest) -> None:
+    """True and learned density side by side."""
+    size = len(test.axis)
+    true, learned = (np.exp(log_p) for log_p in (test.grid_true, test.grid_model))
+    figure, axes = figures.new_figure(1, 2)
+    largest = float(max(true.max(), learned.max()))
+    figures.density_map(
+        axes[0, 0], test.axis, test.axis, true.reshape(size, size), r"$p_\mathrm{true}(x)$", largest=largest
+    )
+    figures.density_map(axes[0, 1], test.axis, test.axis, learned.reshape(size, size), largest=largest)
+    save_figure(figure, run.figures, "density", grid_columns(test) | {"true": true, "learned": learned})

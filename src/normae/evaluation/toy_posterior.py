@@ -1,49 +1,55 @@
 """The study of a Bayesian run on a known density: the error bars of section 3.3 and appendix C.1."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from normae.config import Run
+from normae import figures, statistics
+from normae.config import Run, read
 from normae.data import Density
-from normae.evaluation.study import Captions, Draw, Metrics, draw_training, over, posterior_words
-from normae.evaluation.toy import ToyStudy, agreement, classifier_metrics, ideal_auc, paper_grid
-from normae.evaluation.toy_drawing import PosteriorTest, draw_common, draw_coverage, draw_uncertainties
-from normae.figures import training_curves
+from normae.errors import InputError
+from normae.evaluation.study import Captions, Metrics, draw_training, over, posterior_words
+from normae.evaluation.toy import (
+    DensityTest,
+    ToyStudy,
+    agreement,
+    chain_samples,
+    classifier_metrics,
+    draw_common,
+    grid_columns,
+    ideal_auc,
+    paper_grid,
+)
+from normae.files import write_json
 from normae.inference import Model, cell_centres, grid_points
+from normae.progress import counted
 from normae.random import stream
-from normae.report import Check
+from normae.report import Check, save_figure
 from normae.report.paper import BAYES
+from normae.runs.folder import RunFolder, locked
 from normae.runs.load import load
 from normae.sources import load_events
-from normae.statistics import (
-    Estimate,
-    confidence_levels,
-    coverage,
-    coverage_by_region,
-    density_mean_and_std,
-    density_pulls,
-    kl_divergence,
-    log_mean_density,
-    mean_and_std,
-    pulls,
-    regions,
-    relative_density_check,
-)
+from normae.statistics import Estimate
 
 LEVELS = (0.5, 0.68, 0.9, 0.95)
 """At which coverage is a metric."""
 KINDS: Any = ("quantile", "gaussian")
 """Of intervals."""
+LABELS = {"log_density": r"$\log p_\theta$", "density": r"$p_\theta$"}
+"""What they are of."""
+Interval = tuple[str, str]
+"""One of each."""
 EVENTS = 50_000
 """Test events with all draws: a coverage is judged over trainings, not over more events of one."""
 REGION_GRID = 100
 """Points along each axis of the grid on which coverage is taken region by region."""
-CHAINS = 50_000
-"""Side by side."""
 
 
 class BayesianToyStudy(ToyStudy):
@@ -54,20 +60,18 @@ class BayesianToyStudy(ToyStudy):
     paper = BAYES
     kind = "Bayesian normalized"
 
-    def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:  # noqa: ARG002
-        """Every number of section 3.3."""
-        model, events = load(self.run.path, device), load_events(self.config.data, self.config.seed)
-        assert events.density is not None
-        test = posterior_test(model, self.config, events.density, events.test)
+    def measure(self, model: Model, density: Density, events: Tensor) -> tuple["PosteriorTest", Metrics]:
+        """All draws beside the truth, and every number of section 3.3."""
+        test = posterior_test(model, self.config, density, events)
         metrics = {"temperature": Estimate(model.temperature, 0.0)} | posterior_metrics(test)
-        metrics |= posterior_samples(model, self.config, events.density, test)
-        return metrics, lambda: self._draw_posterior(test, metrics)
+        return test, metrics | posterior_samples(model, self.config, density, test)
 
-    def _draw_posterior(self, test: PosteriorTest, metrics: Metrics) -> None:
+    def draw(self, test: "PosteriorTest", metrics: Metrics) -> None:
+        """Write the figures of what `measure` gave."""
         draw_common(self.run, test, test.marginals, metrics)
-        draw_uncertainties(self.run, test)
-        draw_coverage(self.run, test)
-        draw_training(self, training_curves, 3)
+        _draw_uncertainties(self.run, test)
+        _draw_intervals(self.run, test)
+        draw_training(self, figures.training_curves, 3)
 
     def summary(self, metrics: Metrics) -> str:
         """How close the density is, and what the error bars are worth."""
@@ -125,6 +129,30 @@ class BayesianToyStudy(ToyStudy):
 # --- numbers
 
 
+@dataclass(frozen=True)
+class PosteriorTest(DensityTest):
+    """Draws of the learned density beside the truth; `grid_model` and `test_model` are log of the mean density.
+
+    Args:
+        score, density: mean and standard deviation over draws of E/T and of p on the grid, shapes (G * G,).
+        marginals: for each coordinate the mean and standard deviation of the marginal density, shapes (G,).
+        draws, scores: log p and E/T of every draw at the test events, (n, N).
+        mean_log_p: log p of the draws together at the test events, (N,).
+        log_z: of every draw, (n,).
+        region_true, region_draws: true log p and log p of every draw on every fifth line of the grid, (M,) and (n, M).
+    """
+
+    score: tuple[np.ndarray, np.ndarray]
+    density: tuple[np.ndarray, np.ndarray]
+    marginals: list[tuple[np.ndarray, np.ndarray]]
+    draws: np.ndarray
+    scores: np.ndarray
+    mean_log_p: np.ndarray
+    log_z: np.ndarray
+    region_true: np.ndarray
+    region_draws: np.ndarray
+
+
 def posterior_test(model: Model, config: Run, density: Density, events: Tensor) -> PosteriorTest:
     """All draws on the paper's grid and on the test set."""
     (axis, grid), size, test = paper_grid(config), config.evaluation.grid, events[:EVENTS]
@@ -136,12 +164,12 @@ def posterior_test(model: Model, config: Run, density: Density, events: Tensor) 
     return PosteriorTest(
         axis=axis.numpy(),
         grid_true=grid_true,
-        grid_model=log_mean_density(grid_draws),
+        grid_model=statistics.log_mean_density(grid_draws),
         test=test.numpy(),
         test_true=density.log_prob(test.double()).numpy(),
-        test_model=log_mean_density(draws),
-        score=mean_and_std(on_grid.scores),
-        density=density_mean_and_std(grid_draws),
+        test_model=statistics.log_mean_density(draws),
+        score=statistics.mean_and_std(on_grid.scores),
+        density=statistics.density_mean_and_std(grid_draws),
         marginals=_marginals(grid_draws, axis.numpy()),
         draws=draws,
         scores=on_test.scores,
@@ -168,12 +196,15 @@ def _rms(values: np.ndarray) -> float:
 
 def posterior_metrics(test: PosteriorTest) -> Metrics:
     """Accuracy of the posterior's mean density, pulls, coverage, and the paper's check of the widths."""
-    found = {"": pulls(test.draws, test.test_true), "density_": density_pulls(test.draws, test.test_true)}
-    check = relative_density_check(test.scores, test.draws)
+    found = {
+        "": statistics.pulls(test.draws, test.test_true),
+        "density_": statistics.density_pulls(test.draws, test.test_true),
+    }
+    check = statistics.relative_density_check(test.scores, test.draws)
     metrics: Metrics = {
         "log_z": over(test.log_z),
         **agreement(test),
-        "sigma_log_p": Estimate(_rms(mean_and_std(test.draws)[1]), 0.0),
+        "sigma_log_p": Estimate(_rms(statistics.mean_and_std(test.draws)[1]), 0.0),
         "error_log_p": Estimate(_rms(test.mean_log_p - test.test_true), 0.0),
         "relative_density_ratio": Estimate(check.ratio[1], 0.5 * (check.ratio[2] - check.ratio[0])),
         "relative_density_correlation": check.correlation,
@@ -182,7 +213,7 @@ def posterior_metrics(test: PosteriorTest) -> Metrics:
         metrics[f"{name}pull_mean"] = Estimate(float(pull.mean()), 0.0)
         metrics[f"{name}pull_width"] = Estimate(float(pull.std()), 0.0)
     for kind in KINDS:
-        shares = coverage(test.draws, test.test_true, LEVELS, kind)
+        shares = statistics.coverage(test.draws, test.test_true, LEVELS, kind)
         named = zip(LEVELS, shares, strict=True)
         metrics |= {f"coverage_{kind}_{100 * level:.0f}": Estimate(float(share), 0.0) for level, share in named}
     return metrics
@@ -195,14 +226,11 @@ def posterior_samples(model: Model, config: Run, density: Density, test: Posteri
     kinds, metrics = {"exact": exact}, {}
     if config.laplace is None or model.device.type == "cuda":
         generator, steps = stream(config.seed, "evaluation/chain", model.device), model.sampling.feature.steps
-        chains = [
-            model.sample_chain(min(CHAINS, n - start), generator, feature_steps=steps) for start in range(0, n, CHAINS)
-        ]
-        kinds["recipe"] = torch.cat([chain.position.cpu() for chain in chains])
-        metrics["acceptance_recipe"] = Estimate(float(torch.cat([c.acceptance for c in chains]).mean()), 0.0)
+        position, acceptance = chain_samples(model, n, generator, {"recipe": steps})["recipe"]
+        kinds["recipe"], metrics["acceptance_recipe"] = position, Estimate(acceptance.value, 0.0)
     metrics |= classifier_metrics(model, config, density, kinds)
     few = exact[:EVENTS]
-    log_prob = log_mean_density(model.rows(few.numpy()).log_prob_draws())
+    log_prob = statistics.log_mean_density(model.rows(few.numpy()).log_prob_draws())
     return metrics | {"auc_ideal": ideal_auc(log_prob, few, density, test)}
 
 
@@ -254,16 +282,156 @@ def coverage_test(model: Model, config: Run, density: Density, events: Tensor) -
     found, on_grid = model.rows(test.numpy()), model.rows(grid.numpy()).log_prob_draws()
     draws = found.log_prob_draws()
     true, grid_true = (density.log_prob(x.double()).numpy() for x in (test, grid))
-    levels = np.unique(np.concatenate([confidence_levels(len(draws)), LEVELS]))
-    bands = regions(grid_true)
+    levels = np.unique(np.concatenate([statistics.confidence_levels(len(draws)), LEVELS]))
+    bands = statistics.regions(grid_true)
     return CoverageTest(
         levels=levels,
-        log_density={kind: coverage(draws, true, levels, kind) for kind in KINDS},
-        density={kind: coverage(draws, true, levels, kind, density=True) for kind in KINDS},
-        by_region={kind: coverage_by_region(on_grid, grid_true, bands, levels, kind) for kind in KINDS},
-        pull=pulls(draws, true),
-        density_pull=density_pulls(draws, true),
-        kl=kl_divergence(true, log_mean_density(draws)).value,
-        sigma=_rms(mean_and_std(draws)[1]),
+        log_density={kind: statistics.coverage(draws, true, levels, kind) for kind in KINDS},
+        density={kind: statistics.coverage(draws, true, levels, kind, density=True) for kind in KINDS},
+        by_region={kind: statistics.coverage_by_region(on_grid, grid_true, bands, levels, kind) for kind in KINDS},
+        pull=statistics.pulls(draws, true),
+        density_pull=statistics.density_pulls(draws, true),
+        kl=statistics.kl_divergence(true, statistics.log_mean_density(draws)).value,
+        sigma=_rms(statistics.mean_and_std(draws)[1]),
         error=_rms(found.log_prob() - true),
     )
+
+
+def coverage_of_group(path: str | Path, device: str = "auto") -> dict[str, Estimate]:
+    """Write coverage.json and figures/ of a folder of seeds, and return the numbers.
+
+    Means over trainings, with their standard errors; `spread` is that of one training.
+    """
+    group = RunFolder(path)
+    members = group.members()
+    if len(members) < 2:
+        raise InputError(f"{path}: expected a folder with at least 2 trainings of different seeds (--seeds 0-15)")
+    with locked(group.path):
+        tests = [_test(member, device) for member in counted("trainings", members)]
+        numbers = summary(tests)
+        write_json(group.path / "coverage.json", {name: one._asdict() for name, one in numbers.items()})
+        _draw_group(group, tests)
+    return numbers
+
+
+def _test(member: RunFolder, device: str) -> CoverageTest:
+    config = read(member.config)
+    model = load(member.path, device)
+    events = load_events(config.data, config.seed)
+    if not config.posteriors:
+        raise InputError(f"{member.path}: deterministic, it has no error bars whose coverage could be judged")
+    if events.density is None or model.event != (2,):
+        raise InputError(f"{member.path}: coverage needs a known two-dimensional density, and this run has none")
+    return coverage_test(model, config, events.density, events.test)
+
+
+def summary(tests: Sequence[CoverageTest]) -> dict[str, Estimate]:
+    """Coverage at the usual levels, by region, pulls and accuracy, as means over trainings with their errors.
+
+    What has no error is left out: a region with test events in one training only, a total width of two trainings.
+    """
+    numbers: dict[str, Estimate] = {"trainings": Estimate(len(tests), 0.0)}
+    places = [int(np.argmin(np.abs(tests[0].levels - level))) for level in LEVELS]
+    for kind in ("quantile", "gaussian"):
+        band = statistics.coverage_over_trainings([test.log_density[kind] for test in tests])
+        regional = statistics.coverage_over_trainings([test.by_region[kind] for test in tests])
+        for level, k in zip(LEVELS, places, strict=True):
+            name = f"coverage_{kind}_{100 * level:.0f}"
+            numbers[name] = Estimate(float(band.mean[k]), float(band.error[k]))
+            numbers[f"{name}_spread"] = Estimate(float(band.spread[k]), 0.0)
+            for region, (mean, error) in enumerate(zip(regional.mean[:, k], regional.error[:, k], strict=True)):
+                numbers[f"{name}_region_{region}"] = Estimate(float(mean), float(error))
+        farthest = max(abs(test.log_density[kind][k] - LEVELS[i]) for test in tests for i, k in enumerate(places))
+        numbers[f"farthest_training_{kind}"] = Estimate(float(farthest), 0.0)
+    pulls = statistics.pulls_over_trainings([test.pull for test in tests])
+    numbers |= {
+        "pull_mean": pulls.mean,
+        "pull_width": pulls.width,
+        "pull_total_width": pulls.total_width,
+    }
+    for name in ("kl", "sigma", "error"):
+        numbers[name] = statistics.sample_mean([getattr(test, name) for test in tests])
+    return {name: value for name, value in numbers.items() if np.isfinite(value.error)}
+
+
+def _draw_group(group: RunFolder, tests: Sequence[CoverageTest]) -> None:
+    levels = tests[0].levels
+    bands = {
+        (name, kind): statistics.coverage_over_trainings([getattr(test, name)[kind] for test in tests])
+        for name in (*LABELS, "by_region")
+        for kind in KINDS
+    }
+    mean, spread = ({of: getattr(band, what) for of, band in bands.items()} for what in ("mean", "spread"))
+    with figures.figure_style():
+        _draw_coverage(group, levels, mean, spread)
+        figure, axes = figures.new_figure()
+        regional = [mean["by_region", "quantile"], mean["by_region", "gaussian"], spread["by_region", "quantile"]]
+        figures.region_coverage(axes[0, 0], levels, *regional)
+        _save_regions(figure, group, levels, regional[0])
+        pull, density_pull = (np.concatenate([getattr(test, of) for test in tests]) for of in ("pull", "density_pull"))
+        _draw_pulls(group, pull, density_pull, every=max(1, len(tests) // 2))
+
+
+# --- figures
+
+
+def _draw_uncertainties(run: RunFolder, test: PosteriorTest) -> None:
+    """Energy, density, and their uncertainties over draws."""
+    size = len(test.axis)
+    score, density = (tuple(field.reshape(size, size) for field in pair) for pair in (test.score, test.density))
+    figure, axes = figures.new_figure(2, 3, panel=(4.2, 3.3))
+    figures.uncertainty_maps(axes, test.axis, test.axis, score, density)  # type: ignore[arg-type]
+    names = ("score", "score_sigma", "density", "density_sigma")
+    columns = dict(zip(names, (*test.score, *test.density), strict=True))
+    save_figure(figure, run.figures, "uncertainties", grid_columns(test) | columns)
+
+
+def _draw_intervals(run: RunFolder, test: PosteriorTest) -> None:
+    """Pulls, coverage on the test set, and coverage by region."""
+    _draw_pulls(run, statistics.pulls(test.draws, test.test_true), statistics.density_pulls(test.draws, test.test_true))
+    levels = statistics.confidence_levels(len(test.draws))
+    found = {
+        (name, kind): statistics.coverage(test.draws, test.test_true, levels, kind, name == "density")
+        for name in LABELS
+        for kind in KINDS
+    }
+    curves = _draw_coverage(run, levels, found, {})
+    bands, size = statistics.regions(test.region_true), len(test.axis)
+    regional = [
+        [statistics.coverage_by_region(test.region_draws, test.region_true, bands, levels, kind, name == "density")
+         for kind in KINDS] for name in LABELS
+    ]  # fmt: skip
+    figure, axes = figures.new_figure(2, 2)
+    grid = (test.axis, test.axis, statistics.regions(test.grid_true).reshape(size, size))
+    figures.coverage_by_region_maps(axes, grid, levels, curves, *regional)
+    _save_regions(figure, run, levels, regional[0][0])
+
+
+def _draw_pulls(run: RunFolder, log_density: np.ndarray, density: np.ndarray, every: int = 1) -> None:
+    """Of log p and p, with shape (N,); the CSV has one in `every`."""
+    figure, axes = figures.new_figure()
+    figures.pull_histogram(axes[0, 0], dict(zip(LABELS.values(), (log_density, density), strict=True)))
+    save_figure(figure, run.figures, "pulls", {"log_density": log_density[::every], "density": density[::every]})
+
+
+def _draw_coverage(
+    run: RunFolder, levels: np.ndarray, found: Mapping[Interval, np.ndarray], spread: Mapping[Interval, np.ndarray]
+) -> list[figures.Curve]:
+    """Coverage at each level, with its spread over trainings where there are several; shapes (L,)."""
+    curves = [
+        figures.Curve(label, found[name, "quantile"], found[name, "gaussian"], spread.get((name, "quantile")))
+        for name, label in LABELS.items()
+    ]
+    figure, axes = figures.new_figure()
+    figures.coverage_curves(axes[0, 0], levels, curves)
+    columns = {"level": levels}
+    for of in product(LABELS, KINDS):
+        columns["_".join(of)] = found[of]
+        columns |= {"_".join([*of, "spread"]): spread[of]} if of in spread else {}
+    save_figure(figure, run.figures, "coverage", columns)
+    return curves
+
+
+def _save_regions(figure: Figure, run: RunFolder, levels: np.ndarray, shown: np.ndarray) -> None:
+    rows = {f"region_{k}": row for k, row in enumerate(shown)}
+    save_figure(figure, run.figures, "coverage-regions", {"level": levels, **rows})

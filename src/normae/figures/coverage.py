@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from normae.errors import InputError
 from normae.figures.densities import region_labels, region_legend, region_map
@@ -22,14 +22,14 @@ TIGHT: dict[str, Any] = {"labelspacing": 0.25, "borderaxespad": 0.4}
 
 
 class Curve(NamedTuple):
-    """Observed coverage at each level, with shapes (L,): from quantiles, from Gaussian intervals, and its band.
+    """Observed coverage at each level, with shapes (L,): of quantile and of Gaussian intervals.
 
-    `band` is the half-width around the quantiles' curve, or around the other where there is none of quantiles.
+    `band` is the half-width around the quantiles' curve.
     """
 
     label: str
-    quantile: ArrayLike | None
-    gaussian: ArrayLike | None = None
+    quantile: ArrayLike
+    gaussian: ArrayLike
     band: ArrayLike | None = None
 
 
@@ -75,20 +75,21 @@ def coverage_curves(ax: Axes, levels: ArrayLike, curves: Sequence[Curve]) -> Axe
         levels: nominal confidence levels with shape (L,).
         curves: one colour each.
     """
-    x = np.asarray(levels, dtype=np.float64)
-    for curve, colour in zip(curves, CURVE_COLOURS, strict=False):
-        _curve(ax, x, curve, colour)
-    handles = [_handle(colour, curve.label) for curve, colour in zip(curves, CURVE_COLOURS, strict=False)]
-    ax.legend(handles=[*handles, *_kinds(curves)], loc=_free_corner(x, curves), **TIGHT)
+    coloured = list(zip(curves, CURVE_COLOURS, strict=False))
+    for curve, colour in coloured:
+        _curve(ax, levels, curve, colour)
+    handles = [_handle(colour, curve.label) for curve, colour in coloured]
+    ax.legend(handles=[*handles, *_kinds()], loc=_free_corner(levels, curves), **TIGHT)
     return _coverage_frame(ax)
 
 
 def region_coverage(
     ax: Axes,
     levels: ArrayLike,
-    quantile: ArrayLike | None,
-    gaussian: ArrayLike | None = None,
+    quantile: ArrayLike,
+    gaussian: ArrayLike,
     band: ArrayLike | None = None,
+    *,
     text: str | None = None,
     legend: bool = True,
 ) -> Axes:
@@ -96,28 +97,22 @@ def region_coverage(
 
     Args:
         levels: with shape (L,).
-        quantile, gaussian: observed coverage with shape (R, L), of at least one kind.
+        quantile, gaussian: observed coverage with shape (R, L).
         band: half-width with shape (R, L).
         text: the title of the legend in the free corner.
         legend: names the regions in a row above the axes.
     """
-    given = [np.asarray(kind, dtype=np.float64) for kind in (quantile, gaussian) if kind is not None]
-    if not given:
-        raise InputError("a coverage plot needs quantile or Gaussian coverage, got neither")
-    x, labels = np.asarray(levels, dtype=np.float64), region_labels()
-    shown = [region for region in range(len(given[0])) if not np.isnan(given[0][region]).all()]
-    curves = {
-        region: Curve(labels[region], *(_row(kind, region) for kind in (quantile, gaussian, band))) for region in shown
-    }
-    for region, curve in curves.items():
-        _curve(ax, x, curve, REGION_COLOURS[region])
+    rows = [np.asarray(kind, dtype=np.float64) for kind in (quantile, gaussian, band) if kind is not None]
+    shown = [region for region, row in enumerate(rows[0]) if not np.isnan(row).all()]
+    curves = [Curve(region_labels()[region], *(kind[region] for kind in rows)) for region in shown]
+    for region, curve in zip(shown, curves, strict=True):
+        _curve(ax, levels, curve, REGION_COLOURS[region])
     if legend:
         region_legend(ax, shown, above=True)
     # A second legend on the same axes would replace the first, were that not kept as an artist of its own.
     if (row := ax.get_legend()) is not None:
         ax.add_artist(row).set_clip_on(False)
-    rows = list(curves.values())
-    ax.legend(handles=_kinds(rows), title=text, loc=_free_corner(x, rows), alignment="left", **TIGHT)
+    ax.legend(handles=_kinds(), title=text, loc=_free_corner(levels, curves), alignment="left", **TIGHT)
     return _coverage_frame(ax)
 
 
@@ -126,8 +121,8 @@ def coverage_by_region_maps(
     grid: tuple[ArrayLike, ArrayLike, ArrayLike],
     levels: ArrayLike,
     everywhere: Sequence[Curve],
-    log_density: Sequence[ArrayLike | None],
-    density: Sequence[ArrayLike | None],
+    log_density: Sequence[ArrayLike],
+    density: Sequence[ArrayLike],
 ) -> Any:
     """The paper's figure of appendix C.1: the regions, the coverage of all, and by region that of log p and of p.
 
@@ -141,28 +136,19 @@ def coverage_by_region_maps(
     region_map(axes[0, 0], *grid)
     coverage_curves(axes[0, 1], levels, everywhere)
     for ax, kinds, text in zip(axes[1], (log_density, density), (r"$\log\, p_\theta$", r"$p_\theta$"), strict=True):
-        quantile, gaussian, band = (*kinds, None, None)[:3]
-        region_coverage(ax, levels, quantile, gaussian, band, text, legend=False)
+        region_coverage(ax, levels, *kinds, text=text, legend=False)
     return axes
 
 
-def _row(values: ArrayLike | None, region: int) -> NDArray[Any] | None:
-    return None if values is None else np.asarray(values, dtype=np.float64)[region]
-
-
-def _curve(ax: Axes, x: Array, curve: Curve, colour: str) -> None:
-    shown = [
-        (np.asarray(values, dtype=np.float64), style)
-        for values, style in ((curve.quantile, "-"), (curve.gaussian, DASHES))
-        if values is not None
-    ]
-    if not shown or any(values.shape != x.shape for values, _ in shown):
-        raise InputError(f"{curve.label}: expected coverages of shape {x.shape}, of quantiles or Gaussian intervals")
-    for values, style in shown:
+def _curve(ax: Axes, levels: ArrayLike, curve: Curve, colour: str) -> None:
+    x, quantile, gaussian = (np.asarray(row, dtype=np.float64) for row in (levels, curve.quantile, curve.gaussian))
+    if not x.shape == quantile.shape == gaussian.shape:
+        raise InputError(f"{curve.label}: expected coverages of shape {x.shape}, of quantiles and Gaussian intervals")
+    for values, style in ((quantile, "-"), (gaussian, DASHES)):
         ax.plot(x, values, color=colour, linestyle=style, linewidth=1.4)
     if curve.band is not None:
-        middle, half = shown[0][0], np.asarray(curve.band, dtype=np.float64)
-        low, high = np.clip(middle - half, 0, 1), np.clip(middle + half, 0, 1)
+        half = np.asarray(curve.band, dtype=np.float64)
+        low, high = np.clip(quantile - half, 0, 1), np.clip(quantile + half, 0, 1)
         ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
@@ -170,17 +156,15 @@ def _handle(colour: str, label: str, style: Any = "-") -> Line2D:
     return Line2D([], [], color=colour, linestyle=style, linewidth=1.6, label=label)
 
 
-def _kinds(curves: Sequence[Curve]) -> list[Line2D]:
-    """Entries that tell solid from dashed, where both are there."""
-    if not any(curve.gaussian is not None and curve.quantile is not None for curve in curves):
-        return []
+def _kinds() -> list[Line2D]:
+    """Entries that tell solid from dashed."""
     return [_handle("0.4", "quantile"), _handle("0.4", "Gaussian", DASHES)]
 
 
-def _free_corner(x: Array, curves: Sequence[Curve]) -> str:
+def _free_corner(levels: ArrayLike, curves: Sequence[Curve]) -> str:
     """Where a legend hides no curve: conservative curves leave the lower right free, overconfident ones the other."""
-    observed = [kind for curve in curves for kind in (curve.quantile, curve.gaussian) if kind is not None]
-    return "lower right" if np.nanmean(np.asarray(observed, dtype=np.float64) - x) > 0 else "upper left"
+    observed = np.array([kind for curve in curves for kind in (curve.quantile, curve.gaussian)], dtype=np.float64)
+    return "lower right" if np.nanmean(observed - np.asarray(levels)) > 0 else "upper left"
 
 
 def _coverage_frame(ax: Axes) -> Axes:

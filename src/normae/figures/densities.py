@@ -8,6 +8,7 @@ Where a Bayesian model is unsure, a figure of section 3.3 has two rows, E/T abov
 sigma(p)/<p> = sigma(E/T), so the middle panel above and the right panel below look alike; they share their colours.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -25,15 +26,19 @@ from normae.figures.style import (
     LEARNED_COLOUR,
     OUTSIDE_COLOUR,
     REGION_COLOURS,
+    TIGHT,
     TRUE_COLOUR,
     colour_bar,
+    common_limits,
+    count_map,
+    marker,
+    plane,
+    scatter_outside,
     square,
 )
 from normae.statistics import REGION_EDGES, pearson
 from normae.statistics.arrays import Array, as_pair
 
-TIGHT: dict[str, Any] = {"handletextpad": 0.1, "columnspacing": 0.8, "borderaxespad": 0.3}
-LABELS = (r"$x_1$", r"$x_2$")
 LIMIT_SHARE = 0.002
 """Share of the cells at either end that a logarithmic colour scale leaves to its end colours."""
 
@@ -44,17 +49,14 @@ def density_map(
     y: ArrayLike,
     density: ArrayLike,
     label: str = r"$p_\theta(x)$",
-    log: bool = False,
     largest: float | None = None,
 ) -> Axes:
     """A density on an even grid as colours; arguments as in `field_map`.
 
     Args:
-        log: logarithmic colours over six decades.
         largest: upper end of the colours, to compare two maps.
     """
-    top = float(np.nanmax(np.asarray(density))) if largest is None else largest
-    return field_map(ax, x, y, density, label, log, (1e-6 * top if log else 0.0, top))
+    return field_map(ax, x, y, density, label, limits=None if largest is None else (0.0, largest))
 
 
 def field_map(
@@ -83,7 +85,7 @@ def field_map(
         bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         bar.ax.yaxis.set_major_formatter("{x:g}")
         bar.ax.yaxis.set_minor_formatter(NullFormatter())
-    return _plane(ax)
+    return plane(ax)
 
 
 def colour_limits(*fields: ArrayLike, log: bool = True) -> tuple[float, float]:
@@ -104,7 +106,7 @@ def region_map(ax: Axes, x: ArrayLike, y: ArrayLike, regions: ArrayLike) -> Axes
     norm = Normalize(-0.5, len(REGION_COLOURS) - 0.5)
     _image(ax, x, y, bands, ListedColormap(REGION_COLOURS), norm)
     region_legend(ax, [int(band) for band in np.unique(bands)], above=True)
-    return _plane(ax)
+    return plane(ax)
 
 
 def deviation_map(ax: Axes, points: ArrayLike, outside_mask: ArrayLike, limit: float = 0.1) -> Axes:
@@ -112,23 +114,9 @@ def deviation_map(ax: Axes, points: ArrayLike, outside_mask: ArrayLike, limit: f
     outside = scatter_outside(ax, points, outside_mask)
     count, percent = int(outside.sum()), rf"{100 * limit:g}\,\%"
     labels = (rf"$|\Delta| < {percent}$", rf"$|\Delta| \geq {percent}$: {count:,} of {outside.size:,}")
-    handles = [_marker(colour, label) for colour, label in zip((INSIDE_COLOUR, OUTSIDE_COLOUR), labels, strict=True)]
+    handles = [marker(colour, label) for colour, label in zip((INSIDE_COLOUR, OUTSIDE_COLOUR), labels, strict=True)]
     ax.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, **TIGHT)
-    return _plane(ax)
-
-
-def scatter_outside(ax: Axes, points: ArrayLike, outside_mask: ArrayLike) -> NDArray[np.bool_]:
-    """Points with shape (N, 2), those of the mask larger and red; the mask with shape (N,)."""
-    events, outside = np.asarray(points), np.asarray(outside_mask, dtype=bool)
-    if events.shape != (outside.size, 2):
-        raise InputError(f"expected points of shape ({outside.size}, 2), got {events.shape}")
-    for chosen, colour, size in ((~outside, INSIDE_COLOUR, 1.0), (outside, OUTSIDE_COLOUR, 4.0)):
-        ax.scatter(events[chosen, 0], events[chosen, 1], s=size, color=colour, linewidths=0, rasterized=True)
-    return outside
-
-
-def _marker(colour: str, label: str) -> Line2D:
-    return Line2D([], [], linestyle="", marker="o", markersize=5, color=colour, label=label)
+    return plane(ax)
 
 
 def _image(ax: Axes, x: ArrayLike, y: ArrayLike, values: NDArray[Any], colours: Colormap, norm: Normalize) -> Any:
@@ -150,12 +138,6 @@ def _edges(points: NDArray[np.float64]) -> tuple[float, float]:
     return float(points[0] - steps[0] / 2), float(points[-1] + steps[0] / 2)
 
 
-def _plane(ax: Axes) -> Axes:
-    ax.set(xlabel=LABELS[0], ylabel=LABELS[1])
-    ax.set_aspect("equal", adjustable="box")
-    return ax
-
-
 def likelihood_correlation(
     ax: Axes,
     log_true: ArrayLike,
@@ -174,9 +156,9 @@ def likelihood_correlation(
     true, model = as_pair(log_true, log_model, ("log_true", "log_model"))
     finite = np.isfinite(true) & np.isfinite(model)
     x, y = -true[finite], -model[finite]
-    low, high = _limits(x, y)
+    low, high = common_limits(x, y)
     if regions is None:
-        _counts(ax, x, y, (low, high))
+        count_map(ax, x, y, (low, high))
     else:
         _points(ax, x, y, np.asarray(regions).ravel()[finite])
     _lines(ax, (low, high), limit)
@@ -186,28 +168,11 @@ def likelihood_correlation(
     return square(ax, low, high)
 
 
-def _limits(x: Array, y: Array) -> tuple[float, float]:
-    low, high = min(x.min(), y.min()), max(x.max(), y.max())
-    margin = 0.03 * (high - low)
-    return float(low - margin), float(high + margin)
-
-
 def _points(ax: Axes, x: Array, y: Array, bands: Array) -> None:
     for band, colour in enumerate(REGION_COLOURS):
         chosen = bands == band
         ax.scatter(x[chosen], y[chosen], s=1.2, color=colour, linewidths=0, rasterized=True)
     region_legend(ax, [band for band in range(len(REGION_COLOURS)) if (bands == band).any()])
-
-
-def _counts(ax: Axes, x: Array, y: Array, span: tuple[float, float]) -> None:
-    """Occupied cells of a square grid over the plane, coloured by the logarithm of their content."""
-    content, edges, _ = np.histogram2d(x, y, bins=140, range=(span, span))
-    with np.errstate(divide="ignore"):
-        shade = np.ma.masked_invalid(np.log10(content.T))
-    mesh = ax.pcolormesh(edges, edges, shade, cmap="viridis", vmin=0, rasterized=True)
-    decades = list(range(int(shade.max()) + 1))
-    bar = colour_bar(ax, mesh, "points per cell")
-    bar.set_ticks(decades, labels=[f"$10^{{{decade}}}$" for decade in decades])
 
 
 def _lines(ax: Axes, span: tuple[float, float], limit: float | None) -> None:
@@ -247,34 +212,33 @@ RATIO_FLOOR = 0.01
 
 
 def marginal(
-    ax: Axes,
+    axes: Sequence[Axes],
     centres: ArrayLike,
     true: ArrayLike,
     learned: ArrayLike,
     band: ArrayLike | None = None,
     label: str = r"$x_1$",
-    ratio_ax: Axes | None = None,
-) -> Axes:
-    """True against learned marginal density, each with shape (N,) at the bin centres, (N,).
+) -> Sequence[Axes]:
+    """True against learned marginal density, each with shape (N,) at the bin centres, (N,), and their ratio.
 
     Args:
+        axes: one above for the densities, one below, sharing x, for learned / true.
         band: half-width of the one-sigma band around `learned`, with shape (N,).
         label: of the variable.
-        ratio_ax: axes below, sharing x, for learned / true.
     """
     x, truth, model = (np.asarray(values, dtype=np.float64) for values in (centres, true, learned))
     width = None if band is None else np.asarray(band, dtype=np.float64)
-    ax.plot(x, truth, color=TRUE_COLOUR, label="true")
-    ax.plot(x, model, color=LEARNED_COLOUR, linestyle=(0, (4, 1.5)), label="learned")
+    above, below = axes
+    above.plot(x, truth, color=TRUE_COLOUR, label="true")
+    above.plot(x, model, color=LEARNED_COLOUR, linestyle=(0, (4, 1.5)), label="learned")
     if width is not None:
-        ax.fill_between(x, model - width, model + width, color=LEARNED_COLOUR, alpha=0.25, linewidth=0)
-    ax.set(xlim=(x[0], x[-1]), ylim=(0, 1.3 * max(truth.max(), model.max())), ylabel="marginal density")
-    ax.legend(loc="upper center", ncols=2)
-    (ax if ratio_ax is None else ratio_ax).set_xlabel(label)
-    if ratio_ax is not None:
-        ax.tick_params(labelbottom=False)
-        _ratio(ratio_ax, x, truth, model, width)
-    return ax
+        above.fill_between(x, model - width, model + width, color=LEARNED_COLOUR, alpha=0.25, linewidth=0)
+    above.set(xlim=(x[0], x[-1]), ylim=(0, 1.3 * max(truth.max(), model.max())), ylabel="marginal density")
+    above.legend(loc="upper center", ncols=2)
+    above.tick_params(labelbottom=False)
+    below.set_xlabel(label)
+    _ratio(below, x, truth, model, width)
+    return axes
 
 
 def _ratio(ax: Axes, x: Array, true: Array, learned: Array, band: Array | None) -> None:

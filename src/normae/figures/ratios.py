@@ -3,30 +3,42 @@
 In the plane of x = log r_ref and y = log r a perfect pair of models lies on y = x, and |delta log r| = d are the two
 lines y = x +- d parallel to it.
 
-Below, the reliability diagram of a classifier: the observed share of label 1 over the mean score, bin by bin.
+Below, the reliability diagram of a classifier: the observed share of label 1 over the mean score, bin by bin; and
+temperatures, estimates beside the model's own, and the slope of log r_ref over log r against them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
 from normae.errors import InputError
-from normae.figures.densities import TIGHT, _counts, _limits, _marker, _plane, scatter_outside
-from normae.figures.style import LEARNED_COLOUR, OUTSIDE_COLOUR, TRUE_COLOUR, square
-from normae.statistics import balanced_pearson, pearson
+from normae.figures.style import (
+    LEARNED_COLOUR,
+    OUTSIDE_COLOUR,
+    TIGHT,
+    TRUE_COLOUR,
+    common_limits,
+    count_map,
+    marker,
+    plane,
+    scatter_outside,
+    square,
+)
+from normae.statistics import Estimate, SlopeLine, SlopePoint, balanced_pearson, pearson
 from normae.statistics.arrays import as_pair
 
 SIGMA_STYLES = ((1, "-"), (3, "--"))
 
 
 class Contours(NamedTuple):
-    """A density on an even grid, for its 1 and 3 sigma contours: points along each axis, (N,) and (M,), and (N, M).
+    """A density on an even grid, for contours at exp(-1/2) and exp(-9/2) of its largest value, 1 and 3 sigma.
 
-    `levels` are the density at 1 and at 3 sigma; if not given, exp(-1/2) and exp(-9/2) of the largest.
+    Points along each axis, (N,) and (M,), and the density with shape (N, M).
     """
 
     label: str
@@ -34,7 +46,6 @@ class Contours(NamedTuple):
     x: ArrayLike
     y: ArrayLike
     density: ArrayLike
-    levels: tuple[float, float] | None = None
 
 
 class RatioSample(NamedTuple):
@@ -66,8 +77,8 @@ def ratio_correlation(
         span: limits of both axes; those of the events if not given.
     """
     x, y = as_pair(reference, model, ("reference", "model"))
-    low, high = _limits(x, y) if span is None else span
-    _counts(ax, x, y, (low, high))
+    low, high = common_limits(x, y) if span is None else span
+    count_map(ax, x, y, (low, high))
     ends = np.array([low, high])
     ax.plot(ends, ends, color=TRUE_COLOUR, linestyle=":", linewidth=1.2)
     if limit is not None:
@@ -96,10 +107,10 @@ def ratio_outside_map(
     for contour in contours:
         _draw_contours(ax, contour)
     count = f"{int(outside.sum()):,} of {outside.size:,}"
-    handles = [_marker(OUTSIDE_COLOUR, rf"$|\Delta \log\, r| \geq {limit:g}$: {count}")]
+    handles = [marker(OUTSIDE_COLOUR, rf"$|\Delta \log\, r| \geq {limit:g}$: {count}")]
     handles += [Line2D([], [], color=contour.colour, label=contour.label) for contour in contours]
     ax.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, **TIGHT)
-    return _plane(ax)
+    return plane(ax)
 
 
 def _draw_contours(ax: Axes, contour: Contours) -> None:
@@ -107,20 +118,17 @@ def _draw_contours(ax: Axes, contour: Contours) -> None:
     x, y, density = (np.asarray(values, dtype=np.float64) for values in (contour.x, contour.y, contour.density))
     if density.shape != (x.size, y.size):
         raise InputError(f"{contour.label}: expected a density of shape ({x.size}, {y.size}), got {density.shape}")
-    levels = contour.levels or tuple(float(density.max()) * float(np.exp(-(k**2) / 2)) for k, _ in SIGMA_STYLES)
-    for level, (_, style) in zip(levels, SIGMA_STYLES, strict=True):
+    for sigmas, style in SIGMA_STYLES:
+        level = float(density.max() * np.exp(-(sigmas**2) / 2))
         ax.contour(x, y, density.T, levels=[level], colors=[contour.colour], linestyles=[style], linewidths=1.4)
 
 
-def ratio_histograms(
-    ax: Axes, edges: ArrayLike, samples: Sequence[RatioSample], reference_name: str = "true", log: bool = False
-) -> Axes:
+def ratio_histograms(ax: Axes, edges: ArrayLike, samples: Sequence[RatioSample], reference_name: str = "true") -> Axes:
     """Densities of log r for each sample: reference as an area with a thin edge, learned as a line with its band.
 
     Args:
         edges: of the bins of log r, with shape (B + 1,).
         reference_name: what the legend calls the reference.
-        log: logarithmic axis of the density.
     """
     cuts = np.asarray(edges, dtype=np.float64)
     top = 0.0
@@ -142,59 +150,164 @@ def ratio_histograms(
         Line2D([], [], color="0.4", linewidth=1.5, label="learned"),
     ]
     ax.legend(handles=handles, loc="upper center", ncols=2, columnspacing=1.0, labelspacing=0.3)
-    if log:
-        ax.set_yscale("log")
-    ylim = (1e-5 * top, 30 * top) if log else (0, 1.35 * top)
-    ax.set(xlim=(cuts[0], cuts[-1]), ylim=ylim, xlabel=r"$\log\, r(x)$", ylabel="density")
+    ax.set(xlim=(cuts[0], cuts[-1]), ylim=(0, 1.35 * top), xlabel=r"$\log\, r(x)$", ylabel="density")
     return ax
 
 
 def reliability_diagram(
-    ax: Axes,
+    axes: Sequence[Axes],
     predicted: ArrayLike,
     observed: ArrayLike,
     error: ArrayLike,
-    label: str | None = None,
-    text: str | None = None,
+    label: str,
+    text: str = "",
     colour: str = LEARNED_COLOUR,
     marker: str = "o",
-    residual_ax: Axes | None = None,
-) -> Axes:
-    """Points with error bars along the diagonal; bins without events, NaN, are left out.
+) -> Sequence[Axes]:
+    """Points with error bars along the diagonal, and what they differ from it; bins without events, NaN, are left out.
 
     Call it again on the same axes for a second classifier, as after recalibration.
 
     Args:
+        axes: one above for the observed share, one below, sharing x, for observed - predicted.
         predicted, observed, error: mean score, observed share and its error in each bin, with shape (B,).
         label: for a legend.
         text: for the upper left corner, as the expected calibration error.
-        residual_ax: axes below, sharing x, for observed - predicted.
     """
     x, y, dy = (np.asarray(values, dtype=np.float64) for values in (predicted, observed, error))
     if not x.shape == y.shape == dy.shape:
         raise InputError(f"expected bins of one shape, got {x.shape}, {y.shape} and {dy.shape}")
-    style: dict[str, Any] = {"fmt": marker, "color": colour, "markersize": 4, "linewidth": 1.2, "label": label}
-    if not ax.lines:
-        ax.plot([0, 1], [0, 1], color=TRUE_COLOUR, linestyle=":", linewidth=1.2)
-    ax.errorbar(x, y, dy, **style)
-    ax.set(ylabel="observed share of label 1")
-    (ax if residual_ax is None else residual_ax).set_xlabel("mean predicted probability")
-    if label is not None:
-        ax.legend(loc="lower right")
-    if text is not None:
-        ax.text(0.04, 0.96, text, transform=ax.transAxes, va="top")
-    if residual_ax is None:
-        return square(ax, 0, 1)
-    ax.set(xlim=(0, 1), ylim=(0, 1))
-    ax.tick_params(labelbottom=False)
-    _residuals(residual_ax, x, y - x, dy, style)
+    above, below = axes
+    if not above.lines:
+        above.plot([0, 1], [0, 1], color=TRUE_COLOUR, linestyle=":", linewidth=1.2)
+        below.axhline(0, color=TRUE_COLOUR, linestyle=":", linewidth=1.2)
+    reach = max(1.15 * float(np.nanmax(np.abs(y - x) + dy)), below.get_ylim()[1] if below.containers else 0.0)
+    for ax, values in ((above, y), (below, y - x)):
+        ax.errorbar(x, values, dy, fmt=marker, color=colour, markersize=4, linewidth=1.2, label=label)
+    above.set(xlim=(0, 1), ylim=(0, 1), ylabel="observed share of label 1")
+    above.tick_params(labelbottom=False)
+    above.legend(loc="lower right")
+    above.text(0.04, 0.96, text, transform=above.transAxes, va="top")
+    below.set(xlim=(0, 1), ylim=(-reach, reach), xlabel="mean predicted probability", ylabel="difference")
+    return axes
+
+
+# --- temperatures
+
+
+MODEL_COLOUR = "0.15"
+ESTIMATE_COLOUR = "tab:red"
+COMPONENT_COLOUR = "tab:blue"
+MARKERS = ("o", "s", "D", "^", "v", "P")
+
+
+def temperature_estimates(ax: Axes, estimates: Mapping[str, Estimate], model: float) -> Axes:
+    """A point with its error for each estimate by name, the first on top, and a line at the model's temperature.
+
+    A point without a finite error is open.
+    """
+    shown = {name: estimate for name, estimate in estimates.items() if estimate.value > 0}
+    if not shown:
+        raise InputError("no estimate of the temperature is positive")
+    places = np.arange(len(shown))[::-1]
+    values = np.array([e.value for e in shown.values()])
+    errors = np.array([e.error for e in shown.values()])
+    known = np.isfinite(errors)
+    style: dict[str, Any] = {"fmt": "o", "color": ESTIMATE_COLOUR, "capsize": 3, "markersize": 5}
+    ax.errorbar(values[known], places[known], xerr=_log_bars(values[known], errors[known]), **style)
+    if not known.all():
+        ax.errorbar(values[~known], places[~known], markerfacecolor="white", label="without an error", **style)
+    ax.axvline(model, color=MODEL_COLOUR, linestyle="--", linewidth=1.2, label="the model's $T$")
+    ax.set_xscale("log")
+    low, high = min(values.min(), model), max(values.max(), model)
+    ax.set(xlim=(low / 2, high * 2), ylim=(-0.7, len(shown) - 0.1), xlabel="temperature $T$")
+    ax.set_yticks(places, list(shown))
+    ax.tick_params(axis="y", length=0)
+    ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2, ncols=2)
     return ax
 
 
-def _residuals(ax: Axes, x: ArrayLike, difference: ArrayLike, error: ArrayLike, style: dict[str, Any]) -> None:
-    if not ax.lines:
-        ax.axhline(0, color=TRUE_COLOUR, linestyle=":", linewidth=1.2)
-    ax.errorbar(x, difference, error, **style)
-    reach = 1.15 * float(np.nanmax(np.abs(difference) + np.asarray(error)))
-    reach = max(reach, ax.get_ylim()[1] if len(ax.containers) > 1 else 0.0)
-    ax.set(xlim=(0, 1), ylim=(-reach, reach), ylabel="difference")
+class ComparedTemperatures(NamedTuple):
+    """Of one model: its T, the T that it should have, and estimates of that by name."""
+
+    name: str
+    model: float
+    wanted: Estimate
+    estimates: Mapping[str, Estimate]
+
+
+def temperatures_compared(ax: Axes, rows: Sequence[ComparedTemperatures]) -> Axes:
+    """Every estimate over the temperature at which m = 1: a line for each model, the first on top, 10 % shaded.
+
+    Estimates of one model lie side by side. A point without a finite error is open; what is not positive is left out.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row.estimates))
+    places = np.arange(len(rows))[::-1]
+    ax.axvspan(0.9, 1.1, color="0.85", linewidth=0, label="within 10 %")
+    ax.axvline(1, color=MODEL_COLOUR, linestyle="--", linewidth=1.2)
+    for k, name in enumerate(names):
+        shift = 0.25 - 0.5 * (k + 0.5) / len(names)
+        shown = [(y + shift, row.estimates.get(name), row.wanted) for y, row in zip(places, rows, strict=True)]
+        kept = [(y, e.value / w.value, _relative(e, w)) for y, e, w in shown if e is not None and e.value > 0]
+        style: dict[str, Any] = {"fmt": MARKERS[k % len(MARKERS)], "color": f"C{k}", "capsize": 2, "markersize": 5}
+        y, value, error = np.array(kept).reshape(-1, 3).T
+        known = np.isfinite(error)
+        bars = _log_bars(value[known], (value * error)[known])
+        ax.errorbar(value[known], y[known], xerr=bars, label=name, **style)
+        ax.errorbar(value[~known], y[~known], markerfacecolor="white", **style)
+    ax.set(xscale="log", ylim=(-0.7, len(rows) - 0.3), xlabel="estimate of $T$ / temperature at which $m = 1$")
+    ax.set_yticks(places, [row.name for row in rows])
+    ax.tick_params(axis="y", length=0)
+    ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=3)
+    return ax
+
+
+def _relative(estimate: Estimate, wanted: Estimate) -> float:
+    return float(np.hypot(estimate.error / estimate.value, wanted.error / wanted.value))
+
+
+def component_temperatures(ax: Axes, estimates: Sequence[Estimate], model: float) -> Axes:
+    """The temperature in each principal component of the residuals, the leading first; what is not positive is left
+    out."""
+    number = np.arange(1, len(estimates) + 1)
+    values, errors = (np.array(column) for column in zip(*estimates, strict=True))
+    kept = (values > 0) & np.isfinite(errors)
+    bars = _log_bars(values[kept], errors[kept])
+    ax.errorbar(number[kept], values[kept], yerr=bars, fmt="o", color=COMPONENT_COLOUR, capsize=2, markersize=4)
+    ax.axhline(model, color=MODEL_COLOUR, linestyle="--", linewidth=1.2, label="the model's $T$")
+    ax.set(xlabel="principal component of the residuals", ylabel="temperature $T$", yscale="log")
+    ax.set_xlim(0.3, len(estimates) + 0.7)
+    ax.legend()
+    return ax
+
+
+def _log_bars(values: ArrayLike, errors: ArrayLike) -> np.ndarray:
+    """Lower and upper bars with shape (2, N) that a logarithmic axis can show."""
+    v, e = np.asarray(values, dtype=np.float64), np.asarray(errors, dtype=np.float64)
+    return np.stack([np.minimum(e, 0.9 * v), e])
+
+
+def slope_against_temperature(ax: Axes, points: Sequence[SlopePoint], line: SlopeLine | None, root: Estimate) -> Axes:
+    """The slopes m of trainings, the power law through them, and where it is 1, with its error as a band."""
+    ordered = sorted(points)
+    t, m, error = (np.array(column) for column in zip(*((p.temperature, *p.slope) for p in ordered), strict=True))
+    low, high = t.min() / 1.5, t.max() * 1.5
+    ax.axhline(1, color="0.6", linewidth=1)
+    if np.isfinite(root.value) and np.isfinite(root.error):
+        low, high = min(low, root.value / 1.5), max(high, root.value * 1.5)
+        band = root.value * np.exp(np.array([-1, 1]) * root.error / root.value)
+        ax.axvspan(*band, color=ESTIMATE_COLOUR, alpha=0.15, linewidth=0)
+        ax.axvline(root.value, color=ESTIMATE_COLOUR, linewidth=1.2, label=f"$m = 1$: $T$ = {root}")
+    if line is not None:
+        grid = np.geomspace(low, high, 100)
+        curve = np.exp(line.level.value + line.slope.value * (np.log(grid) - line.centre))
+        power = f"{line.slope.value:.2f}"
+        ax.plot(grid, curve, color="0.15", linewidth=1.2, label=rf"$m \propto T^{{{power}}}$")
+    ax.errorbar(t, m, yerr=error, fmt="o", color=COMPONENT_COLOUR, capsize=3, markersize=5, label="trainings")
+    ax.set(xscale="log", xlim=(low, high), xlabel="temperature $T$", ylabel="slope $m$ of the dual test")
+    ax.set_ylim(min(0.0, float(m.min()) - 0.1), 1.25 * max(1.2, float(m.max())))
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.xaxis.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(np.inf, np.inf)))
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.legend()
+    return ax

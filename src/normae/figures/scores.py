@@ -1,10 +1,15 @@
-"""Scores: of rows of a table, with their columns; of a distilled network beside the original; in bins of a search."""
+"""Scores: of rows of a table, with their columns; of a distilled network beside the original.
+
+And the bars of a benchmark: how many times as fast, on a logarithmic axis, from 1.
+"""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
+
+from normae.errors import InputError
 
 Values = NDArray[np.floating]
 KIND_COLOURS = {"training": "tab:gray", "held out": "tab:blue", "sampled": "tab:red"}
@@ -49,20 +54,18 @@ SMALLEST_RATE = 1e-3
 
 def score_agreement(
     ax: Axes, original: Mapping[str, ArrayLike], fixed: Mapping[str, ArrayLike]
-) -> dict[str, NDArray[np.float64]]:
-    """Fixed-point against original score for each sample, with shape (N,); what was drawn, by column."""
-    names, columns = list(original), {"sample": [], "original": [], "fixed": []}  # type: ignore[var-annotated]
-    for k, name in reversed(list(enumerate(names))):
+) -> list[dict[str, NDArray[np.float64]]]:
+    """Fixed-point against original score for each sample, with shape (N,); what was drawn, sample by sample."""
+    parts = []
+    for k, name in reversed(list(enumerate(original))):
         x, y = (np.asarray(values[name], dtype=np.float64)[:MOST_POINTS] for values in (original, fixed))
         ax.plot(x, y, ".", markersize=2, alpha=0.5, color=SAMPLE_COLOURS[k], label=name, rasterized=True)
-        columns["sample"].append(np.full(len(x), k, dtype=np.float64))
-        columns["original"].append(x)
-        columns["fixed"].append(y)
-    ends = [float(np.concatenate([np.asarray(v) for v in original.values()]).max())]
-    ax.plot([0, ends[0]], [0, ends[0]], color="0.15", linewidth=0.8)
+        parts.append({"sample": np.full(len(x), float(k)), "original": x, "fixed": y})
+    end = max(float(np.max(np.asarray(values))) for values in original.values())
+    ax.plot([0, end], [0, end], color="0.15", linewidth=0.8)
     ax.set(xlabel=r"original score $\log(1 + E/T)$", ylabel="distilled, fixed point")
     ax.legend(markerscale=5)
-    return {name: np.concatenate(values) for name, values in columns.items()}
+    return parts
 
 
 def trigger_rates(ax: Axes, original: Mapping[str, ArrayLike], fixed: Mapping[str, ArrayLike]) -> Axes:
@@ -80,73 +83,34 @@ def trigger_rates(ax: Axes, original: Mapping[str, ArrayLike], fixed: Mapping[st
     return ax
 
 
-STATISTICS_COLOUR, DRAWS_COLOUR, SIGNAL_COLOUR = "0.75", "tab:blue", "tab:red"
-NAMES = {"score": "score $E/T$", "log_prob": r"$\log p$", "p_value": "p-value"}
+# --- speed
 
 
-def template_histogram(
-    ax: Axes,
-    ratio: Axes,
-    quantity: str,
-    edges: ArrayLike,
-    background: ArrayLike,
-    variance: ArrayLike,
-    spread: ArrayLike | None,
-    signal: ArrayLike | None,
-    data: ArrayLike | None,
-) -> dict[str, NDArray[np.float64]]:
-    """Counts above and their ratio to the background below; what was drawn, by column, with shape (B,).
+FASTER_COLOUR = "tab:blue"
+SLOWER_COLOUR = "0.6"
 
-    Bins are drawn equally wide, with their edges as labels, since those at quantiles differ by orders of magnitude.
+
+def speed_bars(ax: Axes, labels: Sequence[str], values: ArrayLike, errors: ArrayLike) -> Axes:
+    """A bar for each ratio of speeds, the first on top; grey where it is below 1.
 
     Args:
-        edges: with shape (B + 1,).
-        background, variance: counts and their variance, with shape (B,).
-        spread: standard deviation over weight draws, with shape (B,).
-        signal: on top of the background, with shape (B,).
-        data: with shape (B,).
+        labels: what is compared with what.
+        values: ratios with shape (n,), positive.
+        errors: their errors with shape (n,).
     """
-    edge, n = np.asarray(edges, dtype=np.float64), np.asarray(background, dtype=np.float64)
-    place = np.arange(len(edge), dtype=np.float64)
-    middle = place[:-1] + 0.5
-    error = np.sqrt(np.asarray(variance, dtype=np.float64))
-    columns = {"low": edge[:-1], "high": edge[1:], "background": n, "statistical_error": error}
-    ax.stairs(n, place, color="0.15", label="background")
-    ratio.axhline(1, color="0.15", linewidth=0.8)
-    _band(ratio, place, error / n, STATISTICS_COLOUR, "simulation statistics")
-    if spread is not None:
-        width = np.asarray(spread, dtype=np.float64)
-        _band(ax, place, width, DRAWS_COLOUR, None, n)
-        _band(ratio, place, width / n, DRAWS_COLOUR, "weight draws")
-        columns["spread_over_draws"] = width
-    if signal is not None:
-        on_top = np.asarray(signal, dtype=np.float64)
-        ax.stairs(n + on_top, place, color=SIGNAL_COLOUR, linestyle="--", label="with signal")
-        ratio.stairs(1 + on_top / n, place, color=SIGNAL_COLOUR, linestyle="--", baseline=None)
-        columns["signal"] = on_top
-    if data is not None:
-        seen = np.asarray(data, dtype=np.float64)
-        for axis, unit in ((ax, np.ones_like(n)), (ratio, n)):
-            axis.errorbar(middle, seen / unit, np.sqrt(seen) / unit, fmt="o", ms=3.5, color="0.15", elinewidth=1)
-            axis.containers[-1].set_label("data" if axis is ax else None)
-        columns["data"] = seen
-    ax.set_yscale("log")
-    ax.set(ylabel="events in bin", xlim=(0, len(n)), xticks=place, xticklabels=[])
-    labels = [f"{value:.3g}" for value in edge]
-    ratio.set(xlim=(0, len(n)), ylabel="ratio", xlabel=f"{NAMES[quantity]} (edges of bins)")
-    ratio.set_xticks(place, labels, rotation=60, ha="right", rotation_mode="anchor")
-    handles = [one for axis in (ax, ratio) for one in axis.get_legend_handles_labels()[0]]
-    ax.legend(handles=handles, fontsize=9)
-    return columns
-
-
-def _band(
-    ax: Axes,
-    place: NDArray[np.float64],
-    width: NDArray[np.float64],
-    colour: str,
-    label: str | None,
-    centre: NDArray[np.float64] | float = 1.0,
-) -> None:
-    low, high = np.broadcast_to(centre - width, width.shape), np.broadcast_to(centre + width, width.shape)
-    ax.stairs(high, place, baseline=low, fill=True, color=colour, alpha=0.5, linewidth=0, label=label)
+    ratios, widths = np.asarray(values, dtype=np.float64), np.asarray(errors, dtype=np.float64)
+    if not len(labels) == len(ratios) == len(widths) or not (ratios > 0).all():
+        raise InputError(f"expected a positive ratio and an error for each of {len(labels)} labels")
+    places = np.arange(len(labels))[::-1]
+    colours = [FASTER_COLOUR if r >= 1 else SLOWER_COLOUR for r in ratios]
+    ax.barh(places, ratios - 1, left=1, color=colours, height=0.62)
+    ax.errorbar(ratios, places, xerr=widths, fmt="none", ecolor="0.15", elinewidth=1, capsize=2)
+    for place, r in zip(places, ratios, strict=True):
+        ax.annotate(f"{r:.2g}", (max(r, 1), place), xytext=(8, 0), textcoords="offset points", va="center")
+    ax.axvline(1, color="0.15", linewidth=0.8)
+    ax.set_xscale("log")
+    ax.set_xlim(min(0.5, 0.8 * float(ratios.min())), 2.2 * max(1.0, float(ratios.max())))
+    ax.set_yticks(places, labels)
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlabel("times as fast")
+    return ax

@@ -9,9 +9,15 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from numpy.typing import ArrayLike, NDArray
+
+from normae.errors import InputError
+from normae.statistics.arrays import Array
 
 REGION_COLOURS = ("tab:red", "tab:blue", "tab:green", "tab:orange", "tab:purple")
 """Colours of the five bands of -log p_true, from the peak outwards."""
@@ -91,3 +97,49 @@ def square(ax: Axes, low: float, high: float) -> Axes:
     ax.set(xlim=(low, high), ylim=(low, high))
     ax.set_box_aspect(1)
     return ax
+
+
+# --- points in a plane
+
+TIGHT: dict[str, Any] = {"handletextpad": 0.1, "columnspacing": 0.8, "borderaxespad": 0.3}
+"""Of a legend above the axes."""
+
+
+def scatter_outside(ax: Axes, points: ArrayLike, outside_mask: ArrayLike) -> NDArray[np.bool_]:
+    """Points with shape (N, 2), those of the mask larger and red; the mask with shape (N,)."""
+    events, outside = np.asarray(points), np.asarray(outside_mask, dtype=bool)
+    if events.shape != (outside.size, 2):
+        raise InputError(f"expected points of shape ({outside.size}, 2), got {events.shape}")
+    for chosen, colour, size in ((~outside, INSIDE_COLOUR, 1.0), (outside, OUTSIDE_COLOUR, 4.0)):
+        ax.scatter(events[chosen, 0], events[chosen, 1], s=size, color=colour, linewidths=0, rasterized=True)
+    return outside
+
+
+def marker(colour: str, label: str) -> Line2D:
+    """A point for a legend."""
+    return Line2D([], [], linestyle="", marker="o", markersize=5, color=colour, label=label)
+
+
+def plane(ax: Axes) -> Axes:
+    """Name the two features, with the same unit on both axes."""
+    ax.set(xlabel=r"$x_1$", ylabel=r"$x_2$")
+    ax.set_aspect("equal", adjustable="box")
+    return ax
+
+
+def common_limits(x: Array, y: Array) -> tuple[float, float]:
+    """Limits of both axes that hold all points, each with shape (N,)."""
+    low, high = min(x.min(), y.min()), max(x.max(), y.max())
+    margin = 0.03 * (high - low)
+    return float(low - margin), float(high + margin)
+
+
+def count_map(ax: Axes, x: Array, y: Array, span: tuple[float, float]) -> None:
+    """Occupied cells of a square grid over the plane, coloured by the logarithm of their content."""
+    content, edges, _ = np.histogram2d(x, y, bins=140, range=(span, span))
+    with np.errstate(divide="ignore"):
+        shade = np.ma.masked_invalid(np.log10(content.T))
+    mesh = ax.pcolormesh(edges, edges, shade, cmap="viridis", vmin=0, rasterized=True)
+    decades = list(range(int(shade.max()) + 1))
+    bar = colour_bar(ax, mesh, "points per cell")
+    bar.set_ticks(decades, labels=[f"$10^{{{decade}}}$" for decade in decades])

@@ -1,51 +1,197 @@
-"""Section 4 of the paper and its appendix C.2 again: tagging, likelihood ratio and generated jets, theirs beside ours.
+"""The models of section 4 of the paper, and what it shows of them side by side, from what their runs keep.
 
-Every run is evaluated and reported in its own folder; what the paper shows side by side is drawn from what these runs
-keep. Models that are neither in the zoo nor trained are left out, and so is what needs them.
+ROC curves, energies, generated jets of both classes, and estimates of their temperatures.
 """
 
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
-from normae import zoo
-from normae.dual.judge import DualSettings
-from normae.dual.test import dual
-from normae.errors import InputError
-from normae.evaluation.evaluate import evaluate, report
-from normae.figures import ComparedTemperatures, figure_style
+from normae import figures, zoo
+from normae.evaluation.classifier import classifier_curve
+from normae.evaluation.jet_study import draw_generated, energy_densities
+from normae.evaluation.jets import CURVE, JetScores, as_generated, as_scores, auc_words, roc_curve_of
+from normae.jets.gallery import CLASSES
 from normae.jets.substructure import NAMES
-from normae.paper.figures import Judged, draw_compared, draw_section
-from normae.paper.models import (
-    BEST,
-    CLASSIFIER,
-    MIXING,
-    MODES,
-    PAPER,
-    SEEDED,
-    SMALL,
-    JetModel,
-    Metrics,
-    Reproduction,
-    Rows,
-    Settings,
-    Variant,
-    copy_model,
-    models,
-    train_preset,
-)
+from normae.report import save_figure
 from normae.report.paper import RATIO, TAGGING, TAGGING_METRICS
-from normae.runs.ensemble import gather, made_of
 from normae.runs.folder import RunFolder
-from normae.runs.writing import Watch
 from normae.sources import KINDS, Kind
 from normae.statistics import Estimate
+from normae.statistics.arrays import Array
 from normae.temperature.estimates import estimate_temperatures
 
-T = TypeVar("T")
+Metrics = dict[str, Estimate]
+Rows = list[list[str]]
+SEEDS = 3
+"""Trainings of the BNAE that make one model with several modes."""
+BEGINS = {"AE": "NAE", "BAE": "BNAE"}
+"""Autoencoders are what the trainings of these begin with."""
+
+
+class Variant(NamedTuple):
+    """A way to train: the end of its models' names, its words in a table, presets, and what is set besides."""
+
+    end: str = ""
+    words: str = ""
+    preset: str = "best"
+    overrides: tuple[str, ...] = ()
+    seed: int = 0
+
+
+BEST = Variant()
+PAPER = Variant("-paper", ", paper's settings", "paper")
+"""All settings of the paper; its BAE is ours too."""
+SMALL = Variant("-3d", ", d_z = 3")
+MIXING = Variant("-mixing", ", larger latent steps", "best",
+                 ("sampling.latent.step_size=4.5e-4", "sampling.latent.noise=0.03"))  # fmt: skip
+"""Steps with which the latent chain forgets where it began, so that the manifold's temperature means something."""
+SEEDED = tuple(
+    Variant(f"-seed{k}", f", seed {k}", "best", ("training.epochs=25", "training.learning_rate=2.5e-5"), k)
+    for k in range(SEEDS)
+)
+MODES = Variant("-modes", f", mixture of {SEEDS} trainings")
+
+
+class JetModel(NamedTuple):
+    """A model of the section: what it was trained on, the network as the paper's table calls it, and how."""
+
+    kind: Kind | None
+    network: str
+    variant: Variant = BEST
+
+    @property
+    def name(self) -> str:
+        """In the zoo."""
+        return "-".join(["jets", *([self.kind] if self.kind else []), self.network.lower()]) + self.variant.end
+
+    @property
+    def title(self) -> str:
+        """In a table."""
+        return f"{self.network}{self.variant.words}"
+
+    @property
+    def begun(self) -> "JetModel | None":
+        """The NAE or BNAE whose training begins with this autoencoder; None for other models."""
+        return self._replace(network=BEGINS[self.network]) if self.network in BEGINS else None
+
+    @property
+    def preset(self) -> str:
+        """Trains it."""
+        if self.kind is None:
+            return "jets-paper-classifier"
+        network = BEGINS.get(self.network, self.network).lower()
+        return f"jets-{self.variant.preset}-{self.kind}-{network}{SMALL.end if self.variant == SMALL else ''}"
+
+
+CLASSIFIER = JetModel(None, "classifier")
+
+
+def models() -> dict[str, JetModel]:
+    """Every model that is trained, by its name in the zoo."""
+    found = [CLASSIFIER]
+    for kind in KINDS:
+        found += [JetModel(kind, network) for network in ("AE", "NAE", "BAE", "BNAE")]
+        found += [JetModel(kind, "NAE", SMALL)]
+        found += [JetModel(kind, network, PAPER) for network in ("AE", "NAE", "BNAE")]
+        found += [JetModel(kind, "NAE", MIXING), *(JetModel(kind, "BNAE", seed) for seed in SEEDED)]
+    return {model.name: model for model in found}
+
+
+# --- figures
+
+
+class Judged(NamedTuple):
+    """An evaluated run."""
+
+    folder: RunFolder
+    metrics: Metrics
+
+    def scores(self) -> JetScores:
+        """The energies that it keeps."""
+        with np.load(self.folder.scores, allow_pickle=False) as content:
+            return as_scores(dict(content), self.metrics["temperature"].value)
+
+
+Runs = Mapping[JetModel, Judged]
+
+
+def draw_section(runs: Runs, folder: Path) -> None:
+    """Write every figure of the section for which there are runs into a folder."""
+    _draw_roc(runs, folder, "roc-nae", {("AE", BEST): "-.", ("NAE", BEST): "-"})
+    _draw_roc(runs, folder, "roc-bnae", {("BAE", BEST): "-.", ("BNAE", BEST): "-", ("BNAE", MODES): ":"})
+    for network in ("NAE", "BNAE"):
+        _draw_energies(runs, folder, network)
+    for network, variant in (("NAE", BEST), ("BNAE", BEST), ("NAE", SMALL)):
+        _draw_generated(runs, folder, network, variant)
+
+
+def _draw_roc(runs: Runs, folder: Path, name: str, styles: dict[tuple[str, Variant], str]) -> None:
+    """Both tasks before (dash-dotted) and after the NAE training, mixtures of several (dotted), and the classifier."""
+    curves: list[figures.RocCurve] = []
+    smallest = 1.0
+    for label, kind in enumerate(KINDS):
+        for (network, variant), style in styles.items():
+            if (model := JetModel(kind, network, variant)) in runs:
+                scores = runs[model].scores()
+                said = "mixture of BNAEs" if scores.mixture else network
+                words = f"{said}, {CLASSES[1 - label]}-tagging, AUC {auc_words(runs[model].metrics, scores.mixture)}"
+                curves.append(roc_curve_of(words, scores, 1 - label, style))
+                smallest = min(smallest, 10 / scores.background.shape[1])
+    if not curves:
+        return
+    if CLASSIFIER in runs:
+        with np.load(runs[CLASSIFIER].folder.scores, allow_pickle=False) as content:
+            curves.append(classifier_curve(content["log_ratio"], content["labels"], runs[CLASSIFIER].metrics))
+    figure, axes = figures.new_figure(1, 2, panel=(4.6, 4.4))
+    figures.roc_curves(axes[0], curves, smallest)
+    columns: dict[str, Array] = {"signal_efficiency": CURVE}
+    columns |= {f"background_efficiency {curve.label}": curve.background for curve in curves}
+    save_figure(figure, folder, name, columns)
+
+
+def _draw_energies(runs: Runs, folder: Path, network: str) -> None:
+    """Energies of both classes, trained on QCD (left) and on tops (right)."""
+    models = [JetModel(kind, network) for kind in KINDS]
+    if not all(model in runs for model in models):
+        return
+    figure, axes = figures.new_figure(1, 2, panel=(4.6, 3.5))
+    parts = []
+    for label, (ax, model) in enumerate(zip(axes[0], models, strict=True)):
+        edges, shown = energy_densities(runs[model].scores(), label)
+        figures.energy_histograms(ax, edges, shown, label)
+        ax.set_title(f"{network} trained on {CLASSES[label]} jets")
+        part = {"trained_on": np.full(len(edges) - 1, float(label)), "low": edges[:-1], "high": edges[1:]}
+        parts.append(part | {KINDS[one.kind]: one.density for one in shown})
+    save_figure(figure, folder, f"energies-{network.lower()}", parts)
+
+
+def _draw_generated(runs: Runs, folder: Path, network: str, variant: Variant) -> None:
+    """Observables of generated and true jets of both classes."""
+    made = {}
+    for label, kind in enumerate(KINDS):
+        model = JetModel(kind, network, variant)
+        if model in runs and "wasserstein_mass" in runs[model].metrics:
+            with np.load(runs[model].folder.generated, allow_pickle=False) as content:
+                made[label] = (as_generated(content), runs[model].metrics)
+    if made:
+        draw_generated(folder, made, f"generated-{network.lower()}{variant.end}")
+
+
+def draw_compared(rows: list[figures.ComparedTemperatures], folder: Path) -> None:
+    """figures/temperatures: every estimate over the temperature at which m = 1."""
+    figure, axes = figures.new_figure(1, 1, panel=(6.2, 1.0 + 0.42 * len(rows)))
+    figures.temperatures_compared(axes[0, 0], rows)
+    names = ("model", "estimate", "temperature", "error", "unit_slope", "unit_slope_error")
+    cells = [(row.name, name, *one, *row.wanted) for row in rows for name, one in row.estimates.items()]
+    columns = dict(zip(names, zip(*cells, strict=True), strict=True))
+    save_figure(figure, folder, "temperatures", columns)
+
+
+# --- tables
+
 ComparedPair = tuple[RunFolder, RunFolder, Estimate]
 """The runs on QCD jets and on tops, and m of their dual test."""
 JETS, POINTS = 500, 20_000
@@ -62,121 +208,12 @@ TITLES = {
 }
 
 
-def reproduce_jets(out: Path, settings: Settings, watch: Watch | None = None) -> Reproduction:
-    """Make every figure and table of the section into `out`. What cannot be made is said in a note, not an error."""
-    folders = _folders(out, settings, watch)
-    result = Reproduction(left_out=sorted(set(models()) - {model.name for model in folders}))
-    if not folders:
-        raise InputError(f"{', '.join(result.left_out)}: not in the zoo; use --from-scratch")
-    folders |= _modes(folders, out, settings)
-    runs: dict[JetModel, Judged] = {}
-    for model, folder in folders.items():
-        count = None if model == CLASSIFIER or model.begun else settings.generated  # these generate nothing
-        metrics = evaluate(folder.path, device=settings.device, generated=count, data=settings.data)
-        report(folder.path)
-        runs[model] = Judged(folder, metrics)
-    result.metrics |= {model.name: judged.metrics for model, judged in runs.items()}
-    result.tables |= _tables(tagging=tagging_rows(runs), generated=generated_rows(runs))
-    result.write(out)
-    duals = _dual_tests(runs, out, settings, result)
-    temperatures = _temperatures(runs, duals, settings, result)
-    result.metrics |= duals
-    result.tables |= _tables(ratio=ratio_rows(duals), temperature=temperature_rows(temperatures))
-    result.tables = {title: result.tables[title] for title in TITLES.values() if title in result.tables}
-    with figure_style():
-        draw_section(runs, RunFolder(out).figures)
-        if temperatures:
-            draw_compared(temperatures, RunFolder(out).figures)
-    result.write(out)
-    return result
-
-
-def _folders(out: Path, settings: Settings, watch: Watch | None) -> dict[JetModel, RunFolder]:
-    """The runs, trained or copied from the zoo; an autoencoder is inside the run that began with it."""
-    folders: dict[JetModel, RunFolder] = {}
-    for name, model in models().items():
-        if not settings.scratch:
-            if name in zoo.names():
-                folders[model] = RunFolder(out / "zoo" / name)
-                copy_model(name, folders[model])
-            continue
-        if model.begun is not None:
-            folders[model] = RunFolder(out / "scratch" / model.begun.name / "pretrained")
-            continue
-        folders[model] = RunFolder(out / "scratch" / name)
-        path = [] if settings.data is None else [f"data.path={settings.data}"]
-        overrides = [] if model == CLASSIFIER else [*model.variant.overrides, *settings.overrides]
-        seed = settings.seed + model.variant.seed
-        train_preset(folders[model], model.preset, [*overrides, *path], seed, settings, watch)
-    return folders
-
-
-def _modes(folders: dict[JetModel, RunFolder], out: Path, settings: Settings) -> dict[JetModel, RunFolder]:
-    """One model out of the trainings with different seeds, where all of them are there."""
-    found = {}
-    for kind in KINDS:
-        model, members = JetModel(kind, "BNAE", MODES), [JetModel(kind, "BNAE", seed) for seed in SEEDED]
-        if all(member in folders for member in members):
-            run, seeds = RunFolder(out / ("scratch" if settings.scratch else "zoo") / model.name), members
-            if run.path.exists() and not made_of(run, [folders[seed] for seed in seeds]):
-                shutil.rmtree(run.path)
-            if not run.path.exists():
-                gather([folders[seed].path for seed in seeds], run.path, settings.data)
-            found[model] = run
-    return found
-
-
-def _noted(result: Reproduction, what: str, make: Callable[[], T]) -> T | None:
-    """What `make` makes, or a note that says why it cannot: the runs are judged already, and that is kept."""
-    try:
-        return make()
-    except InputError as error:
-        result.notes.append(f"Left out, {what}: {error}.")
-        return None
-
-
-def _pair(network: str, variant: Variant) -> tuple[JetModel, JetModel]:
+def pair_of(network: str, variant: Variant) -> tuple[JetModel, JetModel]:
+    """The models on QCD jets and on tops."""
     return JetModel("qcd", network, variant), JetModel("top", network, variant)
 
 
-def _dual_tests(
-    runs: dict[JetModel, Judged], out: Path, settings: Settings, result: Reproduction
-) -> dict[str, Metrics]:
-    """Of the pairs that are there, by title, against the trained classifier where there is one."""
-    found: dict[str, Metrics] = {}
-    reference = runs[CLASSIFIER].folder.path if CLASSIFIER in runs else None
-    for network, variant in DUALS:
-        pair = _pair(network, variant)
-        if all(model in runs for model in pair):
-            a, b = (runs[model].folder.path for model in pair)
-            chosen = DualSettings(draws=50 if network == "BNAE" else None, seed=settings.seed)
-            folder = out / f"dual-{network.lower()}{variant.end}"
-            made = _noted(result, f"the dual test of {pair[0].title}", lambda: dual(
-                a, b, settings.data, folder, chosen, settings.device, reference))  # noqa: B023  # fmt: skip
-            found |= {} if made is None else {pair[0].title: made.metrics}
-    return found
-
-
-def _temperatures(
-    runs: dict[JetModel, Judged], duals: dict[str, Metrics], settings: Settings, result: Reproduction
-) -> list[ComparedTemperatures]:
-    """Estimates for the pairs whose dual test tells at which T the slope is 1; a mixture has several T."""
-    pairs: dict[str, ComparedPair] = {}
-    for network, variant in DUALS:
-        a, b = _pair(network, variant)
-        slope = duals.get(a.title, {}).get("slope_classifier_c0")
-        if slope is not None and slope.value > 0 and variant != MODES:
-            pairs[a.title] = (runs[a].folder, runs[b].folder, slope)
-    if not pairs:
-        return []
-    found = _noted(result, "the temperatures", lambda: compare_temperatures(pairs, settings.data, settings.device))
-    return found or []
-
-
-# --- tables
-
-
-def _tables(**found: Rows) -> dict[str, Rows]:
+def titled(**found: Rows) -> dict[str, Rows]:
     """By title; a table without a row below its header is not there."""
     return {TITLES[name]: rows for name, rows in found.items() if len(rows) > 1}
 
@@ -229,7 +266,7 @@ def generated_rows(runs: dict[JetModel, Judged]) -> Rows:
     """Wasserstein distances in standard deviations of the truth, and the AUC of classifiers, for each model."""
     rows = [["model", "trained on", "jets", *NAMES, "halves of the truth", "AUC, observables", "AUC, pictures"]]
     for title, chosen in GENERATORS.items():
-        for model, words in zip(_pair(*chosen), ("QCD", "top"), strict=True):
+        for model, words in zip(pair_of(*chosen), ("QCD", "top"), strict=True):
             metrics = runs[model].metrics if model in runs else {}
             if "wasserstein_mass" in metrics:
                 halves = [metrics[f"wasserstein_{name}_truth"].value for name in NAMES]
@@ -245,7 +282,7 @@ def generated_rows(runs: dict[JetModel, Judged]) -> Rows:
 
 def compare_temperatures(
     pairs: Mapping[str, ComparedPair], data: Path | None, device: str
-) -> list[ComparedTemperatures]:
+) -> list[figures.ComparedTemperatures]:
     """Which estimate predicts m = 1: a row for each model of each pair, by title, and for each toy of the zoo.
 
     For a fixed pair of energies with one T the slope m of the dual test is proportional to T, so that it is 1 at T/m.
@@ -258,16 +295,16 @@ def compare_temperatures(
             found = estimate_temperatures(run.path, JETS, device=device, data=data)
             value = found.model / slope.value
             wanted = Estimate(value, value * slope.error / slope.value)
-            rows.append(ComparedTemperatures(f"{title}, {name} jets", found.model, wanted, found.estimates))
+            rows.append(figures.ComparedTemperatures(f"{title}, {name} jets", found.model, wanted, found.estimates))
     for name, words in TOYS.items():
         if name in zoo.names():
             found = estimate_temperatures(name, POINTS, device=device)
             learned = Estimate(found.model, 0.0)
-            rows.append(ComparedTemperatures(f"toy NAE, {words}", found.model, learned, found.estimates))
+            rows.append(figures.ComparedTemperatures(f"toy NAE, {words}", found.model, learned, found.estimates))
     return rows
 
 
-def temperature_rows(rows: list[ComparedTemperatures]) -> list[list[str]]:
+def temperature_rows(rows: list[figures.ComparedTemperatures]) -> list[list[str]]:
     """T of the model, T at m = 1, and each estimate over the latter."""
     names = list(dict.fromkeys(name for row in rows for name in row.estimates))
     table = [["model", "its T", "T at m = 1", *(f"{name} / T(m = 1)" for name in names)]]

@@ -1,17 +1,111 @@
-"""The paper again: figures and tables, theirs beside ours, from the zoo or from scratch. Here sections 3.2 to 3.4."""
+"""The paper again: figures and tables, theirs beside ours, with models from the zoo or from scratch.
 
+**The toy**, sections 3.2 to 3.4: one run against its density, or two in the dual test.
+
+**Jets**, section 4 and appendix C.2: tagging, likelihood ratio and generated jets. Every run is evaluated and reported
+in its own folder; what the paper shows side by side is drawn from what these runs keep. Models that are neither in the
+zoo nor trained are left out, and so is what needs them.
+"""
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from normae import zoo
+from normae.config import read
+from normae.dual.judge import DualSettings
 from normae.dual.test import dual
-from normae.errors import InputError
+from normae.errors import InputError, Interrupted
 from normae.evaluation.evaluate import evaluate, report
-from normae.paper.jets import reproduce_jets
-from normae.paper.models import Metrics, Reproduction, Settings, copy_model, train_preset
-from normae.report.paper import BAYES, DUAL, TOY, PaperValue
-from normae.runs.folder import RunFolder
+from normae.figures import ComparedTemperatures, figure_style
+from normae.files import atomic_path, write_json, write_text
+from normae.paper import jets
+from normae.paper.jets import JetModel, Judged, Metrics, Rows
+from normae.presets import preset_path
+from normae.report.paper import BAYES, DUAL, TOY, PaperValue, markdown_table
+from normae.runs.ensemble import gather, made_of
+from normae.runs.folder import RunFolder, locked
+from normae.runs.session import train
 from normae.runs.writing import Watch
+from normae.sources import KINDS
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a reproduction is made.
+
+    Args:
+        scratch: train all models from nothing, instead of taking the zoo's weights; hours on a CPU.
+        configs: folder of the presets for that; by default those of the package or of the clone.
+        seed: of the new trainings.
+        device: where to compute.
+        data: a folder of jets with train, val and test; NORMAE_JETS where it is None.
+        generated: jets to generate with each model, as in `evaluate`.
+        overrides: of the new trainings on jets, "section.key=value".
+    """
+
+    scratch: bool = False
+    configs: Path | None = None
+    seed: int = 0
+    device: str = "auto"
+    data: Path | None = None
+    generated: int | None = None
+    overrides: tuple[str, ...] = ()
+
+
+@dataclass
+class Reproduction:
+    """What was made.
+
+    Args:
+        metrics: of every run and dual test, by its name.
+        tables: rows of cells by title, the first row a header.
+        left_out: models that are neither in the zoo nor trained.
+        notes: what could not be made of what was there, and why.
+    """
+
+    metrics: dict[str, Metrics] = field(default_factory=dict)
+    tables: dict[str, Rows] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def write(self, out: Path) -> None:
+        """table.md with all tables and what is not in them, and table.json with all numbers."""
+        pieces = [f"## {title}\n\n{markdown_table(rows)}\n" for title, rows in self.tables.items()]
+        if self.left_out:
+            pieces.append(f"Not in the zoo, so left out: {', '.join(self.left_out)}.\n")
+        pieces += [f"{note}\n" for note in self.notes]
+        write_text(out / "table.md", "\n".join(pieces))
+        numbers = {name: {of: one._asdict() for of, one in found.items()} for name, found in self.metrics.items()}
+        write_json(out / "table.json", numbers)
+
+
+def train_preset(
+    folder: RunFolder, preset: str, overrides: Sequence[str], seed: int, settings: Settings, watch: Watch | None
+) -> None:
+    """Train a preset into a folder, or go on with what is there."""
+    config = replace(read(preset_path(preset, settings.configs), overrides), seed=seed)
+    if not train(config, folder.path, resume=folder.config.exists(), watch=watch):
+        raise Interrupted("stopped; the same command goes on where it was")
+
+
+def copy_model(name: str, folder: RunFolder) -> None:
+    """Copy a model of the zoo into a run folder; one that holds another run is refused."""
+    files = [source for source in zoo.path(name).iterdir() if source.is_file()]
+    for source in files:
+        target = folder.path / source.name
+        decisive = source.name in ("config.toml", "model.safetensors")
+        if decisive and target.exists() and target.read_bytes() != source.read_bytes():
+            raise InputError(f"{folder.path}: holds another run; choose another --out")
+    with locked(folder.path):
+        for source in files:
+            with atomic_path(folder.path / source.name) as temporary:
+                shutil.copyfile(source, temporary)
+
+
+# --- the toy
 
 
 class ToyModel(NamedTuple):
@@ -95,3 +189,116 @@ def _judged(models: tuple[ToyModel, ...], out: Path, title: str, settings: Setti
     metrics = evaluate(folders[0].path, device=settings.device)
     report(folders[0].path)
     return metrics
+
+
+# --- jets
+
+
+T = TypeVar("T")
+
+
+def reproduce_jets(out: Path, settings: Settings, watch: Watch | None = None) -> Reproduction:
+    """Make every figure and table of the section into `out`. What cannot be made is said in a note, not an error."""
+    folders = _folders(out, settings, watch)
+    result = Reproduction(left_out=sorted(set(jets.models()) - {model.name for model in folders}))
+    if not folders:
+        raise InputError(f"{', '.join(result.left_out)}: not in the zoo; use --from-scratch")
+    folders |= _modes(folders, out, settings)
+    runs: dict[JetModel, Judged] = {}
+    for model, folder in folders.items():
+        count = None if model == jets.CLASSIFIER or model.begun else settings.generated  # these generate nothing
+        metrics = evaluate(folder.path, device=settings.device, generated=count, data=settings.data)
+        report(folder.path)
+        runs[model] = Judged(folder, metrics)
+    result.metrics |= {model.name: judged.metrics for model, judged in runs.items()}
+    result.tables |= jets.titled(tagging=jets.tagging_rows(runs), generated=jets.generated_rows(runs))
+    result.write(out)
+    duals = _dual_tests(runs, out, settings, result)
+    temperatures = _temperatures(runs, duals, settings, result)
+    result.metrics |= duals
+    result.tables |= jets.titled(ratio=jets.ratio_rows(duals), temperature=jets.temperature_rows(temperatures))
+    result.tables = {title: result.tables[title] for title in jets.TITLES.values() if title in result.tables}
+    with figure_style():
+        jets.draw_section(runs, RunFolder(out).figures)
+        if temperatures:
+            jets.draw_compared(temperatures, RunFolder(out).figures)
+    result.write(out)
+    return result
+
+
+def _folders(out: Path, settings: Settings, watch: Watch | None) -> dict[JetModel, RunFolder]:
+    """The runs, trained or copied from the zoo; an autoencoder is inside the run that began with it."""
+    folders: dict[JetModel, RunFolder] = {}
+    for name, model in jets.models().items():
+        if not settings.scratch:
+            if name in zoo.names():
+                folders[model] = RunFolder(out / "zoo" / name)
+                copy_model(name, folders[model])
+            continue
+        if model.begun is not None:
+            folders[model] = RunFolder(out / "scratch" / model.begun.name / "pretrained")
+            continue
+        folders[model] = RunFolder(out / "scratch" / name)
+        path = [] if settings.data is None else [f"data.path={settings.data}"]
+        overrides = [] if model == jets.CLASSIFIER else [*model.variant.overrides, *settings.overrides]
+        seed = settings.seed + model.variant.seed
+        train_preset(folders[model], model.preset, [*overrides, *path], seed, settings, watch)
+    return folders
+
+
+def _modes(folders: dict[JetModel, RunFolder], out: Path, settings: Settings) -> dict[JetModel, RunFolder]:
+    """One model out of the trainings with different seeds, where all of them are there."""
+    found = {}
+    for kind in KINDS:
+        model, members = JetModel(kind, "BNAE", jets.MODES), [JetModel(kind, "BNAE", seed) for seed in jets.SEEDED]
+        if all(member in folders for member in members):
+            run, seeds = RunFolder(out / ("scratch" if settings.scratch else "zoo") / model.name), members
+            if run.path.exists() and not made_of(run, [folders[seed] for seed in seeds]):
+                shutil.rmtree(run.path)
+            if not run.path.exists():
+                gather([folders[seed].path for seed in seeds], run.path, settings.data)
+            found[model] = run
+    return found
+
+
+def _noted(result: Reproduction, what: str, make: Callable[[], T]) -> T | None:
+    """What `make` makes, or a note that says why it cannot: the runs are judged already, and that is kept."""
+    try:
+        return make()
+    except InputError as error:
+        result.notes.append(f"Left out, {what}: {error}.")
+        return None
+
+
+def _dual_tests(
+    runs: dict[JetModel, Judged], out: Path, settings: Settings, result: Reproduction
+) -> dict[str, Metrics]:
+    """Of the pairs that are there, by title, against the trained classifier where there is one."""
+    found: dict[str, Metrics] = {}
+    reference = runs[jets.CLASSIFIER].folder.path if jets.CLASSIFIER in runs else None
+    for network, variant in jets.DUALS:
+        pair = jets.pair_of(network, variant)
+        if all(model in runs for model in pair):
+            a, b = (runs[model].folder.path for model in pair)
+            chosen = DualSettings(draws=50 if network == "BNAE" else None, seed=settings.seed)
+            folder = out / f"dual-{network.lower()}{variant.end}"
+            made = _noted(result, f"the dual test of {pair[0].title}", lambda: dual(
+                a, b, settings.data, folder, chosen, settings.device, reference))  # noqa: B023  # fmt: skip
+            found |= {} if made is None else {pair[0].title: made.metrics}
+    return found
+
+
+def _temperatures(
+    runs: dict[JetModel, Judged], duals: dict[str, Metrics], settings: Settings, result: Reproduction
+) -> list[ComparedTemperatures]:
+    """Estimates for the pairs whose dual test tells at which T the slope is 1; a mixture has several T."""
+    pairs: dict[str, jets.ComparedPair] = {}
+    for network, variant in jets.DUALS:
+        a, b = jets.pair_of(network, variant)
+        slope = duals.get(a.title, {}).get("slope_classifier_c0")
+        if slope is not None and slope.value > 0 and variant != jets.MODES:
+            pairs[a.title] = (runs[a].folder, runs[b].folder, slope)
+    if not pairs:
+        return []
+    found = _noted(result, "the temperatures", lambda: jets.compare_temperatures(pairs, settings.data, settings.device))
+    return found or []

@@ -1,6 +1,5 @@
 """Figures on disk, and the one page that tells a colleague what ran and how well."""
 
-from normae.report.page import Check, Comparison, Fact, Picture, Report, Status, render
-from normae.report.save import SavedFigure, save_figure
+from normae.report.page import Check, Comparison, Fact, Picture, Report, SavedFigure, Status, render, save_figure
 
 __all__ = ["Check", "Comparison", "Fact", "Picture", "Report", "SavedFigure", "Status", "render", "save_figure"]

@@ -1,24 +1,35 @@
-"""The report of a run as one HTML page that needs nothing else: no network, no second file.
+"""The report of a run: figures on disk, and one HTML page that needs nothing else, no network and no second file.
 
-It is made from values only. Whoever has a run folder fills a `Report` and writes what `render` returns.
+**A figure** is written as SVG for the page, PDF for the paper, CSV for whoever wants to draw it again. Each file
+appears whole or not at all, and the same figure gives the same bytes: matplotlib's random ids are salted with the
+figure's name, and no date is written.
+
+**The page** is made from values only. Whoever has a run folder fills a `Report` and writes what `render` returns.
 
 Ids are unique in a picture but not in a page: two matplotlib figures both have an `axes_1`, and a clip path of one
 would cut the other. So every id of a picture, and every reference to it (`url(#id)`, `href="#id"`), gets the prefix of
 that picture; what is only for a file of its own (XML declaration, document type, metadata) is dropped.
 """
 
+import csv
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
 
+import matplotlib as mpl
+import numpy as np
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
+from normae.files import atomic_path
 from normae.statistics.arrays import Estimate, format_estimate
 
 Status = Literal["good", "warning", "bad"]
@@ -137,3 +148,69 @@ def aspect_ratio(svg: str) -> float:
     """Width over height by the view box; 1 where there is none."""
     match = _VIEW_BOX.search(svg)
     return float(match[1]) / float(match[2]) if match else 1.0
+
+
+# --- figures on disk
+
+
+MOST_ROWS = 20_000
+"""Rows of a CSV beyond which every k-th is kept, k the smallest number that suffices."""
+RASTER_DPI = 200
+
+
+class SavedFigure(NamedTuple):
+    """Where the three files of a figure lie."""
+
+    svg: Path
+    pdf: Path
+    csv: Path
+
+
+Columns = Mapping[str, ArrayLike]
+
+
+def save_figure(
+    figure: Figure, folder: str | Path, name: str, columns: Columns | Sequence[Mapping[str, NDArray[Any]]]
+) -> SavedFigure:
+    """Write `name`.svg, `name`.pdf and `name`.csv into `folder`.
+
+    Args:
+        columns: what the figure shows, each with shape (N,); several of them stand one below the other. Of more than
+            20,000 rows every k-th is written, from the first on, and the file's first line, which starts with "#",
+            says so.
+    """
+    paths = SavedFigure(*(Path(folder) / f"{name}.{suffix}" for suffix in SavedFigure._fields))
+    if not isinstance(columns, Mapping):
+        columns = {key: np.concatenate([part[key] for part in columns]) for key in columns[0]}
+    table = _table(columns)
+    with mpl.rc_context({"svg.hashsalt": f"normae/{name}", "svg.fonttype": "path", "pdf.fonttype": 42}):
+        for path, metadata in ((paths.svg, {"Date": None}), (paths.pdf, {"CreationDate": None})):
+            with atomic_path(path) as temporary:
+                figure.savefig(temporary, dpi=RASTER_DPI, metadata=metadata)
+    with atomic_path(paths.csv) as temporary:
+        _write_table(temporary, table)
+    return paths
+
+
+def _table(columns: Columns) -> dict[str, NDArray[Any]]:
+    """The columns as arrays with shape (N,), all of one length."""
+    table = {name: np.asarray(values) for name, values in columns.items()}
+    shapes = {name: values.shape for name, values in table.items()}
+    if len(set(shapes.values())) != 1 or any(len(shape) != 1 for shape in shapes.values()):
+        raise InputError(f"expected columns of one length, got {shapes}")
+    return table
+
+
+def _write_table(path: Path, table: Mapping[str, NDArray[Any]]) -> None:
+    rows = len(next(iter(table.values())))
+    every = max(1, -(-rows // MOST_ROWS))
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        if every > 1:
+            stream.write(f"# rows 1, {1 + every}, {1 + 2 * every}, ... (every {every}th) of {rows}\n")
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(table)
+        writer.writerows(zip(*(map(_cell, values[::every].tolist()) for values in table.values()), strict=True))
+
+
+def _cell(value: object) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else str(value)

@@ -20,9 +20,8 @@ from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.files import write_json, write_text
 from normae.runs.folder import History, RunFolder, read_tensors, write_tensors
-from normae.runs.jet_sample import pieces
 from normae.runs.load import PREFIX, load, seed_folders, shared_settings
-from normae.sources import load_events
+from normae.sources import load_events, pieces
 from normae.statistics import mixture_constants
 from normae.training import EnsembleConfig
 

@@ -412,14 +412,9 @@ def _commit() -> str | None:
     return answer.stdout.strip() or None
 
 
-def latent_dimensions(config: Run) -> int:
-    """Dimensions of the latent space: a sphere in d_z dimensions has one less."""
-    return config.network.latent - (config.network.latent_space == "sphere")
-
-
 def baselines(config: Run, events: Events, device: torch.device) -> Baselines:
     """Mean errors of the linear models on the validation sample, with their standard errors; nothing without one."""
-    k = latent_dimensions(config)
+    k = config.latent_dimensions
     if events.validation is None or not k or k >= int(np.prod(events.train.shape[1:])):
         return {}
     found = linear_errors(events.train, events.validation, (0, k), device)

@@ -1,6 +1,5 @@
 """What a search takes over from a model: templates with correlated uncertainties, tables, and p-values."""
 
-from normae.search.documents import hepdata_tables, workspace
-from normae.search.templates import Sample, Templates
+from normae.search.templates import Sample, Templates, hepdata_tables, workspace
 
 __all__ = ["Sample", "Templates", "hepdata_tables", "workspace"]

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from normae.config import read
 from normae.data import open_table
 from normae.errors import InputError, require
 from normae.figures import figure_style, new_figure
-from normae.figures.scores import template_histogram
 from normae.files import new_folder, write_json, write_text
 from normae.report import save_figure
 from normae.runs.folder import RunFolder
@@ -29,7 +29,8 @@ from normae.search import Sample, Templates, hepdata_tables, workspace
 from normae.sources import load_events
 from normae.statistics.histogram import Floats, check_edges, fill, tail_levels
 
-QUANTITIES = ("score", "log_prob", "p_value")
+AXIS_NAMES = {"score": "score $E/T$", "log_prob": r"$\log p$", "p_value": "p-value"}
+QUANTITIES = tuple(AXIS_NAMES)
 MOST_REFERENCES = 50_000
 """Held-out events that are scored with every draw, for p-values of draws."""
 
@@ -296,15 +297,48 @@ def write_templates(templates: Templates, folder: Path, name: str) -> None:
         write_text(folder / "hepdata" / file, yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True))
     with figure_style():
         figure, axes = new_figure(2, 1, (4.6, 4.4), height_ratios=[2.4, 1], sharex=False)
-        drawn = template_histogram(axes[0, 0], axes[1, 0], *_drawn(templates))
+        drawn = draw_templates(axes[:, 0], templates)
         save_figure(figure, folder / "figures", "histogram", drawn)
 
 
-def _drawn(templates: Templates) -> tuple[Any, ...]:
-    background, signal = templates.background, templates.signal
-    spread = None if background.draws is None else background.draws.std(0, ddof=1)
-    extra = None if signal is None else signal.value
-    return templates.quantity, templates.edges, background.value, background.variance, spread, extra, templates.data
+def draw_templates(axes: Sequence[Axes], templates: Templates) -> dict[str, Floats]:
+    """Counts above and their ratio to the background below; what was drawn, by column, with shape (B,).
+
+    Bins are drawn equally wide, with their edges as labels, since those at quantiles differ by orders of magnitude.
+    """
+    ax, ratio = axes
+    n, error = templates.background.value, np.sqrt(templates.background.variance)
+    place = np.arange(len(n) + 1, dtype=np.float64)
+    columns = {"low": templates.edges[:-1], "high": templates.edges[1:], "background": n, "statistical_error": error}
+    ax.stairs(n, place, color="0.15", label="background")
+    ratio.axhline(1, color="0.15", linewidth=0.8)
+    _band(ratio, 1.0, error / n, "0.75", "simulation statistics")
+    if templates.background.draws is not None:
+        columns["spread_over_draws"] = width = templates.background.draws.std(0, ddof=1)
+        _band(ax, n, width, "tab:blue")
+        _band(ratio, 1.0, width / n, "tab:blue", "weight draws")
+    if templates.signal is not None:
+        columns["signal"] = on_top = templates.signal.value
+        ax.stairs(n + on_top, place, color="tab:red", linestyle="--", label="with signal")
+        ratio.stairs(1 + on_top / n, place, color="tab:red", linestyle="--", baseline=None)
+    if templates.data is not None:
+        columns["data"] = seen = templates.data
+        for axis, unit, label in ((ax, np.ones_like(n), "data"), (ratio, n, None)):
+            axis.errorbar(place[:-1] + 0.5, seen / unit, np.sqrt(seen) / unit, fmt="o", ms=3.5, color="0.15",
+                          elinewidth=1, label=label)  # fmt: skip
+    ax.set(ylabel="events in bin", yscale="log", xlim=(0, len(n)), xticks=place, xticklabels=[])
+    ratio.set(xlim=(0, len(n)), ylabel="ratio", xlabel=f"{AXIS_NAMES[templates.quantity]} (edges of bins)")
+    labels = [f"{value:.3g}" for value in templates.edges]
+    ratio.set_xticks(place, labels, rotation=60, ha="right", rotation_mode="anchor")
+    handles = [one for axis in axes for one in axis.get_legend_handles_labels()[0]]
+    ax.legend(handles=handles, fontsize=9)
+    return columns
+
+
+def _band(ax: Axes, centre: Floats | float, width: Floats, colour: str, label: str | None = None) -> None:
+    low, high = np.broadcast_to(centre - width, width.shape), np.broadcast_to(centre + width, width.shape)
+    places = np.arange(len(width) + 1)
+    ax.stairs(high, places, baseline=low, fill=True, color=colour, alpha=0.5, linewidth=0, label=label)
 
 
 def _numbers_of(templates: Templates) -> dict[str, Any]:

@@ -20,8 +20,7 @@ from scipy.stats import kstest, norm
 
 from normae.errors import InputError
 from normae.progress import counted
-from normae.search.documents import workspace
-from normae.search.templates import Templates
+from normae.search.templates import Templates, workspace
 from normae.statistics.histogram import Floats
 
 REACH = 0.9

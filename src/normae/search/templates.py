@@ -1,7 +1,22 @@
-"""Binned samples of a search, with what is known of their errors."""
+"""What a search takes over: binned samples with what is known of their errors, and documents of them for others.
+
+**HEPData**: a submission of YAML documents, each a dictionary here.
+
+One table has the bins with their counts, the statistical error and the spread over weight draws; the other the whole
+covariance over draws, which says how the bins move together.
+
+**pyhf**: HistFactory's model in JSON.
+
+Expected events in a bin are mu s_b + n_b, each sample moved by shared nuisance parameters: `staterror`, the limited
+number of simulated events; `histosys` for each shift of the covariance over weight draws, n_b + a d_b with a ~ N(0, 1),
+under the same name in all samples, so that one parameter moves them together; `normsys` for the yield of the
+background. Without data the observation is the background expectation (Asimov).
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -86,3 +101,117 @@ class Templates:
         poisson = np.sqrt(np.maximum(self.background.value, 0) + self.background.variance)
         found = shifts(self.covariance, np.tile(poisson, len(self.samples)), self.least)
         return {name: found[:, k * bins : (k + 1) * bins] for k, name in enumerate(self.samples)}
+
+
+# --- documents
+
+
+NAMES = {"score": "score E/T", "log_prob": "log p", "p_value": "p-value"}
+FLOWS = "Events beyond the outer edges are counted in the outer bins."
+
+
+def hepdata_tables(templates: Templates, comment: str) -> dict[str, list[dict[str, Any]]]:
+    """The documents of each file of the submission, by its name.
+
+    Args:
+        comment: what the submission is about.
+    """
+    entries = [_entry("Histogram", "histogram.yaml", f"Events in bins of the {NAMES[templates.quantity]}. {FLOWS}")]
+    files = {"histogram.yaml": [_histogram(templates)]}
+    if templates.covariance is not None:
+        words = "Covariance of the background's bins over weight draws of the Bayesian network. " + FLOWS
+        entries.append(_entry("Covariance over weight draws", "covariance.yaml", words))
+        files["covariance.yaml"] = [_covariance(templates, templates.covariance)]
+    return {"submission.yaml": [{"comment": comment}, *entries], **files}
+
+
+def _entry(name: str, file: str, description: str) -> dict[str, Any]:
+    keywords = [{"name": "phrases", "values": ["anomaly detection", "normalized autoencoder"]}]
+    return {"name": name, "description": description, "keywords": keywords, "data_file": file}
+
+
+def _bins(edges: Floats) -> list[dict[str, float]]:
+    return [{"low": float(low), "high": float(high)} for low, high in pairwise(edges)]
+
+
+def _variable(name: str, values: list[Any]) -> dict[str, Any]:
+    return {"header": {"name": name}, "values": values}
+
+
+def _histogram(templates: Templates) -> dict[str, Any]:
+    columns = [_variable(f"{name.capitalize()} events", _values(s)) for name, s in templates.samples.items()]
+    if templates.data is not None:
+        columns.append(_variable("Data events", [{"value": float(n)} for n in templates.data]))
+    axis = _variable(NAMES[templates.quantity], _bins(templates.edges))
+    return {"independent_variables": [axis], "dependent_variables": columns}
+
+
+def _values(sample: Sample) -> list[dict[str, Any]]:
+    errors = {"statistics": np.sqrt(sample.variance)}
+    if sample.draws is not None:
+        errors["weight draws"] = sample.draws.std(0, ddof=1)
+    return [
+        {
+            "value": float(value),
+            "errors": [{"symerror": float(error[b]), "label": label} for label, error in errors.items()],
+        }
+        for b, value in enumerate(sample.value)
+    ]
+
+
+def _covariance(templates: Templates, matrix: Floats) -> dict[str, Any]:
+    bins = _bins(templates.edges)
+    count = len(bins)
+    own = matrix[:count, :count]
+    first = _variable(f"{NAMES[templates.quantity]}, first bin", [dict(one) for one in bins for _ in bins])
+    second = _variable(f"{NAMES[templates.quantity]}, second bin", [dict(one) for _ in bins for one in bins])
+    values = _variable("Covariance", [{"value": float(value)} for value in own.ravel()])
+    return {"independent_variables": [first, second], "dependent_variables": [values]}
+
+
+CHANNEL, STRENGTH = "anomaly", "mu"
+STRENGTH_BOUNDS = [0.0, 10.0]
+SMALLEST = 1e-9
+"""Of an expected count: pyhf needs positive ones."""
+
+
+def workspace(templates: Templates) -> dict[str, Any]:
+    """The workspace as JSON values."""
+    samples = [_sample(templates, name) for name in templates.samples]
+    data = templates.background.value if templates.data is None else templates.data
+    poi = STRENGTH if templates.signal is not None else ""
+    parameters = [{"name": STRENGTH, "bounds": [STRENGTH_BOUNDS], "inits": [1.0]}] if poi else []
+    return {
+        "channels": [{"name": CHANNEL, "samples": samples}],
+        "observations": [{"name": CHANNEL, "data": _numbers(data)}],
+        "measurements": [{"name": "search", "config": {"poi": poi, "parameters": parameters}}],
+        "version": "1.0.0",
+    }
+
+
+def _sample(templates: Templates, name: str) -> dict[str, Any]:
+    sample = templates.samples[name]
+    modifiers: list[dict[str, Any]] = []
+    if name == "signal":
+        modifiers.append({"name": STRENGTH, "type": "normfactor", "data": None})
+    elif templates.normalization:
+        size = templates.normalization
+        modifiers.append(_modifier("background_yield", "normsys", {"hi": 1 + size, "lo": 1 / (1 + size)}))
+    if sample.variance.any():
+        modifiers.append(_modifier(f"staterror_{CHANNEL}", "staterror", _numbers(np.sqrt(sample.variance))))
+    for k, shift in enumerate(templates.shifts[name]):
+        moved = {"hi_data": _positive(sample.value + shift), "lo_data": _positive(sample.value - shift)}
+        modifiers.append(_modifier(f"weights_{k}", "histosys", moved))
+    return {"name": name, "data": _positive(sample.value), "modifiers": modifiers}
+
+
+def _modifier(name: str, kind: str, data: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, "data": data}
+
+
+def _positive(values: Floats) -> list[float]:
+    return _numbers(np.maximum(values, SMALLEST))
+
+
+def _numbers(values: Floats) -> list[float]:
+    return [float(value) for value in values]

@@ -1,6 +1,14 @@
 """Measures of a learned density against a known one: pure functions of arrays, each number with its error."""
 
-from normae.statistics.arrays import Estimate, LabelsMissing, LengthsDiffer, OneClassOnly, format_estimate
+from normae.statistics.arrays import (
+    Estimate,
+    LabelsMissing,
+    LengthsDiffer,
+    OneClassOnly,
+    format_estimate,
+    sample_mean,
+    share_within,
+)
 from normae.statistics.auc import (
     auc,
     auc_difference,
@@ -25,21 +33,12 @@ from normae.statistics.calibration import (
     fit_temperature,
     reliability,
 )
-from normae.statistics.density import (
-    REGION_EDGES,
-    grid_kl,
-    kl_divergence,
-    pearson,
-    regions,
-    relative_deviation,
-    share_within,
-)
+from normae.statistics.density import REGION_EDGES, grid_kl, kl_divergence, pearson, regions, relative_deviation
 from normae.statistics.dual import (
     BinnedResiduals,
     DualRule,
     Line,
     PairLines,
-    RatioBand,
     RatioComparison,
     Verdict,
     balanced_pearson,
@@ -67,13 +66,13 @@ from normae.statistics.posterior import (
     largest_level,
     log_mean_density,
     mean_and_std,
+    mixture_constants,
     pulls,
     pulls_over_trainings,
     relative_density_check,
 )
 from normae.statistics.thermometers import (
     Equipartition,
-    ManifoldTemperature,
     SlopeLine,
     SlopePoint,
     configurational_temperature,
@@ -84,20 +83,19 @@ from normae.statistics.thermometers import (
     thermal_mean,
     unit_slope_temperature,
 )
-from normae.statistics.weights import mixture_constants
 
 __all__ = [
     "REGION_EDGES", "BinnedResiduals", "CalibrationError", "CoverageBand", "DualRule", "Equipartition", "Estimate",
-    "IsotonicRecalibration", "LabelsMissing", "LengthsDiffer", "Line", "LinearRecalibration", "ManifoldTemperature",
-    "OneClassOnly", "PairLines", "PullSummary", "RatioBand", "RatioComparison", "Recalibration", "RelativeDensityCheck",
-    "Reliability", "SlopeLine", "SlopePoint", "TooFewDraws", "Verdict", "auc", "auc_difference",
-    "background_efficiency", "balanced_pearson", "binned_residuals", "calibration_error", "class_probability",
-    "compare_ratios", "confidence_levels", "configurational_temperature", "coverage", "coverage_by_region",
-    "coverage_over_trainings", "critical_levels", "cross_entropy", "density_mean_and_std", "density_pulls",
-    "equal_count_edges", "equipartition", "fit_isotonic", "fit_line", "fit_platt", "fit_temperature", "format_estimate",
-    "grid_kl", "ideal_auc_from_kl", "kl_divergence", "largest_level", "log_mean_density",
-    "manifold_temperature", "mean_and_std", "mixture_constants", "next_temperature", "pair_histogram", "pair_lines",
-    "pearson", "pulls", "pulls_over_trainings", "ratio_histogram", "regions", "rejection",
-    "relative_density_check", "relative_deviation", "reliability", "share_outside", "share_within", "slope_line",
+    "IsotonicRecalibration", "LabelsMissing", "LengthsDiffer", "Line", "LinearRecalibration", "OneClassOnly",
+    "PairLines", "PullSummary", "RatioComparison", "Recalibration", "RelativeDensityCheck", "Reliability",
+    "SlopeLine", "SlopePoint", "TooFewDraws", "Verdict", "auc", "auc_difference", "background_efficiency",
+    "balanced_pearson", "binned_residuals", "calibration_error", "class_probability", "compare_ratios",
+    "confidence_levels", "configurational_temperature", "coverage", "coverage_by_region", "coverage_over_trainings",
+    "critical_levels", "cross_entropy", "density_mean_and_std", "density_pulls", "equal_count_edges",
+    "equipartition", "fit_isotonic", "fit_line", "fit_platt", "fit_temperature", "format_estimate", "grid_kl",
+    "ideal_auc_from_kl", "kl_divergence", "largest_level", "log_mean_density", "manifold_temperature",
+    "mean_and_std", "mixture_constants", "next_temperature", "pair_histogram", "pair_lines", "pearson", "pulls",
+    "pulls_over_trainings", "ratio_histogram", "regions", "rejection", "relative_density_check",
+    "relative_deviation", "reliability", "sample_mean", "share_outside", "share_within", "slope_line",
     "thermal_mean", "unit_slope_temperature", "verdict", "wasserstein", "wasserstein_halves",
 ]  # fmt: skip

@@ -8,6 +8,13 @@ of a plain mean.
 **An estimate** is printed in one way: its error is rounded to the leading digit and the value to the same decimal
 place, so that what is printed is what is known: 0.00143 with error 0.00011 reads "0.0014 ± 0.0001".
 
+**Pearson's r** of pairs (a, b), standardized to u and v, has the influence function
+
+    psi = u v - r (u^2 + v^2) / 2,      Var(r) = E[psi^2] / N,
+
+which holds for any distribution with four moments; the textbook (1 - r^2)^2 / N is its Gaussian case and is wrong for
+log-likelihoods, which are skewed.
+
 **The bootstrap** of sums over events resamples how often each event counts. A resample of N events with replacement
 gives event i the multiplicity k_i, sum k_i = N. A statistic that is a function of sums over events needs no copy of
 them, only sums weighted by k. If the number of events of each class is fixed by how the sample was made, each class is
@@ -15,7 +22,8 @@ resampled by itself.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -133,6 +141,49 @@ def _fixed(value: float, error: float, decimals: int) -> str:
     return f"{round(value, decimals) + 0.0:.{shown}f} ± {round(error, decimals):.{shown}f}"
 
 
+def sample_mean(values: ArrayLike) -> Estimate:
+    """Mean of independent values with shape (N,), with its standard error.
+
+    >>> from normae.statistics import sample_mean
+    >>> print(sample_mean([1.0, 2.0, 3.0]))
+    2.0 ± 0.6
+    """
+    x = np.asarray(values, dtype=np.float64)
+    return Estimate(float(x.mean()), float(x.std(ddof=1)) / math.sqrt(x.size))
+
+
+def share_within(deviation: ArrayLike, limit: float = 0.1) -> Estimate:
+    """The share of |Delta| < `limit`, for an array of any shape, with the half-width of Wilson's one-sigma interval.
+
+    With k of n inside the half-width is sqrt(k (n - k) / n + 1/4) / (n + 1): the binomial error for large n, and not
+    zero when all or none are inside.
+
+    >>> from normae.statistics import share_within
+    >>> share_within([0.0, 0.05, -0.2, 0.01]).value
+    0.75
+    """
+    inside = np.abs(as_vector(deviation, "deviation")) < limit
+    n, share = inside.size, float(inside.mean())
+    return Estimate(share, math.sqrt(n * share * (1 - share) + 0.25) / (n + 1))
+
+
+def weighted_pearson(a: Array, b: Array, weights: Array) -> Estimate:
+    """Correlation of finite values under weights that sum to one, each with shape (N,)."""
+    u, v = (_standardize(values, weights) for values in (a, b))
+    r = float(weights @ (u * v))
+    influence = u * v - 0.5 * r * (u**2 + v**2)
+    return Estimate(r, math.sqrt(float(weights**2 @ influence**2)))
+
+
+def _standardize(values: Array, weights: Array) -> Array:
+    centred = values - weights @ values
+    variance = float(weights @ centred**2)
+    if not (variance > 0 and np.ptp(values) > 0):
+        raise InputError("a correlation needs values that differ, got a constant")
+    standardized: Array = centred / math.sqrt(variance)
+    return standardized
+
+
 def multiplicities(labels: NDArray[np.bool_], generator: torch.Generator) -> NDArray[np.int64]:
     """How often each of N events counts in one resample of both classes, with shape (N,) as `labels`."""
     counts = np.empty(labels.size, dtype=np.int64)
@@ -142,6 +193,14 @@ def multiplicities(labels: NDArray[np.bool_], generator: torch.Generator) -> NDA
             drawn = torch.randint(n, (n,), generator=generator, device=generator.device).cpu().numpy()
             counts[chosen] = np.bincount(drawn, minlength=n)
     return counts
+
+
+def resampled(
+    statistic: Callable[[NDArray[np.int64]], Any], labels: NDArray[np.bool_], n: int, generator: torch.Generator
+) -> Array:
+    """A statistic of multiplicities over `n` resamples of both classes, with shape (n, ...)."""
+    check_resamples(n)
+    return np.array([statistic(multiplicities(labels, generator)) for _ in range(n)], dtype=np.float64)
 
 
 def check_resamples(n: int) -> None:

@@ -34,15 +34,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, logit
 
 from normae.errors import InputError
-from normae.statistics.arrays import (
-    Array,
-    Estimate,
-    as_events,
-    as_labels,
-    check_resamples,
-    multiplicities,
-    prior_log_odds,
-)
+from normae.statistics.arrays import Array, Estimate, as_events, as_labels, prior_log_odds, resampled, sample_mean
 
 BINS = 20
 Recalibration = Callable[[ArrayLike], Array]
@@ -113,7 +105,6 @@ def calibration_error(
     generator: torch.Generator,
 ) -> CalibrationError:
     """The expected calibration error of scores with shape (N,); arguments as in `reliability`."""
-    check_resamples(n_bootstrap)
     score = _probabilities(probability)
     positive, cuts = as_labels(labels, score.size), _edges(edges)
     bins, everything = _bins(score, cuts), np.ones(score.size, dtype=bool)
@@ -122,13 +113,13 @@ def calibration_error(
         sums = _bin_sums(bins, score, positive, weights.astype(np.float64), cuts.size - 1)
         return float(np.abs(sums[2] - sums[1]).sum() / score.size)
 
-    resampled = [error(multiplicities(everything, generator)) for _ in range(n_bootstrap)]
+    errors = resampled(error, everything, n_bootstrap, generator)
     value = error(np.ones(score.size, dtype=np.int64))
     variance = np.bincount(bins, score * (1 - score)) / score.size**2
     perfect = Estimate(
         math.sqrt(2 / math.pi) * float(np.sqrt(variance).sum()), math.sqrt((1 - 2 / math.pi) * float(variance.sum()))
     )
-    return CalibrationError(Estimate(value, float(np.std(resampled, ddof=1))), perfect)
+    return CalibrationError(Estimate(value, float(np.std(errors, ddof=1))), perfect)
 
 
 def _probabilities(probability: ArrayLike) -> Array:
@@ -163,7 +154,7 @@ def cross_entropy(log_ratio: ArrayLike, labels: ArrayLike) -> Estimate:
     positive = as_labels(labels, ratio.size)
     score = ratio + prior_log_odds(positive)
     loss = np.logaddexp(0.0, np.where(positive, -score, score))
-    return Estimate(float(loss.mean()), float(loss.std(ddof=1)) / math.sqrt(loss.size))
+    return sample_mean(loss)
 
 
 @dataclass(frozen=True)

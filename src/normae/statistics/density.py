@@ -4,12 +4,7 @@ The paper's relative accuracy (section 3.1) is
 
     Delta(x) = (log p_model(x) - log p_true(x)) / log p_true(x).
 
-Pearson's r of pairs (a, b), standardized to u and v, has the influence function
-
-    psi = u v - r (u^2 + v^2) / 2,      Var(r) = E[psi^2] / N,
-
-which holds for any distribution with four moments; the textbook (1 - r^2)^2 / N is its Gaussian case and is wrong for
-log-likelihoods, which are skewed. The divergence is a mean over a sample of the truth,
+The divergence is a mean over a sample of the truth,
 
     KL(true, model) = E_true[log p_true - log p_model],
 
@@ -27,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
-from normae.statistics.arrays import Array, Estimate, as_pair, as_vector
+from normae.statistics.arrays import Array, Estimate, as_pair, as_vector, sample_mean, weighted_pearson
 
 REGION_EDGES = (3, 6, 12, 25)
 """Edges of the five bands of -log p_true."""
@@ -48,21 +43,6 @@ def relative_deviation(log_model: ArrayLike, log_true: ArrayLike) -> Array:
     return deviation.reshape(np.shape(log_true))
 
 
-def share_within(deviation: ArrayLike, limit: float = 0.1) -> Estimate:
-    """The share of |Delta| < `limit`, for an array of any shape, with the half-width of Wilson's one-sigma interval.
-
-    With k of n inside the half-width is sqrt(k (n - k) / n + 1/4) / (n + 1): the binomial error for large n, and not
-    zero when all or none are inside.
-
-    >>> from normae.statistics import share_within
-    >>> share_within([0.0, 0.05, -0.2, 0.01]).value
-    0.75
-    """
-    inside = np.abs(as_vector(deviation, "deviation")) < limit
-    n, share = inside.size, float(inside.mean())
-    return Estimate(share, math.sqrt(n * share * (1 - share) + 0.25) / (n + 1))
-
-
 def pearson(a: ArrayLike, b: ArrayLike) -> Estimate:
     """Correlation of two arrays of one shape, with the error of the influence function.
 
@@ -81,23 +61,6 @@ def pearson(a: ArrayLike, b: ArrayLike) -> Estimate:
     return weighted_pearson(first[both], second[both], np.full(count, 1 / count))
 
 
-def weighted_pearson(a: Array, b: Array, weights: Array) -> Estimate:
-    """Correlation of finite values under weights that sum to one, each with shape (N,)."""
-    u, v = (_standardize(values, weights) for values in (a, b))
-    r = float(weights @ (u * v))
-    influence = u * v - 0.5 * r * (u**2 + v**2)
-    return Estimate(r, math.sqrt(float(weights**2 @ influence**2)))
-
-
-def _standardize(values: Array, weights: Array) -> Array:
-    centred = values - weights @ values
-    variance = float(weights @ centred**2)
-    if not (variance > 0 and np.ptp(values) > 0):
-        raise InputError("a correlation needs values that differ, got a constant")
-    standardized: Array = centred / math.sqrt(variance)
-    return standardized
-
-
 def kl_divergence(log_true: ArrayLike, log_model: ArrayLike) -> Estimate:
     """KL(true, model) from the log-densities at N points drawn from the truth, each with shape (N,).
 
@@ -113,7 +76,7 @@ def kl_divergence(log_true: ArrayLike, log_model: ArrayLike) -> Estimate:
     ratio = true - model
     if not np.isfinite(ratio).all():
         return Estimate(math.inf, math.nan)
-    return Estimate(float(ratio.mean()), float(ratio.std(ddof=1)) / math.sqrt(ratio.size))
+    return sample_mean(ratio)
 
 
 def grid_kl(log_true: ArrayLike, log_model: ArrayLike, cell: float) -> float:

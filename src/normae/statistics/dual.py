@@ -49,10 +49,10 @@ from normae.statistics.arrays import (
     as_events,
     as_labels,
     balanced_weights,
-    check_resamples,
-    multiplicities,
+    resampled,
+    share_within,
+    weighted_pearson,
 )
-from normae.statistics.density import share_within, weighted_pearson
 from normae.statistics.posterior import as_draws, chunks
 
 
@@ -131,13 +131,12 @@ def fit_line(
     >>> normae.statistics.fit_line([1, 3, 5, 7], [0, 1, 2, 3], [0, 0, 1, 1], generator=generator).slope.value
     2.0
     """
-    check_resamples(n_bootstrap)
     ref, mod, positive = _sample(reference, model, labels)
     # Centred, so that the moments keep their digits where log r is in the thousands.
     shift = np.array([ref.mean(), mod.mean()])
     x, y = mod - shift[1], ref - shift[0]
     columns, weights = np.stack([x, y, x * x, x * y]), balanced_weights(positive)
-    fits = [_solve(columns @ (weights * multiplicities(positive, generator))) for _ in range(n_bootstrap)]
+    fits = resampled(lambda counts: _solve(columns @ (weights * counts)), positive, n_bootstrap, generator)
     slope, constant = _solve(columns @ weights)
     errors = np.std([(m, c + shift[0] - m * shift[1]) for m, c in fits], axis=0, ddof=1)
     return Line(
@@ -284,14 +283,6 @@ class PairLines(NamedTuple):
     pearson: Array
 
 
-class RatioBand(NamedTuple):
-    """The density of log r in bins with edges (B + 1,): mean over pairs of draws and standard deviation, each (B,)."""
-
-    edges: Array
-    mean: Array
-    band: Array
-
-
 def pair_lines(reference: ArrayLike, draws_a: ArrayLike, draws_b: ArrayLike, labels: ArrayLike | None) -> PairLines:
     """The line of `fit_line`, without errors, for every pair of draws.
 
@@ -335,7 +326,7 @@ def ratio_histogram(log_ratio: ArrayLike, edges: ArrayLike) -> Array:
     return density
 
 
-def pair_histogram(draws_a: ArrayLike, draws_b: ArrayLike, edges: ArrayLike) -> RatioBand:
+def pair_histogram(draws_a: ArrayLike, draws_b: ArrayLike, edges: ArrayLike) -> tuple[Array, Array]:
     """The density of log r over the events of one sample: mean and standard deviation over all pairs of draws.
 
     Args:
@@ -351,7 +342,7 @@ def pair_histogram(draws_a: ArrayLike, draws_b: ArrayLike, edges: ArrayLike) -> 
         for row, values in enumerate(first):
             counts[row] += _count(second - values, cuts)
     density = counts.reshape(-1, cuts.size - 1) / (a.shape[1] * (cuts[1] - cuts[0]))
-    return RatioBand(cuts, density.mean(axis=0), density.std(axis=0))
+    return density.mean(axis=0), density.std(axis=0)
 
 
 def _count(values: Array, edges: Array) -> NDArray[np.int64]:

@@ -56,7 +56,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import erf
 
 from normae.errors import InputError
-from normae.statistics.arrays import Array, Estimate, as_vector
+from normae.statistics.arrays import Array, Estimate, as_vector, sample_mean
 from normae.statistics.density import REGION_EDGES, pearson
 
 CHUNK = 16_384
@@ -64,13 +64,11 @@ CHUNK = 16_384
 
 
 class RelativeDensityCheck(NamedTuple):
-    """sigma(p)/<p> beside sigma(E/T), each with shape (N,), their correlation, and quantiles of their quotient.
+    """sigma(p)/<p> beside sigma(E/T) of N events: their correlation, and quantiles of their quotient.
 
     `ratio` holds the 16, 50 and 84 % quantiles of [sigma(p)/<p>] / sigma(E/T) over the events where sigma(E/T) > 0.
     """
 
-    density_width: Array
-    score_width: Array
     correlation: Estimate
     ratio: tuple[float, float, float]
 
@@ -185,9 +183,7 @@ def relative_density_check(score_draws: ArrayLike, log_draws: ArrayLike) -> Rela
     if not moving.any():
         raise InputError("score_draws: expected weight draws that differ, got the same E/T from all")
     low, middle, high = np.quantile(density_width[moving] / score_width[moving], (0.16, 0.5, 0.84))
-    return RelativeDensityCheck(
-        density_width, score_width, _correlation(density_width, score_width), (float(low), float(middle), float(high))
-    )
+    return RelativeDensityCheck(_correlation(density_width, score_width), (float(low), float(middle), float(high)))
 
 
 def _correlation(first: Array, second: Array) -> Estimate:
@@ -195,6 +191,45 @@ def _correlation(first: Array, second: Array) -> Estimate:
     if first.size < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return Estimate(math.nan, math.nan)
     return pearson(first, second)
+
+
+# --- several trainings as one posterior
+
+LEAST = 10
+"""Events that constants can come from."""
+ROUNDS = 10_000
+CLOSE = 1e-6
+"""Where the iteration for the constants ends: all shares of the events are the same to this part."""
+SMALLEST = 1e-30
+"""Share at which a constant grows as fast as it may."""
+
+
+def mixture_constants(scores: Array) -> Array:
+    """Constants c_j with which every member has the same share of the events; the largest of them is 0.
+
+    Where events follow the mean p of K normalized densities, the mean of p_j/p over them is the integral of p_j, which
+    is 1 for each j. So sum_x exp(-s_j + c_j) / sum_i exp(-s_i + c_i) is N/K for all of them; that fixes c but for a
+    constant common to all.
+
+    Args:
+        scores: E/T of each member, with shape (K, N).
+    """
+    count, events = scores.shape
+    if events < LEAST or not np.isfinite(scores).all():
+        raise InputError(f"expected finite scores of at least {LEAST} events of every model, got others or fewer")
+    constants = scores.mean(axis=1)
+    for _ in range(ROUNDS):
+        exponent = constants[:, None] - scores
+        exponent -= exponent.max(axis=0)
+        shares = np.exp(exponent)
+        off = np.log(np.maximum(count * (shares / shares.sum(axis=0)).mean(axis=1), SMALLEST))
+        if np.abs(off).max() < CLOSE:
+            break
+        constants -= off
+    else:
+        raise InputError("expected models that describe the same events, got scores with nothing in common")
+    found: Array = constants - constants.max()
+    return found
 
 
 # --- coverage
@@ -373,17 +408,13 @@ def pulls_over_trainings(pulls: Sequence[ArrayLike]) -> PullSummary:
     if len(pulls) < 2:
         raise InputError(f"pulls are judged over at least 2 independent trainings, got {len(pulls)}")
     means, variances = np.array([_moments(as_vector(array, "pulls", least=2)) for array in pulls]).T
-    return PullSummary(_mean_over(means), _mean_over(np.sqrt(variances)), _total_width(means, variances))
+    return PullSummary(sample_mean(means), sample_mean(np.sqrt(variances)), _total_width(means, variances))
 
 
 def _moments(values: Array) -> tuple[float, float]:
     if infinite := int((~np.isfinite(values)).sum()):
         raise InputError(f"pulls: expected finite values, got {infinite} where the weight draws do not differ")
     return float(values.mean()), float(values.var(ddof=1))
-
-
-def _mean_over(values: Array) -> Estimate:
-    return Estimate(float(values.mean()), float(values.std(ddof=1)) / math.sqrt(values.size))
 
 
 def _total_width(means: Array, variances: Array) -> Estimate:

@@ -43,7 +43,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
-from normae.statistics.arrays import Estimate, as_vector, check_resamples, multiplicities
+from normae.statistics.arrays import Estimate, as_vector, resampled
 
 SCATTER = 0.03
 """By which slopes of two trainings with the same settings are taken to differ, where nothing says that it is more."""
@@ -62,22 +62,14 @@ def configurational_temperature(
     gradient_square: ArrayLike, laplacian: ArrayLike, n_bootstrap: int = 200, *, generator: torch.Generator
 ) -> Estimate:
     """<|grad E|^2> / <laplacian E> over events, each with shape (N,); the error is infinite for a mean of no sign."""
-    check_resamples(n_bootstrap)
     above, below = as_vector(gradient_square, "gradient_square", least=2), as_vector(laplacian, "laplacian", least=2)
     if above.size != below.size:
         raise InputError(f"expected a laplacian for each of {above.size} events, got {below.size}")
-    value, drawn = above.sum() / below.sum(), []
-    for _ in range(n_bootstrap):
-        weights = _resample(above.size, generator)
-        drawn.append((weights @ above, weights @ below))
-    resampled = np.array(drawn)
-    certain = np.abs(resampled[:, 1].mean()) > 3 * resampled[:, 1].std(ddof=1)
-    error = float(np.std(resampled[:, 0] / resampled[:, 1], ddof=1)) if certain else math.inf
-    return Estimate(float(value), error)
-
-
-def _resample(n: int, generator: torch.Generator) -> NDArray[np.int64]:
-    return multiplicities(np.ones(n, dtype=bool), generator)
+    all_alike = np.ones(above.size, dtype=bool)
+    drawn = resampled(lambda counts: (counts @ above, counts @ below), all_alike, n_bootstrap, generator)
+    certain = np.abs(drawn[:, 1].mean()) > 3 * drawn[:, 1].std(ddof=1)
+    error = float(np.std(drawn[:, 0] / drawn[:, 1], ddof=1)) if certain else math.inf
+    return Estimate(float(above.sum() / below.sum()), error)
 
 
 class Equipartition(NamedTuple):
@@ -96,7 +88,6 @@ def equipartition(
         energy: with shape (N,).
         residuals: with shape (N, d); some thousand events are enough, since all pairs of them are used.
     """
-    check_resamples(n_bootstrap)
     rows = np.asarray(residuals, dtype=np.float64)
     values = as_vector(energy, "energy", least=3)
     if rows.ndim != 2 or len(rows) != values.size:
@@ -111,20 +102,13 @@ def equipartition(
         dimension = (weights @ square / weights.sum()) ** 2 / (weights @ own @ weights / pairs)
         return float(2 * (weights @ values / weights.sum()) / dimension), float(dimension)
 
-    drawn = np.array([both(_resample(values.size, generator)) for _ in range(n_bootstrap)])
+    drawn = resampled(both, np.ones(values.size, dtype=bool), n_bootstrap, generator)
     found = both(np.ones(values.size, dtype=np.int64))
     errors = drawn.std(axis=0, ddof=1)
     return Equipartition(Estimate(found[0], float(errors[0])), Estimate(found[1], float(errors[1])))
 
 
-class ManifoldTemperature(NamedTuple):
-    """T at which points spread evenly have the events' mean energy, and how many of them count there."""
-
-    temperature: Estimate
-    effective_points: float
-
-
-def manifold_temperature(even: ArrayLike, events: ArrayLike) -> ManifoldTemperature:
+def manifold_temperature(even: ArrayLike, events: ArrayLike) -> Estimate:
     """The likelihood's optimum of T for a density exp(-E/T) on a space of finite measure.
 
     Args:
@@ -138,16 +122,16 @@ def manifold_temperature(even: ArrayLike, events: ArrayLike) -> ManifoldTemperat
     points, data = as_vector(even, "even", least=2), as_vector(events, "events", least=2)
     target, least = float(data.mean()), float(points.min())
     if not least < target < float(points.mean()) < math.inf:
-        return ManifoldTemperature(Estimate(math.nan, math.inf), 0.0)
+        return Estimate(math.nan, math.inf)
     above = points - least
     temperature = _with_mean_energy(target - least, above)
     w = _boltzmann(above, temperature)
-    away, effective = (above - w @ above) / temperature, float(1 / np.square(w).sum())
-    if effective < LEAST_POINTS:
-        return ManifoldTemperature(Estimate(temperature, math.inf), effective)
+    if 1 / np.square(w).sum() < LEAST_POINTS:
+        return Estimate(temperature, math.inf)
+    away = (above - w @ above) / temperature
     counted = float(data.std(ddof=1)) / temperature / data.size**0.5
     error = temperature * math.hypot(counted, float(np.sqrt(np.square(w * away).sum()))) / float(w @ away**2)
-    return ManifoldTemperature(Estimate(temperature, error), effective)
+    return Estimate(temperature, error)
 
 
 def thermal_mean(even: ArrayLike, temperature: float) -> Estimate:

@@ -9,34 +9,211 @@
 | equipartition | 2 <E> / d_eff, d_eff the effective dimension of the residuals |
 
 The events are the run's validation sample, or its test sample where it has none: the training has not seen them. Of a
-folder of jets as many are used as it holds.
+folder of jets as many are used as it holds. `statistics.thermometers` makes temperatures of gradients and curvatures.
+
+**The laplacian** is a second difference along random directions v of unit covariance,
+
+    laplacian E(x) ~ < [E(x + h v) - 2 E(x) + E(x - h v)] / h^2 >_v,
+
+exact in the mean for a quadratic energy at any h. ReLU, PReLU and pooling put part of the curvature into kinks, where a
+second derivative by autograd is blind; differences see a kink whenever x - h v and x + h v lie on its two sides, and
+the mean over events has what belongs to it. Energies should be float64: differences of float32 lose their digits.
+
+In a subspace with orthonormal columns B, v = B u: the integration by parts behind the temperature holds in every fixed
+direction. On a sphere, v is tangent and the step goes along the great circle.
 """
 
 import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from normae.config import read
+from normae.config import Run, read
 from normae.data import SparseEvents
 from normae.data.linear import moments
+from normae.energy import Energy, value_and_grad
 from normae.errors import InputError
 from normae.figures import component_temperatures, figure_style, new_figure, temperature_estimates
 from normae.files import write_json
+from normae.inference import Model
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.scoring_energy import ScoringEnergy
-from normae.random import stream
+from normae.progress import counted
+from normae.random import normal, stream
 from normae.report import SavedFigure, save_figure
 from normae.runs.folder import RunFolder
 from normae.runs.load import load, run_of
 from normae.sources import KINDS, Kind, file_in, jets_path, load_events, read_sparse
-from normae.statistics import Estimate, configurational_temperature, equipartition, manifold_temperature
-from normae.temperature.curvature import Curvature, curvature, curvature_along
-from normae.temperature.latent import even_energies, latent_energies
+from normae.statistics import (
+    Estimate,
+    configurational_temperature,
+    equipartition,
+    manifold_temperature,
+    sample_mean,
+    thermal_mean,
+)
+from normae.statistics.arrays import Array
+from normae.tensors import norm
+
+# --- gradient and curvature of an energy
+
+
+ROWS = 512
+"""Events at a time."""
+NUMBERS = 2**18
+"""Features of all events at a time: the gradient of a convolutional network keeps some hundred times as many."""
+
+
+class Curvature(NamedTuple):
+    """At N events: |grad E|^2 and laplacian E, each with shape (N, k) by direction, or (N, 1) for their sum."""
+
+    gradient_square: NDArray[np.float64]
+    laplacian: NDArray[np.float64]
+
+    def total(self) -> "Curvature":
+        """Summed over directions, with shape (N, 1)."""
+        return Curvature(*(part.sum(axis=1, keepdims=True) for part in self))
+
+
+def curvature(
+    energy: Energy,
+    x: Tensor,
+    width: float,
+    generator: torch.Generator,
+    directions: int = 8,
+    sphere: bool = False,
+) -> Curvature:
+    """In all directions, summed: arrays with shape (N, 1).
+
+    Args:
+        energy: of events (N, *event).
+        x: events with shape (N, *event); vectors of unit length where `sphere` is set.
+        width: h, small against the lengths over which the energy changes.
+        directions: random ones for each event.
+        sphere: along the sphere instead of the space around it.
+    """
+    return _piecewise(x, lambda rows: _random(energy, rows, width, generator, directions, sphere))
+
+
+def curvature_along(energy: Energy, x: Tensor, basis: Tensor, width: Tensor) -> Curvature:
+    """In each of k fixed directions: arrays with shape (N, k).
+
+    Args:
+        basis: orthonormal columns with shape (d, k), for events of d features.
+        width: h of each direction, with shape (k,).
+    """
+    return _piecewise(x, lambda rows: _along(energy, rows, basis, width))
+
+
+def _piecewise(x: Tensor, part: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Curvature:
+    """What `part` says of as many events at a time as memory allows."""
+    pieces = torch.split(x, max(1, min(ROWS, NUMBERS // max(1, x[0].numel()))))
+    found = zip(*(part(rows) for rows in pieces), strict=True)
+    return Curvature(*(torch.cat(column).double().cpu().numpy() for column in found))
+
+
+def _random(
+    energy: Energy, x: Tensor, width: float, generator: torch.Generator, directions: int, sphere: bool
+) -> tuple[Tensor, Tensor]:
+    value, grad = value_and_grad(energy, x)
+    if sphere:
+        grad = _tangent(x, grad)
+    total = torch.zeros_like(value)
+    with torch.no_grad():
+        for _ in counted("curvature", range(directions)):
+            v = normal(x.shape, generator, x)
+            v = _tangent(x, v) if sphere else v
+            total += energy(_moved(x, v, width, sphere)) + energy(_moved(x, v, -width, sphere)) - 2 * value
+    return grad.flatten(1).square().sum(1, keepdim=True), total[:, None] / (directions * width**2)
+
+
+def _along(energy: Energy, x: Tensor, basis: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
+    value, grad = value_and_grad(energy, x)
+    columns = []
+    with torch.no_grad():
+        for h, direction in zip(width, basis.T, strict=True):
+            step = (h * direction).reshape(x.shape[1:])
+            columns.append((energy(x + step) + energy(x - step) - 2 * value) / h**2)
+    return (grad.flatten(1) @ basis).square(), torch.stack(columns, dim=1)
+
+
+def _tangent(x: Tensor, v: Tensor) -> Tensor:
+    """What is left of v (N, d) beside the direction of unit vectors x."""
+    return v - (v * x).sum(1, keepdim=True) * x
+
+
+def _moved(x: Tensor, v: Tensor, width: float, sphere: bool) -> Tensor:
+    if not sphere:
+        return x + width * v
+    length = norm(v, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
+    angle = width * length
+    return x * torch.cos(angle) + v / length * torch.sin(angle)
+
+
+# --- energies over the decoder's manifold, f_d(z) with z on the latent sphere
+
+
+EVEN_POINTS = 20_000
+"""On the latent sphere."""
+QUICK_POINTS = 5_000
+"""The same where a mean is enough."""
+
+
+def even_energies(energy: ReconstructionEnergy, like: Tensor, seed: int, points: int = EVEN_POINTS) -> Array:
+    """E(f_d(z)) at points that are spread evenly over the sphere in which `like` (N, d_z) lies."""
+    even = normal((points, like.shape[1]), stream(seed, "temperature/manifold", like.device), like)
+    return latent_energies(energy, even / norm(even, keepdim=True))
+
+
+@torch.no_grad()
+def latent_energies(energy: ReconstructionEnergy, z: Tensor) -> Array:
+    """E(f_d(z)) of latent points (N, d_z)."""
+    inner = energy.latent()
+    return np.asarray(torch.cat([inner(rows) for rows in torch.split(z, 512)]).double().cpu().numpy())
+
+
+def late_mean(history: Sequence[dict[str, Any]], name: str) -> Estimate:
+    """Mean of a logged number over the last tenth of the NAE phase; its error takes the lines for independent.
+
+    What a rollback took back is not part of it: there the training stood at a later iteration than it did afterwards.
+    """
+    lines: list[dict[str, Any]] = []
+    for line in history:
+        if line.get("phase") == "training" and name in line:
+            while lines and lines[-1]["iteration"] >= line["iteration"]:
+                lines.pop()
+            lines.append(line)
+    values = np.array([line[name] for line in lines[-max(2, len(lines) // 10) :]], dtype=np.float64)
+    if len(values) < 2:
+        return Estimate(float(values.mean()) if len(values) else np.nan, np.nan)
+    return sample_mean(values)
+
+
+def chain_metrics(run: RunFolder, config: Run, model: Model) -> dict[str, Estimate]:
+    """Energies of the last negative samples, and of samples at T on the decoder's manifold; none without a sphere.
+
+    Chains that reach equilibrium on the manifold, and are then relaxed in feature space, end at or below its energy.
+    What has no error is left out: a history of one line, a T so low that too few points count; and so are ensembles,
+    whose members have a manifold each.
+    """
+    if config.ensemble is not None or not config.training.epochs or not model.autoencoder.sphere:
+        return {}
+    negative = late_mean(run.read_history(), "negative_energy")
+    if not np.isfinite(negative.value):
+        return {}
+    z = torch.zeros(1, config.network.latent, device=model.device)
+    found = even_energies(ScoringEnergy(model.autoencoder), z, config.seed, QUICK_POINTS)
+    metrics = {"negative_energy": negative, "manifold_energy": thermal_mean(found, model.temperature)}
+    return {name: one for name, one in metrics.items() if np.isfinite(one.error)}
+
+
+# --- estimates of a run
 
 COMPONENTS = 20
 """Most principal components of the residuals that are looked at."""
@@ -107,7 +284,8 @@ def estimate_temperatures(
     energy = ScoringEnergy(copy.deepcopy(model.autoencoder).double())
     with torch.no_grad():
         z = torch.cat([energy.encode(rows) for rows in torch.split(x, 512)])
-        residual = torch.cat([rows - energy.decode(at) for rows, at in _split(x, z)]).flatten(1)
+        pairs = zip(torch.split(x, 512), torch.split(z, 512), strict=True)
+        residual = torch.cat([rows - energy.decode(at) for rows, at in pairs]).flatten(1)
     value = residual.square().mean(1)
     parted = equipartition(
         value[:MOST_PAIRS].cpu().numpy(), residual[:MOST_PAIRS].cpu().numpy(), generator=stream(seed, "equipartition")
@@ -121,15 +299,14 @@ def estimate_temperatures(
     found = {"configurational": whole, "components": along.total(), "latent": inner}
     estimates = {name: _temperature(part, 0, seed) for name, part in found.items()}
     if sphere:
-        on_sphere = manifold_temperature(even_energies(energy, z, seed), latent_energies(energy, z))
-        estimates["manifold"] = on_sphere.temperature
+        estimates["manifold"] = manifold_temperature(even_energies(energy, z, seed), latent_energies(energy, z))
     return Temperatures(
         model=model.temperature,
         estimates=estimates | {"equipartition": parted.temperature},
         by_component=[_temperature(along, k, seed) for k in range(len(shares))],
         shares=shares,
         dimension=parted.dimension,
-        mean_energy=Estimate(float(value.mean()), float(value.std()) / len(value) ** 0.5),
+        mean_energy=sample_mean(value.cpu().numpy()),
         events=len(x),
     )
 
@@ -156,10 +333,6 @@ def _held_jets(folder: Path, kind: Kind, most: int) -> Tensor:
     except InputError:
         path = file_in(folder, "test")
     return read_sparse(path, kind).first(most).dense()
-
-
-def _split(x: Tensor, z: Tensor) -> list[tuple[Tensor, Tensor]]:
-    return list(zip(torch.split(x, 512), torch.split(z, 512), strict=True))
 
 
 def _components(energy: ReconstructionEnergy, x: Tensor, residual: Tensor) -> tuple[Curvature, list[float]]:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from normae import statistics
 from normae.config import Run, read
 from normae.data import DENSITIES, SparseEvents
 from normae.data.labelled import Labelled
@@ -34,15 +35,7 @@ from normae.runs.load import load
 from normae.runs.session import read_start, train
 from normae.runs.writing import Watch, check_minutes
 from normae.sources import load_events
-from normae.statistics import (
-    Estimate,
-    SlopeLine,
-    SlopePoint,
-    fit_line,
-    next_temperature,
-    slope_line,
-    unit_slope_temperature,
-)
+from normae.statistics import Estimate
 from normae.statistics.arrays import Array
 
 SIDES = ("a", "b")
@@ -84,7 +77,7 @@ class SearchSettings:
 class SearchResult(NamedTuple):
     """What was trained, the temperature where m = 1 by a power law through it, and whether the search is over."""
 
-    points: list[SlopePoint]
+    points: list[statistics.SlopePoint]
     temperature: Estimate
     finished: bool
 
@@ -126,11 +119,11 @@ def search_temperature(
             return SearchResult(points, _root(points), False)
         first = settings.start or _mean_energy(paths, sample)
         while not _enough(points, settings):
-            temperature = float(f"{next_temperature(points, first):.3g}")
+            temperature = float(f"{statistics.next_temperature(points, first):.3g}")
             pair = _train_pair(configs, paths, temperature, folder, settings, watch, left)
             if pair is None:
                 return SearchResult(points, _root(points), False)
-            points.append(SlopePoint(temperature, _slope(pair, sample, known, settings)))
+            points.append(statistics.SlopePoint(temperature, _slope(pair, sample, known, settings)))
             _write(folder, points, described, figures)
     return SearchResult(points, _root(points), True)
 
@@ -180,7 +173,7 @@ def _described(
     }
 
 
-def _earlier(folder: Path, described: dict[str, Any]) -> list[SlopePoint]:
+def _earlier(folder: Path, described: dict[str, Any]) -> list[statistics.SlopePoint]:
     """The slopes that an earlier sitting has found."""
     path = folder / "temperature.json"
     if not path.is_file():
@@ -188,7 +181,7 @@ def _earlier(folder: Path, described: dict[str, Any]) -> list[SlopePoint]:
     content = read_json(path)
     if not isinstance(content, dict) or content.get("search") != described:
         raise InputError(f"{folder}: holds another search; choose another folder")
-    return [SlopePoint(p["temperature"], Estimate(p["slope"], p["error"])) for p in content["points"]]
+    return [statistics.SlopePoint(p["temperature"], Estimate(p["slope"], p["error"])) for p in content["points"]]
 
 
 def _autoencoders(configs: Pair, starts: Starts, folder: Path, watch: Watch | None, left: Any) -> list[str] | None:
@@ -213,7 +206,7 @@ def _mean_energy(paths: Sequence[str], sample: Labelled) -> float:
     return math.sqrt(means[0] * means[1])
 
 
-def _enough(points: Sequence[SlopePoint], settings: SearchSettings) -> bool:
+def _enough(points: Sequence[statistics.SlopePoint], settings: SearchSettings) -> bool:
     if len(points) < 2:
         return False
     if len(points) >= settings.trainings:
@@ -248,17 +241,17 @@ def _train_pair(
 def _slope(pair: Sequence[Path], sample: Labelled, known: Array, settings: SearchSettings) -> Estimate:
     """m of the dual test at the sample, with its error over events."""
     a, b = (evaluate_side(load(path, "auto"), sample, settings.draws, 0) for path in pair)
-    return fit_line(known, b.mean - a.mean, sample.labels, generator=stream(0, "temperature/slope")).slope
+    return statistics.fit_line(known, b.mean - a.mean, sample.labels, generator=stream(0, "temperature/slope")).slope
 
 
-def _root(points: Sequence[SlopePoint]) -> Estimate:
+def _root(points: Sequence[statistics.SlopePoint]) -> Estimate:
     try:
-        return unit_slope_temperature(points)
+        return statistics.unit_slope_temperature(points)
     except InputError:
         return Estimate(math.nan, math.inf)
 
 
-def _write(folder: Path, points: list[SlopePoint], described: dict[str, Any], figures: bool) -> None:
+def _write(folder: Path, points: list[statistics.SlopePoint], described: dict[str, Any], figures: bool) -> None:
     root = _root(points)
     known = math.isfinite(root.value) and math.isfinite(root.error)
     rows = [{"temperature": p.temperature, "slope": p.slope.value, "error": p.slope.error} for p in points]
@@ -269,10 +262,12 @@ def _write(folder: Path, points: list[SlopePoint], described: dict[str, Any], fi
     }
     write_json(folder / "temperature.json", content)
     if figures:
-        _draw(points, slope_line(points) if known else None, root, folder / "figures")
+        _draw(points, statistics.slope_line(points) if known else None, root, folder / "figures")
 
 
-def _draw(points: Sequence[SlopePoint], line: SlopeLine | None, root: Estimate, folder: Path) -> SavedFigure:
+def _draw(
+    points: Sequence[statistics.SlopePoint], line: statistics.SlopeLine | None, root: Estimate, folder: Path
+) -> SavedFigure:
     """figures/slope: the slope of the dual test against the temperature of the trainings."""
     with figure_style():
         figure, axes = new_figure()
