@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.dual.output import draw_reliability
-from normae.evaluation.jets import CURVE, EFFICIENCIES, JetTest, digest, draw_roc, held_out_jets, read_kept, write_kept
+from normae.evaluation import jets
 from normae.evaluation.study import Captions, Draw, Metrics, Study
 from normae.figures import RocCurve, loss_curves, new_figure
 from normae.report import Check, save_figure
-from normae.report.paper import PaperValue, tagging_values
+from normae.report.paper import PaperValue
 from normae.runs.classifier import load_classifier
 from normae.runs.folder import RunFolder, read_json
 from normae.sources import pieces
@@ -35,10 +35,10 @@ class ClassifierStudy(Study):
 
     def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:  # noqa: ARG002
         """Tagging and calibration on the test jets; the scores are kept."""
-        found, labels = classifier_scores(self.run, held_out_jets(self.config), device, self.config.seed)
+        found, labels = classifier_scores(self.run, jets.held_out_jets(self.config), device, self.config.seed)
         top, qcd = found.log_ratio[labels], found.log_ratio[~labels]
         metrics = {"auc": auc(top, qcd)}
-        metrics |= {name: rejection(top, qcd, share) for name, share in EFFICIENCIES.items()}
+        metrics |= {name: rejection(top, qcd, share) for name, share in jets.EFFICIENCIES.items()}
         metrics |= {"ece": found.before.error.measured, "ece_perfect": found.before.error.perfect}
         metrics |= {"cross_entropy": found.before.cross_entropy}
         if found.method != "none":
@@ -48,7 +48,7 @@ class ClassifierStudy(Study):
 
     def _draw(self, found: ClassifierReference, labels: NDArray[np.bool_], metrics: Metrics) -> None:
         curve = classifier_curve(found.log_ratio, labels, metrics)
-        draw_roc(self.run, curve, int((~labels).sum()))
+        jets.draw_roc(self.run, curve, int((~labels).sum()))
         draw_reliability(found, self.run.figures)
         lines = [line for line in self.run.read_history() if "validation_loss" in line]
         if lines:
@@ -92,7 +92,7 @@ class ClassifierStudy(Study):
 
     def values(self) -> tuple[PaperValue, ...]:
         """The last line of the table of section 4.1."""
-        return tagging_values("supervised", "classifier")
+        return jets.tagging_values("supervised", "classifier")
 
     def checks(self, metrics: Metrics) -> list[Check]:
         """Calibration."""
@@ -120,17 +120,17 @@ class ClassifierStudy(Study):
 
 def classifier_curve(log_ratio: NDArray[np.float64], labels: NDArray[np.bool_], metrics: Metrics) -> RocCurve:
     """Tops kept over QCD jets kept."""
-    share = background_efficiency(log_ratio[labels], log_ratio[~labels], CURVE)
-    return RocCurve(f"classifier, AUC {metrics['auc']}", "0.2", CURVE, share, None, "--")
+    share = background_efficiency(log_ratio[labels], log_ratio[~labels], jets.CURVE)
+    return RocCurve(f"classifier, AUC {metrics['auc']}", "0.2", jets.CURVE, share, None, "--")
 
 
 def classifier_scores(
-    run: RunFolder, test: JetTest, device: str, seed: int
+    run: RunFolder, test: jets.JetTest, device: str, seed: int
 ) -> tuple[ClassifierReference, NDArray[np.bool_]]:
     """log r at the test jets, QCD first, with its calibration; and their labels."""
-    key = digest(run, test.digest)
+    key = jets.digest(run, test.digest)
     labels = np.repeat([False, True], [len(test.background), len(test.signal)])
-    kept = read_kept(run.scores, key, ("log_ratio", "uncorrected"))
+    kept = jets.read_kept(run.scores, key, ("log_ratio", "uncorrected"))
     if kept is None:
         classifier = load_classifier(run.path, device)
         found: dict[str, list[NDArray[np.float64]]] = {"log_ratio": [], "uncorrected": []}
@@ -139,7 +139,7 @@ def classifier_scores(
                 found["log_ratio"].append(classifier.log_ratio(x))
                 found["uncorrected"].append(classifier.log_ratio(x, corrected=False))
         kept = {name: np.concatenate(parts) for name, parts in found.items()}
-        write_kept(run.scores, key, kept | {"labels": labels})
+        jets.write_kept(run.scores, key, kept | {"labels": labels})
     before = calibration(kept["uncorrected"], labels, seed)
     method = str(read_json(run.provenance).get("calibration", "none"))
     after = before if method == "none" else calibration(kept["log_ratio"], labels, seed)

@@ -9,20 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from normae import figures
-from normae.evaluation.jets import (
-    GeneratedJets,
-    JetScores,
-    JetTest,
-    auc_words,
-    draw_roc,
-    generated_jets,
-    generation_metrics,
-    held_out_jets,
-    jet_scores,
-    roc_curve_of,
-    simple_models,
-    tagging_metrics,
-)
+from normae.evaluation import jets
 from normae.evaluation.study import (
     Captions,
     Draw,
@@ -37,7 +24,7 @@ from normae.inference import Model
 from normae.jets.gallery import CLASSES
 from normae.jets.substructure import NAMES
 from normae.report import Check, Status, save_figure
-from normae.report.paper import PaperValue, tagging_values
+from normae.report.paper import PaperValue
 from normae.runs.folder import RunFolder
 from normae.runs.load import load
 from normae.statistics import Estimate, format_estimate
@@ -83,23 +70,30 @@ class JetStudy(Study):
     def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:
         """Tagging, simpler models, energies of the chains, generated jets; energies and observables are kept."""
         config = self.config
-        model, test = load(self.run.path, device), held_out_jets(config)
-        scores = jet_scores(self.run, model, test, config.evaluation.draws if config.posteriors else 1)
-        metrics = tagging_metrics(scores) | simple_models(test.background, config.latent_dimensions, model.device)
+        model, test = load(self.run.path, device), jets.held_out_jets(config)
+        scores = jets.jet_scores(self.run, model, test, config.evaluation.draws if config.posteriors else 1)
+        metrics = jets.tagging_metrics(scores) | jets.simple_models(
+            test.background, config.latent_dimensions, model.device
+        )
         metrics |= chain_metrics(self.run, config, model)
         made = None
         if config.training.epochs:
             usual = config.evaluation.generated if model.device.type == "cuda" else 0
             count = usual if generated is None else generated
-            made = generated_jets(self.run, model, test.background, count, config.seed)
-            metrics |= {} if made is None else generation_metrics(made, config.seed)
+            made = jets.generated_jets(self.run, model, test.background, count, config.seed)
+            metrics |= {} if made is None else jets.generation_metrics(made, config.seed)
         return metrics, lambda: self._draw(model, test, scores, metrics, made)
 
     def _draw(
-        self, model: Model, test: JetTest, scores: JetScores, metrics: Metrics, made: GeneratedJets | None
+        self,
+        model: Model,
+        test: jets.JetTest,
+        scores: jets.JetScores,
+        metrics: Metrics,
+        made: jets.GeneratedJets | None,
     ) -> None:
-        words = f"{self.network}, AUC {auc_words(metrics, scores.mixture)}"
-        draw_roc(self.run, roc_curve_of(words, scores, 1 - test.label), len(test.background))
+        words = f"{self.network}, AUC {jets.auc_words(metrics, scores.mixture)}"
+        jets.draw_roc(self.run, jets.roc_curve_of(words, scores, 1 - test.label), len(test.background))
         draw_energies(self.run, scores, test.label)
         draw_galleries(self.run, model, test, scores)
         draw_training(self, figures.training_energies, 2, TRAINING_COLUMNS)
@@ -161,7 +155,7 @@ class JetStudy(Study):
     def values(self) -> tuple[PaperValue, ...]:
         """Those of section 4.1."""
         theirs = self.config.network.latent == PAPER_LATENT
-        return tagging_values(f"{self.classes[1]}-tagging", self.network, theirs, self.config.modes)
+        return jets.tagging_values(f"{self.classes[1]}-tagging", self.network, theirs, self.config.modes)
 
     def choices(self) -> str:
         """What was chosen where the paper is silent, and where we depart from it."""
@@ -311,7 +305,7 @@ SMALL = 1.5
 """Inches that one picture is wide."""
 
 
-def energy_densities(scores: JetScores, label: int) -> tuple[Array, list[figures.ClassHistogram]]:
+def energy_densities(scores: jets.JetScores, label: int) -> tuple[Array, list[figures.ClassHistogram]]:
     """Even bins in log E/T, and the densities of both classes per unit of log10, with their spread over draws."""
     ends = np.log10([np.quantile(e, (0.001, 0.999)) for e in (scores.background, scores.signal)]) - np.log10(
         scores.temperature
@@ -327,7 +321,7 @@ def energy_densities(scores: JetScores, label: int) -> tuple[Array, list[figures
     return np.asarray(10**cuts), shown
 
 
-def draw_energies(run: RunFolder, scores: JetScores, label: int) -> None:
+def draw_energies(run: RunFolder, scores: jets.JetScores, label: int) -> None:
     """Distributions of E/T of both classes."""
     edges, shown = energy_densities(scores, label)
     figure, axes = figures.new_figure(panel=(4.6, 3.5))
@@ -343,7 +337,7 @@ def draw_energies(run: RunFolder, scores: JetScores, label: int) -> None:
 # --- pictures of jets
 
 
-def draw_galleries(run: RunFolder, model: Model, test: JetTest, scores: JetScores) -> None:
+def draw_galleries(run: RunFolder, model: Model, test: jets.JetTest, scores: jets.JetScores) -> None:
     """The most anomalous jets of the test sample, and jets of the class trained on with scores near its median."""
     energy = np.concatenate([scores.background, scores.signal], axis=1) / scores.temperature
     signal, background = scores.central
@@ -366,7 +360,7 @@ def score_words(value: float, sigma: float) -> str:
     return format_estimate(Estimate(float(value), float(sigma)), 2) if sigma > 0 else f"{value:#.3g}".rstrip(".")
 
 
-def _images(test: JetTest, index: NDArray[np.int64], count: int) -> NDArray[np.float32]:
+def _images(test: jets.JetTest, index: NDArray[np.int64], count: int) -> NDArray[np.float32]:
     """The pictures at `index` of background and then signal, with shape (K, 1, 40, 40)."""
     parts = [(test.background, i) if i < count else (test.signal, i - count) for i in index.tolist()]
     return np.concatenate([events[torch.tensor([i])].numpy() for events, i in parts])
@@ -397,7 +391,7 @@ def _gallery(
 # --- generated jets
 
 
-def observable_sample(label: int, made: GeneratedJets, metrics: Metrics) -> figures.ObservableSample:
+def observable_sample(label: int, made: jets.GeneratedJets, metrics: Metrics) -> figures.ObservableSample:
     """One class of the figures of appendix C.2, with a distance for each panel."""
     text = {
         name: f"W = {metrics[f'wasserstein_{name}']} (halves {metrics[f'wasserstein_{name}_truth'].value:.3f})"
@@ -406,7 +400,7 @@ def observable_sample(label: int, made: GeneratedJets, metrics: Metrics) -> figu
     return figures.ObservableSample(label, made.generated, made.truth, text)
 
 
-def draw_generated(folder: Path, made: dict[int, tuple[GeneratedJets, Metrics]], name: str = "generated") -> None:
+def draw_generated(folder: Path, made: dict[int, tuple[jets.GeneratedJets, Metrics]], name: str = "generated") -> None:
     """The six observables of generated and true jets, and some generated ones as pictures, by the class's label."""
     samples = [observable_sample(label, *found) for label, found in sorted(made.items())]
     figure, axes = figures.new_figure(2, 3, panel=(4.0, 3.2))

@@ -34,6 +34,7 @@ from normae.jets.gallery import COLOURS
 from normae.jets.substructure import NAMES, THRESHOLD, observables, usable
 from normae.random import stream
 from normae.report import save_figure
+from normae.report.paper import TAGGING, TAGGING_METRICS, PaperValue
 from normae.runs.folder import RunFolder, read_tensors
 from normae.sources import KINDS, _parts, events_of_class, file_in, jets_path, pieces, read_jet_images
 from normae.statistics import (
@@ -230,6 +231,27 @@ def simple_models(events: SparseEvents, components: int, device: torch.device) -
     """
     found = linear_errors(events, events, (0, components), device)
     return {name: sample_mean(e.numpy()) for name, e in zip(("mse_mean_image", "mse_components"), found, strict=True)}
+
+
+def tagging_values(task: str, network: str, of_the_paper: bool = True, modes: bool = False) -> tuple[PaperValue, ...]:
+    """The rows of section 4.1 for one network; for a Bayesian one with the spread over draws and the counting error.
+
+    Args:
+        of_the_paper: whether the run is one of the paper's, with a six-dimensional latent space.
+        modes: whether it is a mixture of several trainings.
+    """
+    printed = TAGGING[task, network] if of_the_paper else ("—",) * len(TAGGING_METRICS)
+    rows: list[PaperValue] = []
+    for (metric, title), value in zip(TAGGING_METRICS.items(), printed, strict=True):
+        if modes:
+            rows.append(PaperValue(metric, title, value, "of the mixture, counting error"))
+            rows.append(PaperValue(f"{metric}_draws", f"{title}, one training", "—", "mean and spread over draws"))
+        elif network.startswith("B"):
+            rows.append(PaperValue(f"{metric}_draws", title, value, "mean and spread over weight draws"))
+            rows.append(PaperValue(metric, f"{title}, mean energy", "—", "counting error"))
+        else:
+            rows.append(PaperValue(metric, title, value, "counting error"))
+    return tuple(rows)
 
 
 # --- curves

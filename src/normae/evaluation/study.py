@@ -16,7 +16,8 @@ from normae.dual.output import short_name
 from normae.errors import InputError
 from normae.figures import new_figure, pretraining_curve
 from normae.report import Check, Comparison, Fact, Picture, Report, Status, save_figure
-from normae.report.paper import PaperValue, markdown_table
+from normae.report.page import markdown_table
+from normae.report.paper import PaperValue
 from normae.runs.folder import RunFolder
 from normae.statistics import Estimate
 from normae.statistics.arrays import Array

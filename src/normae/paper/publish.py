@@ -11,7 +11,7 @@ from normae.errors import InputError
 from normae.evaluation.evaluate import study_of
 from normae.evaluation.toy_posterior import LEVELS
 from normae.files import write_json, write_text
-from normae.report.paper import markdown_table
+from normae.report.page import markdown_table
 from normae.runs.folder import RunFolder
 from normae.statistics import Estimate
 

@@ -24,7 +24,8 @@ from normae.files import atomic_path, write_json, write_text
 from normae.paper import jets
 from normae.paper.jets import JetModel, Judged, Metrics, Rows
 from normae.presets import preset_path
-from normae.report.paper import BAYES, DUAL, TOY, PaperValue, markdown_table
+from normae.report.page import markdown_table
+from normae.report.paper import BAYES, DUAL, TOY, PaperValue
 from normae.runs.ensemble import gather, made_of
 from normae.runs.folder import RunFolder, locked
 from normae.runs.session import train
@@ -82,13 +83,18 @@ class Reproduction:
         write_json(out / "table.json", numbers)
 
 
-def train_preset(
-    folder: RunFolder, preset: str, overrides: Sequence[str], seed: int, settings: Settings, watch: Watch | None
-) -> None:
-    """Train a preset into a folder, or go on with what is there."""
+def run_of_model(
+    name: str, preset: str, overrides: Sequence[str], seed: int, out: Path, settings: Settings, watch: Watch | None
+) -> RunFolder:
+    """Where a model is: copied from the zoo, or its preset trained, or gone on with."""
+    folder = RunFolder(out / ("scratch" if settings.scratch else "zoo") / name)
+    if not settings.scratch:
+        copy_model(name, folder)
+        return folder
     config = replace(read(preset_path(preset, settings.configs), overrides), seed=seed)
     if not train(config, folder.path, resume=folder.config.exists(), watch=watch):
         raise Interrupted("stopped; the same command goes on where it was")
+    return folder
 
 
 def copy_model(name: str, folder: RunFolder) -> None:
@@ -178,16 +184,11 @@ def reproduce(what: str, out: str | Path, settings: Settings | None = None, watc
 
 def _judged(models: tuple[ToyModel, ...], out: Path, title: str, settings: Settings, watch: Watch | None) -> Metrics:
     """One run against its density, or two in the dual test."""
-    folders = [RunFolder(out / ("scratch" if settings.scratch else "zoo") / model.name) for model in models]
-    for folder, model in zip(folders, models, strict=True):
-        if settings.scratch:
-            train_preset(folder, model.preset, model.overrides, settings.seed, settings, watch)
-        else:
-            copy_model(model.name, folder)
-    if len(folders) > 1:
-        return dual(folders[0].path, folders[1].path, out=out / f"dual-{title.lower()}").metrics
-    metrics = evaluate(folders[0].path, device=settings.device)
-    report(folders[0].path)
+    paths = [run_of_model(*model, settings.seed, out, settings, watch).path for model in models]
+    if len(paths) > 1:
+        return dual(paths[0], paths[1], out=out / f"dual-{title.lower()}").metrics
+    metrics = evaluate(paths[0], device=settings.device)
+    report(paths[0])
     return metrics
 
 
@@ -229,20 +230,14 @@ def reproduce_jets(out: Path, settings: Settings, watch: Watch | None = None) ->
 def _folders(out: Path, settings: Settings, watch: Watch | None) -> dict[JetModel, RunFolder]:
     """The runs, trained or copied from the zoo; an autoencoder is inside the run that began with it."""
     folders: dict[JetModel, RunFolder] = {}
+    path = [] if settings.data is None else [f"data.path={settings.data}"]
     for name, model in jets.models().items():
-        if not settings.scratch:
-            if name in zoo.names():
-                folders[model] = RunFolder(out / "zoo" / name)
-                copy_model(name, folders[model])
-            continue
-        if model.begun is not None:
+        if settings.scratch and model.begun is not None:
             folders[model] = RunFolder(out / "scratch" / model.begun.name / "pretrained")
-            continue
-        folders[model] = RunFolder(out / "scratch" / name)
-        path = [] if settings.data is None else [f"data.path={settings.data}"]
-        overrides = [] if model == jets.CLASSIFIER else [*model.variant.overrides, *settings.overrides]
-        seed = settings.seed + model.variant.seed
-        train_preset(folders[model], model.preset, [*overrides, *path], seed, settings, watch)
+        elif settings.scratch or name in zoo.names():
+            overrides = [] if model == jets.CLASSIFIER else [*model.variant.overrides, *settings.overrides]
+            seed = settings.seed + model.variant.seed
+            folders[model] = run_of_model(name, model.preset, [*overrides, *path], seed, out, settings, watch)
     return folders
 
 
@@ -252,11 +247,12 @@ def _modes(folders: dict[JetModel, RunFolder], out: Path, settings: Settings) ->
     for kind in KINDS:
         model, members = JetModel(kind, "BNAE", jets.MODES), [JetModel(kind, "BNAE", seed) for seed in jets.SEEDED]
         if all(member in folders for member in members):
-            run, seeds = RunFolder(out / ("scratch" if settings.scratch else "zoo") / model.name), members
-            if run.path.exists() and not made_of(run, [folders[seed] for seed in seeds]):
+            run = RunFolder(out / ("scratch" if settings.scratch else "zoo") / model.name)
+            seeds = [folders[member] for member in members]
+            if run.path.exists() and not made_of(run, seeds):
                 shutil.rmtree(run.path)
             if not run.path.exists():
-                gather([folders[seed].path for seed in seeds], run.path, settings.data)
+                gather([seed.path for seed in seeds], run.path, settings.data)
             found[model] = run
     return found
 

@@ -150,6 +150,12 @@ def aspect_ratio(svg: str) -> float:
     return float(match[1]) / float(match[2]) if match else 1.0
 
 
+def markdown_table(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table; the first row is its header."""
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
 # --- figures on disk
 
 

@@ -1,6 +1,5 @@
 """The paper's figures for the toy and for jets, beside which ours are put."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -74,30 +73,3 @@ RATIO = {
     "BNAE": {"pearson": "0.878", "slope": "≈ 1, by choice of T", "constant": "−3.0292"},
 }
 """Section 4.2: correlation, slope m and constant C of the dual test against the classifier."""
-
-
-def tagging_values(task: str, network: str, of_the_paper: bool = True, modes: bool = False) -> tuple[PaperValue, ...]:
-    """The rows of section 4.1 for one network; for a Bayesian one with the spread over draws and the counting error.
-
-    Args:
-        of_the_paper: whether the run is one of the paper's, with a six-dimensional latent space.
-        modes: whether it is a mixture of several trainings.
-    """
-    printed = TAGGING[task, network] if of_the_paper else ("—",) * len(TAGGING_METRICS)
-    rows: list[PaperValue] = []
-    for (metric, title), value in zip(TAGGING_METRICS.items(), printed, strict=True):
-        if modes:
-            rows.append(PaperValue(metric, title, value, "of the mixture, counting error"))
-            rows.append(PaperValue(f"{metric}_draws", f"{title}, one training", "—", "mean and spread over draws"))
-        elif network.startswith("B"):
-            rows.append(PaperValue(f"{metric}_draws", title, value, "mean and spread over weight draws"))
-            rows.append(PaperValue(metric, f"{title}, mean energy", "—", "counting error"))
-        else:
-            rows.append(PaperValue(metric, title, value, "counting error"))
-    return tuple(rows)
-
-
-def markdown_table(rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table; the first row is its header."""
-    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
