@@ -14,7 +14,7 @@ from normae.cli import main
 from normae.config import structure
 from normae.data import DENSITIES
 from normae.data.labelled import Labelled, cut, draw_labelled
-from normae.dual.judge import DualSettings, Side, judge, supported, true_ratio
+from normae.dual.judge import DualSettings, judge, supported, true_ratio
 from normae.dual.output import default_folder, notes
 from normae.dual.test import dual, dual_test
 from normae.errors import InputError
@@ -251,15 +251,15 @@ def test_nothing_else_is_overwritten(runs, tmp_path, undrawn):
 # --- verdicts
 
 
-def exact_sides(sample: Labelled, scale: float = 1.0, log_z: float = 3.0) -> tuple[Side, Side]:
+def exact_sides(sample: Labelled, scale: float = 1.0, log_z: float = 3.0) -> tuple[Rows, Rows]:
     """Models that are the true densities, with -E/T = scale log p + log Z and that log Z."""
     x = torch.from_numpy(sample.x)
     a, b = (scale * density.log_prob(x).numpy()[None] for density in (A, B))
-    return Side("A", Rows(-a - log_z, np.array([log_z]))), Side("B", Rows(-b, np.array([0.0])))
+    return Rows(-a - log_z, np.array([log_z])), Rows(-b, np.array([0.0]))
 
 
-def with_scores(side: Side, scores: np.ndarray, **more) -> Side:
-    return side._replace(rows=side.rows._replace(scores=scores, **more))
+def with_scores(side: Rows, scores: np.ndarray, **more) -> Rows:
+    return side._replace(scores=scores, **more)
 
 
 QUICK = DualSettings(n_bootstrap=30, events=4000)
@@ -289,7 +289,7 @@ def test_overstated_models_fail_and_it_is_said_how():
 def test_a_wrong_region_fails_and_is_named():
     sample = draw_labelled(A, B, 4000, 0, "test")
     a, b = exact_sides(sample)
-    wrong = with_scores(b, b.rows.scores - 2.0 * (true_ratio(A, B, sample) > 3.5))
+    wrong = with_scores(b, b.scores - 2.0 * (true_ratio(A, B, sample) > 3.5))
     result = judge(sample, a, wrong, (A, B), None, QUICK)
     assert not result.passes
     assert "the relation is not linear" in result.verdicts["true"]
@@ -301,8 +301,8 @@ def test_the_spread_over_draws_is_part_of_the_verdict():
     sample = draw_labelled(A, B, 2000, 0, "test")
     a, b = exact_sides(sample)
     scales = 1.0 / 0.9 * np.linspace(0.75, 1.25, 7)[:, None]
-    wide_a, wide_b = (with_scores(side, scales * side.rows.scores, log_z=np.repeat(side.log_z, 7)) for side in (a, b))
-    sure = [with_scores(side, side.rows.scores / 0.9) for side in (a, b)]
+    wide_a, wide_b = (with_scores(side, scales * side.scores, log_z=np.repeat(side.log_z, 7)) for side in (a, b))
+    sure = [with_scores(side, side.scores / 0.9) for side in (a, b)]
     assert not judge(sample, sure[0], sure[1], (A, B), None, QUICK).passes
     verdict = judge(sample, wide_a, wide_b, (A, B), None, QUICK).against["true"].best.verdict
     assert verdict.slope_passes

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 import normae
 from normae.cli import app
 from normae.config import read, structure
-from normae.data.labelled import Labelled
-from normae.dual.test import evaluate_side
+from normae.dual.judge import central
 from normae.errors import InputError, LogZUnknown
 from normae.evaluation.evaluate import evaluate
 from normae.export.onnx import export_onnx
@@ -203,8 +202,8 @@ def test_a_histogram_of_modes_is_that_of_their_density(bayesian, tmp_path):
 def test_the_dual_test_of_modes_has_the_log_p_of_the_model(bayesian, tmp_path):
     gather([bayesian], tmp_path / "new")
     model = normae.load(tmp_path / "new")
-    side = evaluate_side(model, Labelled(X, np.zeros(len(X), dtype=bool)), 100, 0)
-    assert side.mean - side.log_z.mean() == pytest.approx(model.log_prob(X), abs=1e-4)
+    rows = model.rows(X, 100, 0)
+    assert central(rows) - rows.log_z.mean() == pytest.approx(model.log_prob(X), abs=1e-4)
 
 
 @pytest.mark.parametrize(

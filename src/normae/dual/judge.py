@@ -76,31 +76,10 @@ class DualSettings:
             raise InputError(f"seed: expected a whole number of at least 0, got {self.seed}")
 
 
-class Side(NamedTuple):
-    """One model at the N events of the sample; it has one row where it is deterministic."""
-
-    name: str
-    rows: Rows
-
-    @property
-    def bayesian(self) -> bool:
-        """Whether there is more than one draw."""
-        return len(self.rows.scores) > 1
-
-    @property
-    def log_z(self) -> Array | None:
-        """Of each draw, with shape (n,), or None where it is not known."""
-        return self.rows.log_z
-
-    @property
-    def mean(self) -> Array:
-        """-E/T with shape (N,), what the draws say together, in float64."""
-        central: Array = -self.rows._replace(scores=self.rows.scores.astype(np.float64)).score()
-        return central
-
-    def shifted(self, shift: float) -> "Side":
-        """With log p of every draw larger by `shift`."""
-        return self._replace(rows=self.rows._replace(scores=self.rows.scores - np.float32(shift)))
+def central(rows: Rows) -> Array:
+    """-E/T with shape (N,), what the draws of a model say together, in float64."""
+    found: Array = -rows._replace(scores=rows.scores.astype(np.float64)).score()
+    return found
 
 
 class Against(NamedTuple):
@@ -198,20 +177,21 @@ def _lower(sentence: str) -> str:
 
 def judge(
     sample: Labelled,
-    a: Side,
-    b: Side,
+    a: Rows,
+    b: Rows,
     densities: tuple[Density, Density] | None,
     classifier: ClassifierReference | None,
     settings: DualSettings | None = None,
+    names: tuple[str, str] = ("A", "B"),
 ) -> DualResult:
-    """The dual test of two models whose energies at the sample are known."""
+    """The dual test of two models whose draws at the sample are known; a deterministic one has one."""
     settings = settings or DualSettings()
     references = {} if densities is None else {"true": true_ratio(*densities, sample)}
     if classifier is not None:
         references["classifier"] = classifier.log_ratio
     constant = _constant(a, b)
-    central = b.mean - a.mean
-    ratios = {"c0": central} if constant is None else {"c0": central, "log_z": central + constant.value}
+    plain = central(b) - central(a)
+    ratios = {"c0": plain} if constant is None else {"c0": plain, "log_z": plain + constant.value}
     against = {
         name: _against(ref, sample, a, b, ratios, settings, None if name == "true" else classifier)
         for name, ref in references.items()
@@ -219,12 +199,12 @@ def judge(
     first = next(iter(references.values()))
     distributions = {choice: _distribution(choice, first, sample, a, b, ratios, settings) for choice in ratios}
     if constant is None:
-        shift = fitted_shift(first, central, sample.labels)
-        shifted = {"c0": central + shift}
-        distributions["fit"] = _distribution("c0", first, sample, a, b.shifted(shift), shifted, settings)
-    found = DualResult(
-        (a.name, b.name), sample, ratios, constant, against, distributions, densities, classifier, {}, settings
-    )
+        shift = fitted_shift(first, plain, sample.labels)
+        shifted = {"c0": plain + shift}
+        distributions["fit"] = _distribution(
+            "c0", first, sample, a, b._replace(scores=b.scores - np.float32(shift)), shifted, settings
+        )
+    found = DualResult(names, sample, ratios, constant, against, distributions, densities, classifier, {}, settings)
     found.metrics.update(_metrics(found, a, b))
     return found
 
@@ -241,25 +221,25 @@ def fitted_shift(reference: Array, ratio: Array, labels: NDArray[np.bool_]) -> f
     return float((reference - ratio) @ balanced_weights(labels))
 
 
-def _constant(a: Side, b: Side) -> Estimate | None:
+def _constant(a: Rows, b: Rows) -> Estimate | None:
     """log Z_A - log Z_B: the mean over draws, with their spread and the numerical errors."""
     if a.log_z is None or b.log_z is None:
         return None
-    error = np.linalg.norm([a.log_z.std(), b.log_z.std(), a.rows.log_z_error, b.rows.log_z_error])
+    error = np.linalg.norm([a.log_z.std(), b.log_z.std(), a.log_z_error, b.log_z_error])
     return Estimate(float(a.log_z.mean() - b.log_z.mean()), float(error))
 
 
 def _against(
     reference: Array,
     sample: Labelled,
-    a: Side,
-    b: Side,
+    a: Rows,
+    b: Rows,
     ratios: dict[str, Array],
     settings: DualSettings,
     classifier: ClassifierReference | None,
 ) -> Against:
-    several = a.bayesian or b.bayesian
-    pairs = statistics.pair_lines(reference, -a.rows.scores, -b.rows.scores, sample.labels) if several else None
+    several = max(len(a.scores), len(b.scores)) > 1
+    pairs = statistics.pair_lines(reference, -a.scores, -b.scores, sample.labels) if several else None
     spread = 0.0 if pairs is None else float(pairs.slope.std())
     comparisons: dict[str, statistics.RatioComparison] = {}
     judged, whole = None, None
@@ -325,13 +305,13 @@ def _distribution(
     choice: str,
     reference: Array,
     sample: Labelled,
-    a: Side,
-    b: Side,
+    a: Rows,
+    b: Rows,
     ratios: dict[str, Array],
     settings: DualSettings,
 ) -> Distribution:
     """Reference and model at the same events, so that the fluctuations of the sample are common to both."""
-    bayesian = a.bayesian or b.bayesian
+    bayesian = max(len(a.scores), len(b.scores)) > 1
     edges = _edges(reference, ratios)
     members = [np.flatnonzero(sample.labels == label) for label in (False, True)]
     if bayesian:
@@ -345,9 +325,9 @@ def _distribution(
     return Distribution(edges, expected, learned, spread)
 
 
-def _log_p(side: Side, choice: str, index: NDArray[np.int64]) -> Array:
+def _log_p(side: Rows, choice: str, index: NDArray[np.int64]) -> Array:
     """log p of each draw at some events, up to log Z for C = 0, with shape (n, N)."""
-    some: Rows = side.rows._replace(scores=side.rows.scores[:, index].astype(np.float64))
+    some: Rows = side._replace(scores=side.scores[:, index].astype(np.float64))
     log_p: Array = -some.scores if choice == "c0" or side.log_z is None else some.log_prob_draws()
     return log_p
 
@@ -360,7 +340,7 @@ def _edges(reference: Array, ratios: dict[str, Array]) -> Array:
     return np.linspace(low, max(high, low + 1e-6), bins + 1)
 
 
-def _metrics(result: DualResult, a: Side, b: Side) -> dict[str, Estimate]:
+def _metrics(result: DualResult, a: Rows, b: Rows) -> dict[str, Estimate]:
     """Flat names: quantity, reference, choice of C, as in slope_true_log_z."""
     metrics: dict[str, Estimate] = {}
     for name, found in result.against.items():
@@ -377,7 +357,7 @@ def _metrics(result: DualResult, a: Side, b: Side) -> dict[str, Estimate]:
         metrics["constant_log_z"] = result.constant
     for side, model in (("a", a), ("b", b)):
         if model.log_z is not None:
-            error = float(np.hypot(model.log_z.std(), model.rows.log_z_error))
+            error = float(np.hypot(model.log_z.std(), model.log_z_error))
             metrics[f"log_z_{side}"] = Estimate(float(model.log_z.mean()), error)
     return metrics | _classifier_metrics(result)
 

@@ -17,7 +17,7 @@ import torch
 from normae.config import Run, read
 from normae.data import DENSITIES, Density
 from normae.data.labelled import Labelled, cut, draw_labelled, is_labelled, read_labelled
-from normae.dual.judge import FEWEST_EVENTS, DualResult, DualSettings, Side, judge
+from normae.dual.judge import FEWEST_EVENTS, DualResult, DualSettings, judge
 from normae.errors import InputError
 from normae.inference import Model
 from normae.inference.classifier import Classifier
@@ -104,7 +104,7 @@ def dual_test(
         raise InputError(f"{run_a} and {run_b}: without known densities the classifier is the only reference, keep it")
     trains = settings.classifier and reference is None
     training, holdout, test = samples(data, kinds, densities, a, settings, trains)
-    sides = [evaluate_side(model, test, draws, settings.seed) for model in (a, b)]
+    sides = [model.rows(test.x, draws, settings.seed) for model in (a, b)]
     classifier = None
     if reference is not None and kinds is not None:
         found = load_classifier(reference, device)
@@ -112,7 +112,7 @@ def dual_test(
     elif settings.classifier:
         first, second, third = (in_coordinates(a, sample) for sample in (training, holdout, test))
         classifier = classifier_reference(first, second, third, settings.network, settings.seed, a.device)
-    result = judge(test, sides[0], sides[1], densities, classifier, settings)
+    result = judge(test, sides[0], sides[1], densities, classifier, settings, (a.name, b.name))
     for model, side in ((a, "a"), (b, "b")):
         result.metrics[f"temperature_{side}"] = Estimate(model.temperature, 0.0)
     return result
@@ -187,11 +187,6 @@ def check_numbers(sample: Labelled, data: str | Path) -> None:
     fewest = int(min(sample.labels.sum(), (~sample.labels).sum()))
     if fewest < FEWEST_EVENTS:
         raise InputError(f"{data}: expected at least {FEWEST_EVENTS} events of each class, got {fewest} of one")
-
-
-def evaluate_side(model: Model, sample: Labelled, draws: int, seed: int) -> Side:
-    """The model at the events of the sample."""
-    return Side(model.name, model.rows(sample.x, draws, seed))
 
 
 def dual(

@@ -22,8 +22,7 @@ from normae import statistics
 from normae.config import Run, read
 from normae.data import DENSITIES, SparseEvents
 from normae.data.labelled import Labelled
-from normae.dual.judge import true_ratio
-from normae.dual.test import evaluate_side
+from normae.dual.judge import central, true_ratio
 from normae.errors import InputError
 from normae.figures import figure_style, new_figure, slope_against_temperature
 from normae.files import write_json
@@ -240,8 +239,8 @@ def _train_pair(
 
 def _slope(pair: Sequence[Path], sample: Labelled, known: Array, settings: SearchSettings) -> Estimate:
     """m of the dual test at the sample, with its error over events."""
-    a, b = (evaluate_side(load(path, "auto"), sample, settings.draws, 0) for path in pair)
-    return statistics.fit_line(known, b.mean - a.mean, sample.labels, generator=stream(0, "temperature/slope")).slope
+    a, b = (central(load(path, "auto").rows(sample.x, settings.draws, 0)) for path in pair)
+    return statistics.fit_line(known, b - a, sample.labels, generator=stream(0, "temperature/slope")).slope
 
 
 def _root(points: Sequence[statistics.SlopePoint]) -> Estimate:
