@@ -55,7 +55,7 @@ def curved(plane):
 
 
 def test_check_estimator():
-    check_estimator(tiny(), on_skip=None)
+    check_estimator(tiny(start_iterations=10, iterations=2), on_skip=None)
 
 
 # --- what the density is

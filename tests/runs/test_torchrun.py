@@ -1,7 +1,6 @@
 """One training on two processes, started as a user starts it: with torchrun, on the CPU through gloo."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from command import command
 from normae.config import structure, to_toml
 from normae.data import two_gaussians
 from normae.errors import InputError
@@ -22,19 +22,18 @@ from normae.training import Schedules, Trainer
 from normae.training.backends import Group, processes
 from tiny_run import tiny
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 TOGETHER = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
 SEEDS = 16
 CPU = torch.device("cpu")
 
 
-def launch(*arguments: object, alone: bool = False) -> subprocess.Popen:
-    line = [sys.executable, *(["-m"] if alone else TOGETHER), "normae", "train", *map(str, arguments)]
-    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+def launch(*arguments: object) -> subprocess.Popen:
+    line = [sys.executable, *TOGETHER, "normae", "train", *map(str, arguments)]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def train(*arguments: object, alone: bool = False) -> str:
-    process = launch(*arguments, alone=alone)
+def train(*arguments: object) -> str:
+    process = launch(*arguments)
     out, error = process.communicate(timeout=300)
     assert process.returncode == 0, error
     return out
@@ -59,7 +58,7 @@ def runs(tmp_path_factory) -> Path:
     config = preset(folder, training__epochs=4, guard={"log_every": 5, "checkpoint_every": 10})
     out = train(config, "--out", folder / "two", "--seeds", f"0-{SEEDS - 1}")
     assert out.count("Trained:") == 1, "one process speaks"
-    train(config, "--out", folder / "one", "--seeds", f"0-{SEEDS - 1}", alone=True)
+    assert command("train", config, "--out", folder / "one", "--seeds", f"0-{SEEDS - 1}") == 0
     return folder
 
 
@@ -79,14 +78,14 @@ def test_a_whole_batch_is_the_same_update(tmp_path):
     changes = {"pretraining__batch": 2000, "pretraining__epochs": 8, "pretraining__gradient_clip": 0.05}
     config = preset(tmp_path, training__epochs=0, **changes)
     train(config, "--out", tmp_path / "two")
-    train(config, "--out", tmp_path / "one", alone=True)
+    assert command("train", config, "--out", tmp_path / "one") == 0
     two, one = (read_tensors(tmp_path / name / "model.safetensors")[0] for name in ("two", "one"))
     assert all(torch.allclose(two[name], one[name], atol=1e-5) for name in one)
     provenance = json.loads((tmp_path / "two" / "provenance.json").read_text())
     assert provenance["processes"] == 2
 
 
-def test_interrupt_and_resume(runs, tmp_path):
+def test_interrupt_and_resume(runs, tmp_path, capsys):
     """Stopped in the middle and resumed: the same numbers to the last bit, also of the second process's chains."""
     arguments = (runs / "preset.toml", "--out", tmp_path / "run", "--seeds", f"0-{SEEDS - 1}")
     process = launch(*arguments)
@@ -101,10 +100,8 @@ def test_interrupt_and_resume(runs, tmp_path):
     state, header = read_tensors(tmp_path / "run" / "checkpoint" / "state.safetensors")
     assert header["processes"] == 2
     assert {"process.1.buffer", "process.1.generator.0"} <= set(state)
-    alone = launch(*arguments, "--resume", alone=True)
-    _, error = alone.communicate(timeout=120)
-    assert alone.returncode == 2
-    assert "was begun with 2 processes, got 1" in error
+    assert command("train", *arguments, "--resume") == 2
+    assert "was begun with 2 processes, got 1" in capsys.readouterr().err
     train(*arguments, "--resume")
     for seed in range(SEEDS):
         a, b = (r / f"seed-{seed}" / "model.safetensors" for r in (tmp_path / "run", runs / "two"))
