@@ -2,29 +2,29 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Byte code is written for what is imported, when it is: far less than all that is installed.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 DEMO := runs/demo
 
-.PHONY: demo test test-slow fuzz bench lint docs clean
+.PHONY: setup demo test test-slow fuzz bench lint docs clean
 
-# torch is installed by its pinned version first: with it in place nothing later asks for another build.
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) torch
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e .
 	touch $@
 
-$(VENV)/.test: $(VENV)/.installed
-	$(PIP) -e ".[test]"
+# What tests and lint need, in one call: versions are chosen and the package is built once.
+$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e ".[lint,test]"
 	touch $@
 
-$(VENV)/.lint: $(VENV)/.installed
-	$(PIP) -e ".[lint]"
-	touch $@
-
-$(VENV)/.docs: $(VENV)/.installed
+$(VENV)/.docs: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) -e ".[docs]"
 	touch $@
+
+setup: $(VENV)/.test
 
 demo: $(VENV)/.installed
 	rm -rf $(DEMO)
@@ -46,7 +46,7 @@ fuzz: $(VENV)/.test
 bench: $(VENV)/.test
 	$(BIN)/normae bench -o runs/bench
 
-lint: $(VENV)/.lint
+lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
