@@ -1,14 +1,15 @@
 """Shared by all tests: one thread, so that results do not depend on the machine, and small configurations."""
 
 import os
+from pathlib import Path
 
-for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ[name] = "1"  # read when torch and numpy are imported; holds for the processes that tests start too
+os.environ["OMP_NUM_THREADS"] = "1"  # read when torch and numpy are imported, also by processes that tests start
 
 import pytest
 import torch
 from hypothesis import settings
 from matplotlib.backends.backend_pdf import PdfFile
+from matplotlib.figure import Figure
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton's kernels are first imported, by whichever test comes first
@@ -41,8 +42,23 @@ def pdf_with_fonts():
 
 
 @pytest.fixture
+def unrendered(monkeypatch):
+    """Figures are drawn and not rendered, for tests of pages and numbers: files are there, with nothing in them."""
+    empty = '<svg xmlns="http://www.w3.org/2000/svg"></svg>'
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **_: Path(path).write_text(empty))
+
+
+@pytest.fixture
 def tiny_run() -> Run:
     return structure(tiny())
+
+
+LONGEST = ("runs/test_torchrun", "scoring/test_cluster", "cli/test_commands", "runs/test_bayesian_runs", "estimator/")
+"""Files of tests that take tens of seconds, the first to run: what is left for the end then is short."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not any(name in item.nodeid for name in LONGEST))
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import command as here
 from normae.bench import GROUPS, bench
 from normae.bench.jets import synthetic
 from normae.bench.timing import Missing
@@ -49,10 +50,10 @@ def test_the_user_s_path(tmp_path):
     assert header == "comparison,times_as_fast,error"
 
 
-def test_unknown_name_is_one_sentence(tmp_path):
-    done = command("--only", "world", "-o", tmp_path / "out")
-    assert done.returncode == 2
-    assert done.stderr.strip() == f"normae: --only: expected one of {', '.join(GROUPS)}, got 'world'"
+def test_unknown_name_is_one_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert here.command("bench", "--only", "world", "-o", tmp_path / "out") == 2
+    assert capsys.readouterr().err.strip() == f"normae: --only: expected one of {', '.join(GROUPS)}, got 'world'"
     assert not (tmp_path / "out").exists()
 
 

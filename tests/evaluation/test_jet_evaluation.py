@@ -355,7 +355,7 @@ def modes(jets, tmp_path_factory) -> Path:
     return folder
 
 
-def test_a_mixture_of_jet_runs_is_judged_as_one_density(modes, jets):
+def test_a_mixture_of_jet_runs_is_judged_as_one_density(modes, jets, unrendered):
     metrics = evaluate(modes / "qcd", device="cpu")
     with np.load(modes / "qcd" / "scores.npz") as kept:
         rows = {name: kept[name].astype(np.float64) / metrics["temperature"].value for name in ("signal", "background")}

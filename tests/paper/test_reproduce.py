@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -29,7 +28,7 @@ def small_zoo(tmp_path, monkeypatch, make_run):
     return tmp_path
 
 
-def test_publish_and_reproduce(small_zoo, monkeypatch):
+def test_publish_and_reproduce(small_zoo, unrendered):
     assert zoo.names() == ["toy-2gauss-nae", "toy-2gauss-nae-paper"]
     card = zoo.card("toy-2gauss-nae")
     assert "| seed 0 | seed 1 |" in card
@@ -42,7 +41,6 @@ def test_publish_and_reproduce(small_zoo, monkeypatch):
     assert set(json.loads((small_zoo / "out" / "table.json").read_text())) == set(table)
     for name in zoo.names():
         assert (small_zoo / "out" / "zoo" / name / "report.html").is_file()
-    monkeypatch.setattr("normae.paper.reproduce.evaluate", partial(evaluate, figures=False))
     assert reproduce("toy", small_zoo / "out").metrics, "once more into the same folder"
 
 
@@ -62,7 +60,7 @@ def bayesian_zoo(tmp_path, monkeypatch, make_run):
     return tmp_path
 
 
-def test_bayes(bayesian_zoo):
+def test_bayes(bayesian_zoo, unrendered):
     tmp_path = bayesian_zoo
     assert "linearized network" in zoo.card("toy-2gauss-bnae")
     found = reproduce("bayes", tmp_path / "bayes")

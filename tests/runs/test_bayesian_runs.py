@@ -56,7 +56,9 @@ def test_every_posterior_has_normalized_draws(runs, name):
 
 
 @pytest.mark.parametrize("name", ["bayesian", "laplace"])
-def test_evaluate_draws_and_reports(runs, name):
+def test_evaluate_draws_and_reports(runs, name, request):
+    if name == "laplace":  # the figures of the other one
+        request.getfixturevalue("unrendered")
     metrics = evaluate(runs / name, figures=True, device="cpu")
     assert {"kl", "pull_width", "coverage_quantile_95", "auc_classifier_exact", "auc_ideal"} <= set(metrics)
     assert ("auc_classifier_recipe" in metrics) == (name != "laplace"), "chains of a linearized network are slow"

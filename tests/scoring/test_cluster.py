@@ -204,17 +204,11 @@ def test_ranges(scorer, files):
 # --- the command
 
 
-def normae(*arguments: object, **options: object) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "normae", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
-
-
-def test_an_address(run, files, two, tmp_path):
-    """`--cluster tcp://...`, as a user calls it; the scheduler and its workers live on."""
-    address = two.client.scheduler.address
-    done = normae("score", run, files[0], "-o", tmp_path / "s.parquet", "--cluster", address, "--device", "cpu")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.strip() == f"Scores: {tmp_path / 's.parquet'}"
+def test_an_address(run, files, two, tmp_path, capsys):
+    """`--cluster tcp://...`; the scheduler and its workers live on."""
+    out, address = tmp_path / "s.parquet", two.client.scheduler.address
+    assert command("score", run, files[0], "-o", out, "--cluster", address, "--device", "cpu") == 0
+    assert capsys.readouterr().err.strip() == f"Scores: {out}"
     assert score(open_scorer(run, device="cpu"), [files[0]], tmp_path / "p.parquet").whole
     assert (tmp_path / "s.parquet").read_bytes() == (tmp_path / "p.parquet").read_bytes()
     assert len(pids(two)) == 2
