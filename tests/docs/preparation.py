@@ -83,7 +83,7 @@ def export() -> Names:
     small_run("runs/mine")
     export_onnx("runs/mine", "model.onnx")
     rows = np.random.default_rng(0).normal(size=(100, 2))
-    fitted = normae.NormalizedAutoencoder(random_state=0, start_iterations=20, iterations=5).fit(rows)
+    fitted = normae.NormalizedAutoencoder(random_state=0, start_iterations=20, iterations=5, hidden=(16,)).fit(rows)
     return {"x": np.zeros((3, 2), dtype=np.float32), "estimator": fitted, "table": rows}
 
 
@@ -117,13 +117,13 @@ PREPARATIONS: dict[str, Callable[[], Names]] = {
     "docs/jets-network.md": classifier,
 }
 
-QUICK_FIT = ("NormalizedAutoencoder(random_state=0)",
-             "NormalizedAutoencoder(random_state=0, start_iterations=20, iterations=5)")  # fmt: skip
-QUICK = 'settings=["contrast.iterations=20", "training.iterations=5"]'
+SMALL = "start_iterations=20, iterations=5, hidden=(16,)"
+QUICK_FIT = ("NormalizedAutoencoder(random_state=0)", f"NormalizedAutoencoder(random_state=0, {SMALL})")
+QUICK = 'settings=["contrast.iterations=20", "training.iterations=5", "network.hidden=[16]"]'
 SMALLER: dict[str, list[tuple[str, str]]] = {
     "README.md": [("sample(10_000, seed=0)", "sample(10, seed=0, latent_steps=2, feature_steps=2)"), ("n=100", "n=3"),
                   ('out="runs/python"', f'out="runs/python", {QUICK}'),
-                  ("NormalizedAutoencoder()", "NormalizedAutoencoder(start_iterations=20, iterations=5)")],
+                  ("NormalizedAutoencoder()", f"NormalizedAutoencoder({SMALL})")],
     "docs/first-steps.md": [("sample(50, seed=0)", "sample(50, seed=0, latent_steps=2, feature_steps=2)")],
     "docs/estimator.md": [QUICK_FIT, ("sample(1000)", "sample(10)")],
     "docs/own-networks.md": [
