@@ -123,9 +123,14 @@ def long_preset(folder: Path, epochs: int) -> Path:
     return path
 
 
-def wait_for(path: Path, process: subprocess.Popen, seconds: float = 60) -> None:
+def written(path: Path) -> int:
+    """When, 0 for never."""
+    return path.stat().st_mtime_ns if path.exists() else 0
+
+
+def wait_for(path: Path, process: subprocess.Popen, since: int = 0, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
-    while not path.exists() and process.poll() is None and time.monotonic() < end:
+    while written(path) <= since and process.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
 
 
@@ -176,12 +181,13 @@ def assert_whole(run: Path) -> None:
 
 
 def kill_and_resume(whole: Path, run: Path, kills: int, seconds: float, seed: int) -> None:
-    """Kill the training of `whole` again and again, up to `seconds` after its start, and let it end at last."""
+    """Kill the training of `whole` up to `seconds` after it began, then after new checkpoints; at last let it end."""
     preset = whole.parent / "long.toml"
-    rng = random.Random(seed)
+    rng, state = random.Random(seed), run / "checkpoint" / "state.safetensors"
     for kill in range(kills):
+        before = written(state)
         process = start("train", preset, "--out", run, *(["--resume"] if (run / "config.toml").exists() else []))
-        wait_for(run / (".lock" if kill % 2 == 0 else "checkpoint/state.safetensors"), process)
+        wait_for(state if kill else run / ".lock", process, before)
         time.sleep(rng.uniform(0, seconds))
         process.kill()
         _, error = process.communicate(timeout=60)
@@ -193,7 +199,7 @@ def kill_and_resume(whole: Path, run: Path, kills: int, seconds: float, seed: in
 
 
 def test_kill_9_and_resume(uninterrupted, tmp_path):
-    """Before there is a checkpoint, with the first one, and after it was resumed."""
+    """About when it begins, after its first checkpoint, and after one of the resumed training."""
     kill_and_resume(uninterrupted, tmp_path / "run", 3, 0.3, seed=1)
 
 
