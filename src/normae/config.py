@@ -24,6 +24,7 @@ from normae.coordinates import CoordinatesConfig
 from normae.errors import InputError
 from normae.inference.ais import AISConfig
 from normae.networks.autoencoder import NetworkConfig
+from normae.networks.base import BaseConfig
 from normae.networks.bayesian import BayesianConfig
 from normae.posterior.laplace import LaplaceConfig
 from normae.presets import nearest, preset_path, presets
@@ -42,8 +43,8 @@ from normae.training.config import (
 
 T = TypeVar("T")
 CLASSIFIER_UNUSED = (
-    "coordinates", "start", "temperature", "pretraining", "contrast", "training", "guard", "bayesian", "laplace",
-    "ensemble", "sampling", "log_z",
+    "coordinates", "base", "start", "temperature", "pretraining", "contrast", "training", "guard", "bayesian",
+    "laplace", "ensemble", "sampling", "log_z",
 )  # fmt: skip
 """What only autoencoders have."""
 
@@ -88,9 +89,9 @@ class Run:
             network; of the linearized network, after the training; an ensemble. `normae ensemble` makes runs with two
             of them, mean fields of several trainings.
         coordinates: the map from events to what the network sees; kind = "table" for columns in any units.
+        base: a density of the rows that the reconstruction error is added to; for a table in coordinates of its own.
         start: a run folder or a name of the zoo whose autoencoder the NAE phase begins with, in place of a pretraining.
-        contrast: a start by classification against the standard Gaussian, in place of [pretraining]; for a whitened
-            table.
+        contrast: a start by classification against a known density, in place of [pretraining]; for a whitened table.
         log_z: log Z by annealed importance sampling after the training, for vectors that are too long for a grid.
         classifier: train a supervised classifier of data.jets = "both", the encoder of `network` with one output, and
             no autoencoder; of the other tables only [data], [network] and [evaluation] belong to it.
@@ -105,6 +106,7 @@ class Run:
     threads: int = 0
     start: str | None = None
     coordinates: CoordinatesConfig = field(default_factory=CoordinatesConfig)
+    base: BaseConfig | None = None
     network: NetworkConfig = field(default_factory=NetworkConfig)
     temperature: TemperatureConfig = field(default_factory=TemperatureConfig)
     pretraining: PhaseConfig = field(default_factory=PhaseConfig)
@@ -127,6 +129,8 @@ class Run:
         self._check_classifier()
         if self.coordinates.kind == "table" and self.data.file is None:
             raise InputError('coordinates.kind: expected data.file, a table, with "table"')
+        if self.base is not None and (self.coordinates.kind != "table" or self.contrast is None):
+            raise InputError('base: expected coordinates.kind = "table" and a [contrast] table with it')
         self._check_spaces()
         self._check_ensemble()
         self._check_own()

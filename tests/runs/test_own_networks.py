@@ -18,7 +18,7 @@ CLOSE = 0.35
 """Largest mean |delta log p| of an energy that has learned the Gaussian from 300 rows."""
 CELLS = "evaluation.log_z_cells=120"
 QUICK = [CELLS, "contrast.iterations=5", "training.iterations=2", "sampling.feature.steps=2"]
-LEARN = [CELLS, "contrast.iterations=250", "contrast.learning_rate=0.01", "training.iterations=20"]
+LEARN = [CELLS, "contrast.iterations=400", "contrast.learning_rate=0.01", "training.iterations=20"]
 COVARIANCE = np.array([[1.0, 14.0], [14.0, 400.0]])
 
 

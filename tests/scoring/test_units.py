@@ -37,7 +37,7 @@ def test_an_offset_costs_no_digits(table_run, scorer, tmp_path):
     score(open_scorer(moved.path), [write(new + OFFSET, tmp_path / "moved.parquet")], tmp_path / "b.parquet")
     for name in ("score", "log_prob"):
         a, b = column(tmp_path / "a.parquet", name), column(tmp_path / "b.parquet", name)
-        assert np.abs(a - b).max() < 1e-5
+        assert np.abs(a - b).max() < 3e-5  # of scores around 25, in float32
         assert np.allclose(a, getattr(normae.load(table_run.path), name)(new), rtol=1e-6)
 
 

@@ -20,6 +20,7 @@ from normae.data import Rows, check_columns
 from normae.errors import InputError, LogZUnknown
 from normae.files import write_json
 from normae.inference import LogZ, Model
+from normae.networks.reconstruction import ReconstructionEnergy
 from normae.progress import plain, shown_by
 from normae.runs.automatic import Wishes, automatic_run, check_table, split_sizes
 from normae.runs.door import DATA, keep, keep_table, lines, open_kept, train_in_memory, write_kept
@@ -90,7 +91,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         "latent": [Interval(Integral, 1, None, closed="left"), None],
         "hidden": ["array-like", None],
         "start_iterations": [Interval(Integral, 1, None, closed="left"), None],
-        "iterations": [Interval(Integral, 1, None, closed="left"), None],
+        "iterations": [Interval(Integral, 0, None, closed="left"), None],
         "batch_size": [Interval(Integral, 2, None, closed="left")],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
         "chain_steps": [Interval(Integral, 1, None, closed="left")],
@@ -294,10 +295,8 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         model: Model = self.model_
         x = torch.from_numpy(table)
         with torch.no_grad():
-            energy = torch.cat([
-                (y - self._precise(y)).square().mean(1)
-                for y in torch.split(model.coordinates.forward(x).double(), 1 << 14)
-            ])  # fmt: skip
+            precise = ReconstructionEnergy(self._precise)
+            energy = torch.cat([precise(y) for y in torch.split(model.coordinates.forward(x).double(), 1 << 14)])
             score = -energy / model.temperature + model.coordinates.log_slope(x)
         values: Floats = score.numpy() - self._constant()
         return values

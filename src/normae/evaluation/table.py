@@ -15,8 +15,9 @@ from torch import Tensor
 from normae.config import Run
 from normae.errors import InputError, LogZUnknown
 from normae.evaluation.study import COURSE, Captions, Draw, Metrics, Study, draw_training, graded
-from normae.figures import column_histograms, new_figure, score_histograms, training_curves
+from normae.figures import column_histograms, loss_curves, new_figure, score_histograms, training_curves
 from normae.inference import Model
+from normae.networks.base import RESOLUTION
 from normae.random import stream
 from normae.report import Check, save_figure
 from normae.runs.load import load
@@ -28,6 +29,13 @@ ROWS = 20_000
 """Most rows of each kind that are looked at."""
 SAMPLES = 10_000
 """Most rows that are drawn from the model."""
+START = (
+    "Course of the training",
+    "The loss of the classification of rows against draws of the base, 2 log 2 = 1.386 for a base that is right. The "
+    "weights are those with which rows held out were told best.",
+)
+MANY = 4000
+"""Updates after which a start that still improves is no concern: the rest is small."""
 COLUMNS = 12
 """Most columns that are drawn: those in which samples are farthest from rows held out."""
 
@@ -55,6 +63,33 @@ class TableStudy(Study):
         save_figure(figure, self.run.figures, "scores", _padded(columns))
         self._draw_columns(test)
         draw_training(self, training_curves, 3)
+        if (lines := self._start_lines()) and not self.training_lines():
+            names = ("iteration", "loss", "validation_loss")
+            course = {name: np.array([line[name] for line in lines]) for name in names}
+            figure, axes = new_figure(panel=(5.6, 3.8))
+            loss_curves(axes[0, 0], *course.values()).set_xlabel("update")
+            save_figure(figure, self.run.figures, "training", course)
+
+    def _start_lines(self) -> list[dict[str, Any]]:
+        """The lines of the start by classification."""
+        return [one for one in self.run.read_history() if one["phase"] == "contrast" and "rollback" not in one]
+
+    def _start_check(self) -> list[Check]:
+        """Whether the start came to its end by itself."""
+        lines, given = self._start_lines(), self.config.contrast
+        if not lines or given is None:
+            return []
+        best = min(lines, key=lambda line: float(line["validation_loss"]))
+        late = int(best["iteration"]) > given.iterations - given.every
+        return [
+            Check(
+                "learned to the end",
+                "warning" if late and given.iterations < MANY else "good",
+                f"Rows held out are told best from draws of the base after {best['iteration']:,} of at most "
+                f"{given.iterations:,} updates.",
+                f"Give it more updates, --set contrast.iterations={2 * given.iterations}.",
+            )
+        ]
 
     def _draw_columns(self, test: "TableTest") -> None:
         farthest = np.argsort([-distance.value for distance in test.distances])[:COLUMNS]
@@ -102,6 +137,7 @@ class TableStudy(Study):
         columns = sum(name.startswith("wasserstein ") for name in metrics)
         return [
             *self.health(max(1.0, (columns / 2) ** 0.5)),
+            *self._start_check(),
             _overtraining_check(metrics["auc_overtraining"]),
             _samples_check(metrics["auc_samples"]),
         ]
@@ -119,7 +155,7 @@ class TableStudy(Study):
                 "Held-out rows and samples of the model, for the columns that differ most. The distance is the "
                 "Wasserstein distance in standard deviations; two halves of the held-out rows set the resolution.",
             ),
-            "training": COURSE,
+            "training": COURSE if self.training_lines() else START,
         }
 
     def limits(self) -> str:
@@ -132,7 +168,7 @@ def _overtraining_check(told: Estimate) -> Check:
         "overtraining",
         graded(told.value - 0.5, max(0.01, 2 * told.error), 0.05),
         f"The score separates held-out from training rows with AUC {told}; 0.5 is no overtraining.",
-        "Train on more rows, for fewer updates (training.iterations), or with a smaller network (network.hidden).",
+        "Train on more rows, for fewer updates (contrast.iterations), or with a smaller network (network.hidden).",
     )
 
 
@@ -141,10 +177,10 @@ def _samples_check(told: Estimate) -> Check:
         "samples look like the table",
         graded(told.value, 0.55, 0.7),
         f"A classifier that sees all columns tells samples from held-out rows with AUC {told}; both have the noise "
-        "that the training added. Where it is far from 0.5 the score orders rows, but is not the likelihood of this "
-        "table.",
-        "Train longer (training.iterations), on more rows, or with longer chains (sampling.feature.steps); look "
-        "at the figure of the columns for what is not learned.",
+        "below which the model sees nothing. Where it is far from 0.5 the score orders rows, but is not the likelihood "
+        "of this table.",
+        "Train on more rows, or longer (contrast.iterations); look at the figure of the columns for what is not "
+        "learned, such as whole numbers or a hard edge, and transform these columns first.",
     )
 
 
@@ -194,8 +230,12 @@ def table_test(model: Model, config: Run, events: Events) -> TableTest:
 
 
 def _with_noise(model: Model, rows: Rows, generator: torch.Generator) -> Rows:
-    """Rows (N, d) with the noise that the training added: the density that is learned is theirs."""
+    """Rows (N, d) with the noise that the training added, or that a base cannot resolve: the density is theirs."""
     y = model.coordinates.forward(torch.from_numpy(rows))
+    if (base := model.autoencoder.base) is not None:
+        added = torch.randn(y.shape, generator=generator, dtype=y.dtype) * RESOLUTION
+        y = y + torch.linalg.solve(base.frame.cpu().double(), added.T).T
+        return np.asarray(model.coordinates.inverse(y).numpy())
     return np.asarray(model.coordinates.inverse(model.coordinates.noisy(y, 1, generator)).numpy())
 
 

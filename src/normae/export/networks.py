@@ -14,11 +14,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from normae.errors import InputError
 from normae.export.graph import Graph
 from normae.networks.autoencoder import Autoencoder
+from normae.networks.base import SCALE, Base, log_gaussians
 from normae.networks.conv import Upsample
 from normae.networks.mlp import MLP
 from normae.networks.reconstruction import prefixed
@@ -49,10 +51,43 @@ def energies(graph: Graph, autoencoder: Autoencoder, weights: Mapping[str, Tenso
     residual = graph.add("Sub", x, state.name)
     square = graph.add("Mul", residual, residual)
     if not image:
-        return graph.mean(square, -1), state.draws > 1
+        return based(graph, autoencoder.base, graph.mean(square, -1), x), state.draws > 1
     if state.draws == 1:
         return graph.mean(square, 1, 2, 3), False
     return graph.add("Transpose", graph.mean(square, 2, 3), perm=[1, 0]), True
+
+
+def based(graph: Graph, base: Base | None, error: str, x: str) -> str:
+    """Reconstruction errors with shape (..., N), with -s log b of a base at events x (N, d) added to them."""
+    if base is None:
+        return error
+    u = graph.add("MatMul", x, graph.constant(base.frame.T.numpy(), "frame"))
+    means = torch.einsum("kij,kj->ki", base.factors, base.means)[:, None].numpy()
+    scaled = graph.add("MatMul", u, graph.constant(base.factors.mT.numpy(), "factors"))
+    scaled = graph.add("Sub", scaled, graph.constant(means, "means"))
+    half = graph.add("Mul", graph.total(graph.add("Mul", scaled, scaled), 2), graph.constant(-0.5))
+    each, parts = log_gaussians(base.means[:1], base.weights, base.means, base.factors)
+    sizes = (each + 0.5 * parts.square().sum(2)).numpy()
+    gaussians = graph.add(
+        "ReduceLogSumExp", graph.add("Add", half, graph.constant(sizes, "sizes")), graph.integers([0]), keepdims=0
+    )
+    length = graph.add("ReduceSum", graph.add("Mul", u, u), graph.integers([1]), keepdims=1)
+    products = graph.add("MatMul", u, graph.constant(-2 * base.centres.T.numpy(), "centres"))
+    squares = graph.constant(base.centres.square().sum(1).numpy(), "squares")
+    distance = graph.add("Add", graph.add("Add", length, squares), products)
+    widths = [
+        graph.add("ReduceLogSumExp", graph.add("Mul", distance, graph.constant(rate)), graph.integers([1]), keepdims=1)
+        for rate in (-0.5 / base.widths.square()).tolist()
+    ]
+    shares = graph.constant(base.log_shares().numpy(), "shares")
+    kernels = graph.add(
+        "ReduceLogSumExp",
+        graph.add("Add", graph.add("Concat", *widths, axis=1), shares),
+        graph.integers([1]),
+        keepdims=0,
+    )
+    both = graph.add("Add", graph.add("Add", gaussians, kernels), graph.constant(2 * float(base.log_det)))
+    return graph.add("Add", error, graph.add("Mul", both, graph.constant(-0.5 * SCALE)))
 
 
 def _to_sphere(graph: Graph, z: str) -> str:
@@ -166,8 +201,9 @@ def linearized_scores(graph: Graph, draws: LinearizedDraws, x: str) -> str:
     slope = graph.add("Transpose", slope, perm=[1, 0])
     reach = graph.add("Add", score, graph.constant(1.0))
     change = graph.add("Mul", reach, graph.add("Tanh", graph.add("Div", slope, reach)))
-    ratio = linear.temperature / draws.temperature.double()[:, None]
-    return graph.add("Mul", graph.add("Add", score, change), graph.constant(ratio.numpy()))
+    error = graph.add("Mul", graph.add("Add", score, change), graph.constant(linear.temperature))
+    energy = based(graph, linear.autoencoder.base, error, x)
+    return graph.add("Div", energy, graph.constant(draws.temperature.double()[:, None].numpy()))
 
 
 def _pairs(graph: Graph, draws: LinearizedDraws, x: str) -> tuple[str, list[tuple[str, str]]]:

@@ -12,6 +12,8 @@ from normae.inference.log_z import (
     grid_draws,
     grid_log_z,
     grid_points,
+    grid_serves,
+    proposed_log_z,
 )
 from normae.inference.model import BayesianModel, Model
 from normae.posterior.draw import Rows
@@ -34,5 +36,7 @@ __all__ = [
     "grid_draws",
     "grid_log_z",
     "grid_points",
+    "grid_serves",
     "loosened",
+    "proposed_log_z",
 ]

@@ -8,13 +8,19 @@ from torch import Tensor
 
 from normae.energy import Energy, Latent, held, value_and_grad
 from normae.errors import InputError
+from normae.inference.log_z import weighted
+from normae.networks.reconstruction import ReconstructionEnergy
 from normae.progress import progress
+from normae.random import uniform
 from normae.sampling.chain import Chain, SamplingConfig, into_bounds, run_chain
 from normae.sampling.langevin import ChainConfig
 
 GENERATION_FACTOR = 8
 """The paper generates with latent chains eight times as long as in training."""
 
+FEWEST_DRAWS, MOST_DRAWS, LEAST_KEPT = 4096, 1 << 16, 0.02
+"""Draws of a base at a time, and the share of them that must be kept."""
+OFTEN, LOG_MOST = 0.95, 3.0
 SMALL, SMALL_STEPS = 0.1, 100
 """Of the small steps that free stuck chains: their size in units of the training's, and their number."""
 
@@ -30,22 +36,29 @@ def walk(
     feature_steps: int | None = None,
     trace: int | None = None,
     chains: Tensor | None = None,
+    start: Tensor | None = None,
+    loose: bool = False,
 ) -> Chain:
     """Latent chain from noise, decoded and clipped into the bounds, then the feature chain, with shape (n, *event).
 
-    Where persistent chains of the training are known, the feature chain goes on from them instead.
+    Where persistent chains of the training are known, the feature chain goes on from them instead, and from `start`
+    where that is given.
 
     Args:
         temperature: T, a number or a tensor with shape (n,).
         like: of the type and on the device of the chains.
         latent_steps, feature_steps: lengths of the chains, where they should differ from the recipe.
         chains: persistent chains, with shape (M, *event).
+        loose: whether none of these can be stuck.
     """
     latent = lengthened(sampling.latent, latent_steps, GENERATION_FACTOR * sampling.latent.steps)
     feature = lengthened(sampling.feature, feature_steps, sampling.generation_steps)
-    if chains is not None:
+    if chains is not None and start is None:
         index = torch.randint(len(chains), (n,), generator=generator, device=generator.device).to(chains.device)
-        start = loosened(energy, chains[index].to(like), feature, temperature, generator)
+        start = chains[index].to(like)
+        if not loose:
+            start = loosened(energy, start, feature, temperature, generator)
+    if start is not None:
         with progress("chain", feature.steps) as tick:
             return run_chain(energy, start, feature, temperature, generator, None, trace, energy.members, tick)
     z = energy.latent_noise(n, generator, like)
@@ -54,6 +67,40 @@ def walk(
         with torch.no_grad():
             start = into_bounds(energy.decode(end.position), feature)
         return run_chain(energy, start, feature, temperature, generator, None, trace, energy.members, tick)
+
+
+def drawn(
+    energy: ReconstructionEnergy,
+    temperature: float,
+    n: int,
+    generator: torch.Generator,
+    bounds: tuple[float, float] | None,
+) -> Tensor | None:
+    """`n` samples with shape (n, *event), by rejection of draws of the base; None where few are kept.
+
+    A draw with weight w is kept w/c times on the average, c the weight that a share `OFTEN` of the first batch has not:
+    most of them once or not at all, those few perhaps twice.
+    """
+    kept: list[Tensor] = []
+    found = tried = 0
+    unit: Tensor | None = None
+    with progress("sampling", n) as tick:
+        while found < n:
+            needed = FEWEST_DRAWS if not found else 1.05 * (n - found) * tried / found
+            count = int(min(max(needed, FEWEST_DRAWS), MOST_DRAWS))
+            batch = weighted(energy, temperature, count, generator, bounds)
+            unit = batch.log_weight.quantile(OFTEN) if unit is None else unit
+            chance = uniform((len(batch.events),), generator, batch.log_weight)
+            times = ((batch.log_weight - unit).clamp_max(LOG_MOST).exp() + chance).long()
+            good = batch.events.repeat_interleave(times, dim=0)
+            good = good[torch.randperm(len(good), generator=generator, device=generator.device).to(good.device)]
+            good = good[: n - found]
+            kept.append(good)
+            found, tried = found + len(good), tried + len(batch.events)
+            tick(len(good))
+            if found < LEAST_KEPT * tried and found < n:
+                return None
+    return torch.cat(kept)
 
 
 def loosened(

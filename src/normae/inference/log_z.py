@@ -1,9 +1,9 @@
 """The partition function Z = int exp(-E(x)/T) dx over a box, and exact draws from the density, on a grid.
 
-log Z is chosen here: a grid over the bounds of the feature chain in one or two dimensions, annealed importance sampling
-(`ais`) where that is asked for and no grid serves, and no number otherwise. A grid is the midpoint rule in float64. Its
-error is the difference to the grid with half as many cells along each axis, which for the midpoint rule on a smooth
-density overestimates the error of the finer one.
+log Z is chosen here: a grid over the bounds of the feature chain in one or two dimensions; where that is asked for and
+no grid serves, draws of the energy's base, or annealed importance sampling (`ais`); and no number otherwise. A grid is
+the midpoint rule in float64. Its error is the difference to the grid with half as many cells along each axis, which
+for the midpoint rule on a smooth density overestimates the error of the finer one.
 """
 
 import math
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from normae.energy import Energy
 from normae.errors import InputError
+from normae.networks.reconstruction import ReconstructionEnergy
 from normae.posterior.draw import Draws
 from normae.progress import counted
 from normae.random import uniform
@@ -25,6 +26,8 @@ Bounds = tuple[float, float]
 CHUNK = 1 << 16
 """Points of a grid at a time."""
 CHUNK_OF_DRAWS = 1 << 13
+PROPOSED, LEAST_EFFECTIVE = 20_000, 200
+"""Draws of a base for log Z, and how many of them must count; its error is then below 0.07."""
 
 
 class LogZ(NamedTuple):
@@ -83,6 +86,47 @@ def draws_log_z(
 
     found: NDArray[np.float64] = _midpoint(scores, bounds, event[0], cells, like.device, CHUNK_OF_DRAWS).numpy()
     return found
+
+
+# --- draws of a base
+
+
+class Weighted(NamedTuple):
+    """Draws of a base's proposal q within bounds, with shape (N, d), and log w = -E/T - log q, (N,)."""
+
+    events: Tensor
+    log_weight: Tensor
+
+
+@torch.no_grad()
+def weighted(
+    energy: ReconstructionEnergy, temperature: float, n: int, generator: torch.Generator, bounds: Bounds | None
+) -> Weighted:
+    """`n` draws of the base of `energy`; the weight of those outside the bounds is 0."""
+    base = energy.autoencoder.base
+    assert base is not None
+    y = base.propose(n, generator)
+    value, log_q = base.both(y)
+    log_weight = -(energy.error(y) + value).double() / temperature - log_q.double()
+    if bounds is not None:
+        log_weight = log_weight.where(((y >= bounds[0]) & (y <= bounds[1])).all(dim=1), -math.inf)
+    return Weighted(y, log_weight)
+
+
+def proposed_log_z(
+    energy: ReconstructionEnergy, temperature: float, bounds: Bounds | None, generator: torch.Generator
+) -> LogZ | None:
+    """log Z as the mean weight of draws of the base; None where too few of them count.
+
+    The weights are bounded, since b <= 2 q, so that no rare draw can decide about the mean.
+    """
+    log_weight = weighted(energy, temperature, PROPOSED, generator, bounds).log_weight
+    value = float(torch.logsumexp(log_weight, 0)) - math.log(PROPOSED)
+    share = torch.softmax(log_weight, 0)
+    effective = 1 / float(share.square().sum())
+    if not effective >= LEAST_EFFECTIVE:
+        return None
+    return LogZ(value, math.sqrt(1 / effective - 1 / PROPOSED), bounds or (-math.inf, math.inf))
 
 
 # --- grids

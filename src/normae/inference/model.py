@@ -18,7 +18,7 @@ from torch import Tensor
 from normae.coordinates import Coordinates, Identity
 from normae.energy import stands_for
 from normae.errors import InputError, LogZUnknown
-from normae.inference.generation import ChainEnergy, lengthened, walk
+from normae.inference.generation import ChainEnergy, drawn, lengthened, walk
 from normae.inference.log_z import LogZ, choose_log_z, draws_log_z
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import ReconstructionEnergy
@@ -341,7 +341,8 @@ class Model:
         A latent chain from noise, without buffer, eight times as long as in training, decoded, clipped into the
         bounds, then a feature chain as long as in training (or `sampling.generation` steps, where a preset says so).
         Each chain of a Bayesian model has one draw from start to end. A model that knows the persistent chains of its
-        training goes on from them.
+        training goes on from them. Events of a model with a base are draws of it, kept with the right probability,
+        wherever enough are kept: independent of each other, without a chain.
 
         Args:
             seed: gives all randomness.
@@ -355,11 +356,18 @@ class Model:
         if not 1 <= n <= MOST_SAMPLES:
             raise InputError(f"n: expected 1 to {MOST_SAMPLES} events, got {n}")
         generator = stream(seed, "sample", self.device)
-        ends = (
-            self.sample_chain(min(chunk, n - start), generator, latent_steps, feature_steps).position
-            for start in counted("sampling", range(0, n, chunk))
-        )
+        steps = latent_steps, feature_steps
+        ends = (self._end(min(chunk, n - k), generator, *steps) for k in counted("sampling", range(0, n, chunk)))
         return np.concatenate([self.coordinates.inverse(end).cpu().numpy() for end in ends])
+
+    def _end(self, n: int, generator: torch.Generator, latent: int | None, feature: int | None) -> Tensor:
+        """`n` samples y with shape (n, *event)."""
+        if self.autoencoder.base is not None and self.posterior.certain and feature is None:
+            found = drawn(self._energy, self.temperature, n, generator, self.sampling.feature.bounds)
+            if found is not None:
+                return found
+        position: Tensor = self.sample_chain(n, generator, latent, feature).position
+        return position
 
     def sample_chain(
         self,
@@ -373,11 +381,14 @@ class Model:
 
         A Bayesian model has at most 100 draws, and each chain one of them.
         """
-        more = (self.like, latent_steps, feature_steps, trace, self.chains)
+        count = 1 if self.posterior.certain else min(n, DRAWS)
+        each = -(-n // count)
+        start = None
+        if self.autoencoder.base is not None:
+            start = drawn(self._energy, self.temperature, count * each, generator, self.sampling.feature.bounds)
+        more = (self.like, latent_steps, feature_steps, trace, self.chains, start, self.autoencoder.base is not None)
         if self.posterior.certain:
             return walk(self._energy, self.sampling, n, generator, self.temperature, *more)
-        count = min(n, DRAWS)
-        each = -(-n // count)
         draws = self.posterior.draws(count, generator)
         temperature = draws.temperature.repeat_interleave(each)
         chain = walk(draws.stacked(), self.sampling, count * each, generator, temperature, *more)

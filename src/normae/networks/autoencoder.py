@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from normae.errors import InputError
+from normae.networks.base import Base
 from normae.networks.conv import conv_decoder, conv_encoder, start_output_at
 from normae.networks.mlp import MLP
 from normae.tensors import norm
@@ -31,6 +32,9 @@ class Autoencoder(nn.Module):
         latent_dimension: d_z.
         sphere: whether latent points are normalized to the unit sphere.
         spectral_norm: whether a training divides every weight matrix by its largest singular value.
+
+    Attributes:
+        base: what the reconstruction error is added to; None for nothing.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Autoencoder(nn.Module):
         self.latent_dimension = latent_dimension
         self.sphere = sphere
         self.spectral_norm = spectral_norm
+        self.base: Base | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Reconstructions with shape (N, *event)."""

@@ -47,6 +47,8 @@ class OwnEnergy(ReconstructionEnergy):
     def __call__(self, x: Tensor) -> Tensor:
         return call(self.module, self.module_parameters, x)
 
+    error = __call__
+
     def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Energies (N,), and zeros (N, 1) in place of latent points."""
         return self(x), x.new_zeros(len(x), 1)

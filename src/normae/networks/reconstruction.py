@@ -6,6 +6,8 @@ For MLPs `value_and_grad` and `held` are written with explicit pullbacks: with t
 
     grad E = 2/d (r - J_f^T r),   grad E~(z) = J_d^T grad E(f_d(z)).
 
+The energy of a table has a base, to which the reconstruction error is added (`networks.base`).
+
 One object stands for S models side by side (seeds, an ensemble): events then come as S equal blocks, model after
 model. Their weights are one tensor of shape (S, P), a row for each model; the named weights are views of it. An
 optimizer step, an average, a norm, a rollback or a checkpoint is then a single operation, whatever the architecture.
@@ -145,12 +147,20 @@ class ReconstructionEnergy:
         return call(self.autoencoder.decoder, self.decoder_parameters, z)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return mean_square(x - self.decode(self.encode(x)))
+        return self.based(self.error(x), x)
+
+    def error(self, x: Tensor) -> Tensor:
+        """The reconstruction error alone, without a base, with shape (N,)."""
+        return self.with_latent(x)[0]
 
     def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Energies (N,) and the latent points (N, d_z) that they went through."""
+        """Reconstruction errors (N,) and the latent points (N, d_z) that they went through."""
         z = self.encode(x)
         return mean_square(x - self.decode(z)), z
+
+    def based(self, error: Tensor, x: Tensor) -> Tensor:
+        """Energies with shape (..., N) of reconstruction errors with shape (..., N) at events x (N, *event)."""
+        return error if self.autoencoder.base is None else error + self.autoencoder.base(x)
 
     def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Energies (N,) and gradients (N, *event)."""
@@ -199,11 +209,8 @@ class LocalEnergy(ReconstructionEnergy):
         self.body, self.last, self.prefix = split_decoder(autoencoder.decoder)
         self.variances = {name: s.square() for name, s in prefixed(widths, f"decoder.{self.prefix}").items()}
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.with_latent(x)[0]
-
     def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean energies (N,) and the latent points (N, d_z) that they went through."""
+        """Mean errors (N,) and the latent points (N, d_z) that they went through."""
         z = self.encode(x)
         before = {name: p for name, p in self.decoder_parameters.items() if not name.startswith(self.prefix)}
         hidden = call(self.body, before, z)
@@ -227,13 +234,13 @@ class LatentEnergy:
 
     def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Energies (N,) and gradients (N, d_z)."""
-        if not self.energy.explicit:
-            return autograd_value_and_grad(self, z)
-        return self.held().value_and_grad(z)
+        held = self.held()
+        return autograd_value_and_grad(self, z) if held is self else held.value_and_grad(z)
 
     def held(self) -> "LatentEnergy | ExplicitEnergy":
         """For a chain: see `ReconstructionEnergy.held`."""
-        return ExplicitEnergy(self.energy, latent=True) if self.energy.explicit else self
+        explicit = self.energy.explicit and self.energy.autoencoder.base is None
+        return ExplicitEnergy(self.energy, latent=True) if explicit else self
 
 
 class ExplicitEnergy:
@@ -270,7 +277,11 @@ class ExplicitEnergy:
     def _at(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if x.shape not in self._planned:
             self._planned[x.shape] = self._plan(x)
-        return self._planned[x.shape](x)
+        energy, grad = self._planned[x.shape](x)
+        if (base := self.energy.autoencoder.base) is not None:
+            value, slope = base.value_and_grad(x.reshape(-1, x.shape[-1]))
+            energy, grad = energy + value.reshape(energy.shape), grad + slope.reshape(grad.shape)
+        return energy, grad
 
     def _plan(self, like: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """What gives energies and gradients at points with the shape of `like`."""

@@ -220,15 +220,16 @@ class LinearizedEnergy(ReconstructionEnergy):
         self.linear, self.own, self.mixture = linear, own, mixture
         self.members = len(mixture)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def error(self, x: Tensor) -> Tensor:
+        """E_k without a base, with shape (N,)."""
         score, pairs = self.linear.pairs(x)
         products: Tensor = kernel(pairs, self.own).unflatten(0, (self.members, -1))
         slope = torch.einsum("nbm,nm->nb", products, self.mixture).flatten()
         return (moved(score, slope) * self.linear.temperature).to(x.dtype)
 
     def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Energies (N,) and the latent points (N, d_z) of the network itself."""
-        return self(x), self.encode(x)
+        """`error` (N,) and the latent points (N, d_z) of the network itself."""
+        return self.error(x), self.encode(x)
 
 
 class LinearizedDraws:
@@ -250,7 +251,7 @@ class LinearizedDraws:
         for piece in torch.split(x, CHUNK):
             score, pairs = self.linear.pairs(piece)
             pieces.append(moved(score, self.mixture @ kernel(self.own, pairs)))
-        return (torch.cat(pieces, dim=1) * self.linear.temperature).to(x.dtype)
+        return self.stacked().based((torch.cat(pieces, dim=1) * self.linear.temperature).to(x.dtype), x)
 
     def stacked(self) -> LinearizedEnergy:
         """The energies side by side."""
@@ -285,5 +286,6 @@ class LaplacePosterior:
         points, directions, factor = self.fitted
         noise = torch.randn(n, len(factor), generator=generator, device=generator.device).to(factor)
         changes = (noise @ factor.T).double()
-        temperature = (self.temperature * changes[:, -1].exp()).float()
+        certain = self.linear.autoencoder.base is not None  # T is that of the base, which is not uncertain here
+        temperature = (self.temperature * changes[:, -1].mul(not certain).exp()).float()
         return LinearizedDraws(self.linear, points, changes[:, :-1] @ directions.double(), temperature)

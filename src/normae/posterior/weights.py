@@ -53,7 +53,7 @@ class WeightDraws:
     def energies(self, x: Tensor) -> Tensor:
         """E of every draw, with shape (n, N)."""
         if self._only_last_layer():
-            return self._last_layer_energies(x)
+            return self.one(0).based(self._last_layer_energies(x), x)
         return torch.stack([self.one(k)(x) for k in range(self.n)])
 
     def _only_last_layer(self) -> bool:

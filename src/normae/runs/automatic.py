@@ -1,9 +1,9 @@
-"""A run for a table, from the table alone: coordinates, network, chains and lengths; with networks of one's own too.
+"""A run for a table, from the table alone: coordinates, base, network, chains and lengths; with own networks too.
 
-The whitened table is close to a standard Gaussian, and that is where training begins (see `training.contrast`): with
-f(x) near 0 the energy is |x|^2/d, and T = 2/d makes exp(-E/T) the standard Gaussian. An autoencoder pretraining would
-flatten the energy first, and chains in many dimensions would then be lost in the box. The classification against the
-Gaussian does most of the learning; a likelihood training with persistent chains follows.
+A density of Gaussians and kernels is fitted to the whitened rows, the base of the energy (`networks.base`), and that is
+where training begins. A classification of rows against draws of the base does most of the learning
+(`training.contrast`); a short likelihood training with persistent chains follows. Networks of one's own have no base,
+and begin at the standard Gaussian: with f(x) near 0 the energy is |x|^2/d, and T = 2/d makes exp(-E/T) that Gaussian.
 """
 
 import math
@@ -18,6 +18,7 @@ from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.inference.ais import AISConfig
 from normae.networks.autoencoder import Autoencoder, NetworkConfig
+from normae.networks.base import BaseConfig
 from normae.networks.own import EnergyNetwork, check_network
 from normae.posterior.laplace import LaplaceConfig
 from normae.runs.session import prepare
@@ -29,17 +30,23 @@ from normae.training.config import ContrastConfig, GuardConfig, PhaseConfig, Tem
 FEWEST_ROWS = 10
 """Of a table that a density can be asked of."""
 ROWS = 20_000
-"""Noisy copies of a small table are made up to about this number of rows."""
+"""Networks of one's own see noisy copies of a small table, up to about this number of rows."""
 VALIDATION = 0.2
 """Share of the rows that decide when the start has learned enough."""
 TEST, MOST_TEST = 0.2, 20_000
 """Share of the rows of a file that are held out to judge the model, and their largest number."""
-ITERATIONS, RATIO = 1000, 0.1
+ITERATIONS, RATIO = 0, 0.1
 """Of the likelihood training: its updates, and its learning rate over that of the start."""
+FEWEST_UPDATES, MOST_UPDATES = 500, 4000
+"""Of the start."""
 WIDER = 0.1
 """How far the chains of events that are no rows may go beyond them, as a share of their range."""
 SAMPLE = 16
 """Events that networks of one's own are tried on."""
+OWN_START, OWN_ITERATIONS, OWN_STEPS = 2000, 1000, 8
+"""Of networks of one's own, which have no base: updates of the start and of the likelihood, steps of its chains."""
+GENERATION = 20
+"""Steps of the chains that samples are, where draws of the base cannot be."""
 BUFFER = 2048
 """Persistent chains, or twice the batch where that is more."""
 
@@ -70,7 +77,7 @@ class Wishes:
     iterations: int | None = None
     batch: int = 256
     learning_rate: float = 1e-3
-    chain_steps: int = 8
+    chain_steps: int = 4
     noise: float | None = None
     bayesian: bool = False
     log_z: bool = True
@@ -100,10 +107,9 @@ def automatic_run(
         data: where the table comes from, with the numbers of `split_sizes`.
     """
     trained, columns = len(rows) - data.test * (data.test_file is None) - data.validation, rows.shape[1]
-    copies = max(1, ROWS // max(trained, 1))
-    batch = min(wishes.batch, trained * copies)
+    batch = min(wishes.batch, trained)
     reach = float(TableCoordinates.of(rows, wishes.noise).forward(rows).abs().max())
-    bound = math.ceil(max(5.0, 1.1 * reach))
+    bound = math.ceil(max(5.0, 1.25 * reach))
     start, inducing = wishes.learning_rate, min(1000, trained)
     laplace = LaplaceConfig(rank=max(1, min(100, inducing - 1)), inducing=inducing, events=min(20_000, trained))
     return Run(
@@ -112,12 +118,13 @@ def automatic_run(
         seed=seed,
         device=device,
         threads=1,
-        coordinates=CoordinatesConfig("table", wishes.noise, copies),
+        coordinates=CoordinatesConfig("table", wishes.noise),
+        base=BaseConfig(),
         network=NetworkConfig(wishes.latent or automatic_latent(columns), wishes.hidden or (128, 128), "gelu"),
-        contrast=ContrastConfig(iterations=wishes.start_iterations or 2000, batch=batch, learning_rate=start),
+        contrast=ContrastConfig(wishes.start_iterations or start_iterations(trained), batch, start),
         temperature=TemperatureConfig(learning_rate=RATIO * start),
         pretraining=PhaseConfig(epochs=0, batch=batch),
-        training=_likelihood(wishes.iterations or ITERATIONS, trained * copies, batch, RATIO * start),
+        training=_likelihood(wishes.iterations or ITERATIONS, trained, batch, RATIO * start),
         guard=_guard(3 + math.sqrt(columns)),
         laplace=laplace if wishes.bayesian else None,
         sampling=persistent(batch, wishes.chain_steps, 0.3 * columns ** (-1 / 3), (-bound, bound)),
@@ -127,7 +134,7 @@ def automatic_run(
 
 def _likelihood(iterations: int, events: int, batch: int, rate: float) -> TrainingConfig:
     return TrainingConfig(
-        epochs=math.ceil(iterations / max(1, events // batch)),
+        epochs=max(1, math.ceil(iterations / max(1, events // batch))),
         iterations=iterations,
         batch=batch,
         learning_rate=rate,
@@ -149,7 +156,7 @@ def persistent(batch: int, steps: int, size: float, bounds: tuple[float, float] 
         replay=1.0,
         buffer_space="feature",
         chains_from="data",
-        generation=200,
+        generation=GENERATION,
         latent=ChainConfig(steps=0),
         feature=ChainConfig(steps=steps, step_size=size, bounds=bounds, adapt=0.65),
     )
@@ -194,12 +201,23 @@ def own_run(run: Run, own: Autoencoder, events: Events, changes: Sequence[str]) 
     run = replace(run, sampling=replace(run.sampling, backend="explicit"))
     if run.contrast is not None:
         initial = replace(run.temperature, initial=2 / sample[0].numel())
-        run = replace(run, contrast=replace(run.contrast, gaussian=False), temperature=initial)
+        copies = max(1, ROWS // len(seen))
+        batch = min(Wishes.batch, len(seen) * copies)
+        contrast = replace(run.contrast, iterations=OWN_START, batch=batch, gaussian=False)
+        training = _likelihood(OWN_ITERATIONS, len(seen) * copies, batch, run.training.learning_rate)
+        coordinates, sampling = replace(run.coordinates, copies=copies), _chains(run.sampling, batch, OWN_STEPS)
+        run = replace(run, base=None, coordinates=coordinates, contrast=contrast, temperature=initial)
+        run = replace(run, training=training, sampling=sampling)
     if isinstance(own, EnergyNetwork):
         run = _without_latent(run)
     space = "euclidean" if isinstance(own, EnergyNetwork) else run.network.latent_space
     network = NetworkConfig(latent=latent, latent_space=space, kind="own")
     return override(replace(run, network=network, laplace=None), changes)
+
+
+def _chains(sampling: SamplingConfig, batch: int, steps: int) -> SamplingConfig:
+    """The same chains for another batch, with more steps."""
+    return replace(sampling, buffer=max(BUFFER, 2 * batch), feature=replace(sampling.feature, steps=steps))
 
 
 def _without_latent(run: Run) -> Run:
@@ -217,6 +235,11 @@ def _without_latent(run: Run) -> Run:
 
 def _first(events: Tensor | SparseEvents) -> Tensor:
     return events.first(SAMPLE).dense() if isinstance(events, SparseEvents) else events[:SAMPLE]
+
+
+def start_iterations(rows: int) -> int:
+    """Updates of the start, at most: as many rows, as much to learn beyond the base."""
+    return min(max(FEWEST_UPDATES, rows // 5), MOST_UPDATES)
 
 
 def automatic_latent(columns: int) -> int:

@@ -27,14 +27,14 @@ from typing import Any, TypeGuard
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from normae.coordinates import Coordinates
 from normae.errors import InputError
 from normae.files import atomic_path
 
 WEIGHTS_FORMAT = "normae-1"
-COORDINATES = "coordinates."
+COORDINATES, BASE = "coordinates.", "base."
 """Prefix of the tensors of the coordinates there."""
 CHAINS = "chains"
 """Name of the persistent chains there, with shape (M, *event)."""
@@ -224,6 +224,9 @@ class History:
             os.truncate(self.path, size)
 
 
-def stored(coordinates: Coordinates) -> dict[str, Tensor]:
+def stored(coordinates: Coordinates, base: nn.Module | None = None) -> dict[str, Tensor]:
     """The tensors of coordinates by the names that they have in model.safetensors."""
-    return {f"{COORDINATES}{name}": tensor for name, tensor in coordinates.tensors().items()}
+    buffers = {} if base is None else dict(base.named_buffers())
+    return {f"{COORDINATES}{name}": tensor for name, tensor in coordinates.tensors().items()} | {
+        f"{BASE}{name}": tensor for name, tensor in buffers.items()
+    }

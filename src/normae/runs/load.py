@@ -17,13 +17,14 @@ from normae.errors import InputError
 from normae.inference import BayesianModel, LogZ, Model
 from normae.inference.model import CELLS
 from normae.networks import Autoencoder, build_autoencoder
+from normae.networks.base import read_base
 from normae.networks.own import EnergyNetwork, copied, own_network
 from normae.networks.reconstruction import all_tensors, fill
 from normae.posterior.draw import Posterior
 from normae.posterior.laplace import Laplace, LaplacePosterior
 from normae.posterior.weights import Ensemble, MeanField, Modes
 from normae.random import stream
-from normae.runs.folder import CHAINS, COORDINATES, RunFolder, is_number, parse_tensors, read_content
+from normae.runs.folder import BASE, CHAINS, COORDINATES, RunFolder, is_number, parse_tensors, read_content
 from normae.sampling import ChainConfig, SamplingConfig
 
 PREFIX = {"bayesian": "rho.", "laplace": "laplace.", "ensemble": "member."}
@@ -128,7 +129,7 @@ def build_model(
         autoencoder = build_autoencoder(config.network, event, stream(config.seed, "init"))
     else:
         autoencoder = copied(own, config.network)
-    prefixes = (*PREFIX.values(), COORDINATES)
+    prefixes = (*PREFIX.values(), COORDINATES, BASE)
     chains = tensors.pop(CHAINS, None)
     parts: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in ("", *prefixes)}
     for key, tensor in tensors.items():
@@ -137,7 +138,10 @@ def build_model(
     _check_shapes(config, parts, autoencoder, name)
     if chains is not None and (tuple(chains.shape[1:]) != event or not len(chains)):
         raise InputError(f"{name}: the chains in model.safetensors do not belong to events of shape {event}")
+    if (config.base is None) != (not parts[BASE]):
+        raise InputError(f"{name}: the weights do not belong to config.toml (other names or shapes)")
     fill(autoencoder, parts[""])
+    autoencoder.base = read_base(parts[BASE], event[0], name)
     sampling = adapted_sampling(config.sampling, latent_size, feature_size)
     coordinates = read_coordinates(str(header.get("coordinates", "identity")), parts[COORDINATES], event, name)
     more: Any = {"coordinates": coordinates, "columns": columns, "chains": chains}

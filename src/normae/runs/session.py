@@ -24,11 +24,12 @@ from torch import Tensor
 
 from normae import zoo
 from normae.config import Run, beside, choose_device, read
-from normae.coordinates import Coordinates, fit_coordinates
+from normae.coordinates import Coordinates, TableCoordinates, fit_coordinates
 from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.autoencoder import OWN
+from normae.networks.base import Base, fit_base
 from normae.networks.own import copied
 from normae.random import stream
 from normae.runs.classifier import train_classifier
@@ -101,6 +102,10 @@ def train(
             raise InputError("seeds: a classifier is trained one at a time; use --set seed=N")
         _check_folder(group, folders, configs, resume)
         return train_classifier(config, group, watch, minutes)
+    if config.base is not None and seeds is not None:  # each has a base of its own, and cannot be side by side
+        more = (watch, minutes, events, own)
+        pairs = zip(configs, folders, strict=True)
+        return all(train(c, folder.path, None, resume and folder.config.exists(), *more) for c, folder in pairs)
     with processes() as team:
         if team.rank == 0:
             _check_folder(group, folders, configs, resume)
@@ -116,13 +121,13 @@ def train(
                 _check_folder(group, folders, configs, resume)
             hashes = [events_hash(run.events.train) for run in runs]
             journal = Journal(group, folders, configs, hashes, replicas, team)
-            trainer = _trainer(configs, [run.events for run in runs], event, device, team, own)
+            trainer = _trainer(configs, runs, event, device, team, own)
             return _sit(trainer, journal, runs, starts, watch if team.rank == 0 else None, minutes, begun)
 
 
 def _trainer(
     configs: list[Run],
-    events: list[Events],
+    runs: list[Prepared],
     event: tuple[int, ...],
     device: torch.device,
     team: Group,
@@ -135,10 +140,12 @@ def _trainer(
         build_autoencoder(first.network, event, stream(seed, "init")) if own is None else copied(own, first.network)
         for seed in seeds
     ]
+    for network in networks:
+        network.base = runs[0].base
     schedules = Schedules(
         first.pretraining, first.training, first.temperature, first.guard, first.bayesian, first.contrast
     )
-    repeated = [e for own in zip(configs, events, strict=True) for e in member_events(*own)]
+    repeated = [e for own in zip(configs, (run.events for run in runs), strict=True) for e in member_events(*own)]
     samples: Any = [e.train for e in repeated]  # all dense or all sparse
     held: Any = [e.validation for e in repeated if e.validation is not None] or None
     return Trainer(networks, samples, schedules, first.sampling, seeds, device, team, held)
@@ -234,12 +241,21 @@ def prepare(config: Run, events: Events) -> Prepared:
         return Prepared(fit_coordinates(config.coordinates, None), events)
     source = config.data.file or "training sample"
     table = config.data.file is not None and events.train.ndim == 2
-    coordinates = fit_coordinates(config.coordinates, events.train if table else None)
+    seen = [part for part in (events.train, events.validation) if isinstance(part, Tensor)]
+    coordinates = fit_coordinates(config.coordinates, torch.cat(seen) if table else None)
     prepared = _in_coordinates(config, events, coordinates)
     assert isinstance(prepared.train, Tensor)
     columns = events.columns if config.coordinates.kind == "identity" else None
     check_rows(prepared.train, config.sampling.feature.bounds, columns, source)
-    return Prepared(coordinates, prepared)
+    return Prepared(coordinates, prepared, _base(config, prepared, coordinates))
+
+
+def _base(config: Run, events: Events, coordinates: Coordinates) -> Base | None:
+    """The base of the training and validation rows, where the run asks for one."""
+    if config.base is None or not isinstance(coordinates, TableCoordinates):
+        return None
+    rows = [part for part in (events.train, events.validation) if isinstance(part, Tensor)]
+    return fit_base(torch.cat(rows), coordinates.colouring, config.base, stream(config.seed, "base"))
 
 
 def _in_coordinates(config: Run, events: Events, coordinates: Coordinates) -> Events:
@@ -247,6 +263,8 @@ def _in_coordinates(config: Run, events: Events, coordinates: Coordinates) -> Ev
         return events.mapped(Tensor.float)
 
     def noisy(rows: Tensor, copies: int, name: str) -> Tensor:
+        if config.base is not None:  # its kernels are wide enough
+            return coordinates.forward(rows).float()
         generator: torch.Generator = stream(config.seed, f"data/noise/{name}")
         return coordinates.noisy(coordinates.forward(rows), copies, generator).float()
 

@@ -25,8 +25,9 @@ from normae.coordinates import Coordinates
 from normae.data import linear_errors
 from normae.errors import InputError, LogZDisagreement
 from normae.files import write_json, write_text
-from normae.inference import LogZ, annealed_log_z, choose_log_z, loosened
+from normae.inference import LogZ, annealed_log_z, choose_log_z, grid_serves, loosened, proposed_log_z
 from normae.networks import Autoencoder, build_autoencoder
+from normae.networks.base import Base
 from normae.networks.own import EnergyNetwork, OwnEnergy, copied
 from normae.networks.reconstruction import ReconstructionEnergy, all_tensors, fill
 from normae.posterior.laplace import fit_laplace
@@ -216,10 +217,11 @@ def limited(training: Training, minutes: float | None, begun: float) -> Iterator
 
 
 class Prepared(NamedTuple):
-    """The coordinates of a run, and its events in them: what a training sees."""
+    """The coordinates of a run, its events in them, and the base of its energy: what a training sees."""
 
     coordinates: Coordinates
     events: Events
+    base: Base | None = None
 
 
 class Finish:
@@ -234,7 +236,7 @@ class Finish:
     def __init__(self, trainer: Trainer, journal: Journal, run: Prepared, k: int) -> None:
         self.trainer, self.journal, self.k, self.members = trainer, journal, k, journal.of(k)
         self.config, self.folder = journal.configs[k], journal.folders[k]
-        self.coordinates, self.events = run
+        self.coordinates, self.events, self.base = run
         self.device, self.event = trainer.setup.device, trainer.setup.data.event
         self.own = trainer.setup.architecture if self.config.network.kind == "own" else None
         self.annealing: dict[str, Any] | None = None
@@ -291,7 +293,7 @@ class Finish:
         tensors = self.trainer.setup.noise.tensors(weights[members.start])
         tensors |= {} if self.own is None else dict(self.own.named_buffers())
         tensors |= self._posterior(config, weights[members], tensors, header["temperature"])
-        return tensors | stored(self.coordinates) | ({} if last else self._chains()), header
+        return tensors | stored(self.coordinates, self.base) | ({} if last else self._chains()), header
 
     def _chains(self) -> dict[str, Tensor]:
         """The persistent chains that began at events: samples of the model, where others can begin."""
@@ -308,7 +310,7 @@ class Finish:
         if config.laplace is None:
             return {}
         network = self._network(config)
-        network.load_state_dict(tensors)
+        fill(network, tensors)
         generator = stream(config.seed, "laplace")
         network, events = network.to(self.device), self.events.train
         assert isinstance(events, Tensor)
@@ -319,7 +321,9 @@ class Finish:
         """A network of the run, whatever its weights."""
         if self.own is not None:
             return copied(self.own, config.network)
-        return build_autoencoder(config.network, self.event, stream(config.seed, "init"))
+        network = build_autoencoder(config.network, self.event, stream(config.seed, "init"))
+        network.base = self.base
+        return network
 
     def _log_z(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> list[Any] | None:
         """log Z where it can be had; annealed where no grid serves and the configuration asks for it."""
@@ -328,7 +332,11 @@ class Finish:
         fill(network, {name: tensors[name] for name in all_tensors(network) if name in tensors})
         network = network.to(self.device).requires_grad_(False)
         energy = OwnEnergy(network) if isinstance(network, EnergyNetwork) else ReconstructionEnergy(network)
-        size = header["step_sizes"][1]
+        size, bounds = header["step_sizes"][1], config.sampling.feature.bounds
+        if energy.autoencoder.base is not None and (config.log_z is not None or grid_serves(self.event, bounds)):
+            found = proposed_log_z(energy, temperature, bounds, stream(config.seed, "log_z/base", self.device))
+            if found is not None:
+                return list(found)
 
         def annealed() -> LogZ | None:
             events = self._samples(energy, temperature, size, tensors.get(CHAINS))

@@ -98,6 +98,8 @@ def choose_backend(name: str, architecture: Autoencoder, sampling: SamplingConfi
     graph = Backend("graph", explicit=mlps, graph=True)
     if name == "reference":
         return reference
+    if architecture.base is not None:  # it chooses between rows, which no graph of a card can hold
+        return explicit
     if device.type != "cuda":
         if name in ("graph", "fused"):
             log.warning("sampling.backend = %r needs a CUDA device; using %r", name, explicit.name)

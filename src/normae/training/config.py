@@ -77,17 +77,19 @@ class TrainingConfig(PhaseConfig):
 
 @dataclass(frozen=True)
 class ContrastConfig:
-    """A start by classification against the standard Gaussian, in place of a pretraining, for whitened tables.
+    """A start by classification against a known density, in place of a pretraining, for whitened tables.
+
+    That density is the proposal of the energy's base, and for an energy without one the standard Gaussian.
 
     Args:
         iterations: updates of the weights, at most.
-        batch: events of an update, and as many draws of the Gaussian.
+        batch: events of an update, and as many draws of that density.
         learning_rate: of Adam; it decays along a cosine to a hundredth.
         patience: looks at the validation sample without a better loss after which it stops.
         every: iterations between two looks.
         weight_decay: times the learning rate, what the weights shrink by in an update.
-        gaussian: begin as the Gaussian itself, with small weights of the last layer and T = 2/d; otherwise with the
-            weights as they are and `temperature.initial`.
+        gaussian: begin as the base, or the Gaussian itself, with small weights of the last layer; otherwise with the
+            weights as they are.
     """
 
     iterations: int = 2000

@@ -1,40 +1,62 @@
-"""A start by classification: noise-contrastive estimation against the standard Gaussian.
+"""A start by classification: noise-contrastive estimation against a density q(x) that is known.
 
-A whitened table is not far from the standard Gaussian g(x) in d dimensions. A classifier that tells rows from draws of
-g has as its best logit log p(x) - log g(x); with
+A classifier that tells rows from draws of q has as its best logit log p(x) - log q(x); with
 
     log p(x) = -E(x)/T - c
 
-in that logit, the weights, log T and c = log Z are learned by plain classification, without a chain. The last layer's
-first weights are made small: f(x) is near 0 as it begins and T = 2/d, so that p = g at the first step. Unlike the
-likelihood, this loss can be computed for rows held out: the weights that suit them best are kept, which is what stops
-a small table from being learned by heart. Gutmann and Hyvärinen, AISTATS 2010.
+in that logit, the weights, log T and c = log Z are learned by plain classification, without a chain. The better q is,
+the closer this comes to the likelihood: q is the proposal of the energy's base (`networks.base`), and for an energy
+without one the standard Gaussian, from which a whitened table is not far. The last layer's first weights are made
+small, so that f(x) is near 0 as it begins. Unlike the likelihood, this loss can be computed for rows held out: the
+weights that suit them best are kept, which is what stops a small table from being learned by heart. Gutmann and
+Hyvärinen, AISTATS 2010.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from normae.networks.base import SCALE, Base
 from normae.random import normal, stream
 from normae.training.config import PhaseConfig
 from normae.training.phases import Phase, clip_rows
-from normae.training.state import Adam, Samples, Setup, State
+from normae.training.state import Adam, Order, Setup, State
 
 START = 0.1
 """Factor on the last layer's first weights."""
-HELD_OUT = 10_000
-"""Most rows of the validation sample that are looked at; of the Gaussian there are `NOISE` times as many."""
-NOISE = 4
+ROWS = 100_000
+"""Most rows that it sees."""
+DRAWS = 20_000
+"""Of q, which the rows are told from."""
+HELD_OUT, NOISE = 5000, 4
+"""Most rows of the validation sample that are looked at, and how many draws of q there are for each."""
 CLIP = 1.0
 """Largest norm of the gradient."""
+CHUNK = 1 << 14
 
 
-def minus_log_gaussian(x: Tensor) -> Tensor:
-    """-log g with shape (N,), for x with shape (N, *event)."""
-    flat = x.flatten(1)
-    return 0.5 * flat.square().sum(1) + 0.5 * flat.shape[1] * math.log(2 * math.pi)
+class Known(NamedTuple):
+    """What does not change at events with shape (N, *event): -s log b of the base and log q, with shape (N,) each."""
+
+    base: Tensor
+    log_q: Tensor
+
+    @classmethod
+    def of(cls, x: Tensor, base: Base | None) -> "Known":
+        """At events x; the standard Gaussian for an energy without base."""
+        if base is None:
+            flat = x.flatten(1)
+            log_q = -0.5 * flat.square().sum(1) - 0.5 * flat.shape[1] * math.log(2 * math.pi)
+            return cls(torch.zeros_like(log_q), log_q)
+        pieces = [base.both(piece) for piece in x.split(CHUNK)]
+        return cls(*(torch.cat(part) for part in zip(*pieces, strict=True)))
+
+    def take(self, index: Tensor) -> "Known":
+        """At some of the events."""
+        return Known(self.base[index], self.log_q[index])
 
 
 class Contrast(Phase):
@@ -60,6 +82,7 @@ class Contrast(Phase):
         self.best = self._row()
         self.best_loss, self.latest = state.sums.new_zeros(2, setup.members)
         self.found = torch.zeros_like(state.rollbacks)
+        self.drawn: Known | None = None
         state.extra |= {f"contrast.{name}": getattr(self, name) for name in ("log_z", "best", "best_loss", "latest")}
         state.extra |= {"contrast.found": self.found} | self.optimizer.state("contrast.adam")
 
@@ -73,6 +96,11 @@ class Contrast(Phase):
         """Whether the iterations are done, or every model is."""
         return super().over or bool((self._waited() >= 0).all())
 
+    @property
+    def held_out(self) -> int:
+        """Rows that are looked at."""
+        return min((self.setup.validation or self.setup.data).size, HELD_OUT)
+
     def _waited(self) -> Tensor:
         """Iterations since each model should have improved, (S,), below 0 before."""
         return self.state.iteration - self.found - (self.contrast.patience + 1) * self.contrast.every
@@ -81,43 +109,61 @@ class Contrast(Phase):
         return torch.cat([self.state.weights, self.state.log_temperature, self.log_z], dim=1)
 
     def begin(self) -> None:
-        """p = g, or the weights as they are with the c that makes data and Gaussian equally likely on average."""
+        """p = b or the Gaussian, with the c that normalizes it; or the weights as they are, with one that rows like."""
         super().begin()
-        state, setup = self.state, self.setup
+        state, layout, base = self.state, self.setup.layout, self.setup.architecture.base
         if self.contrast.gaussian:
-            self._begin_as_gaussian()
-        else:
-            rows = setup.data.take(torch.arange(min(setup.data.size, HELD_OUT), device=setup.device)[None])
-            with torch.no_grad():
-                logit = self._logit(rows, state.weights, state.log_temperature, torch.zeros_like(self.log_z))
-            self.log_z.copy_(setup.group.mean(logit.mean(1, keepdim=True)))
+            last = max(k for k, shape in enumerate(layout.shapes) if len(shape) > 1)
+            state.weights[:, sum(layout.sizes[:last]) : sum(layout.sizes)] *= START
+        if base is not None or self.contrast.gaussian:
+            state.log_temperature.fill_(math.log(2 / math.prod(self.setup.data.event) if base is None else SCALE))
+        few = torch.arange(self.held_out, device=self.setup.device).expand(self.setup.members, -1)
+        rows = self.setup.data.take(few % self.setup.data.size)
+        with torch.no_grad():
+            given = self._noise(few) if self.contrast.gaussian else (rows, Known.of(rows, base))
+            logit = self._logit(*given, state.weights, state.log_temperature, torch.zeros_like(self.log_z))
+        mean = logit.mean(1, keepdim=True)
+        if self.contrast.gaussian:
+            mean = torch.logsumexp(logit, 1, keepdim=True) - math.log(few.shape[1])
+        self.log_z.copy_(self.setup.group.mean(mean))
         self.found.zero_()
         self.best_loss.fill_(torch.inf)
         self.best.copy_(self._row())
 
-    def _begin_as_gaussian(self) -> None:
-        """Small weights of the last layer, T = 2/d, and the Gaussian's log Z."""
-        state, layout = self.state, self.setup.layout
-        d = math.prod(self.setup.data.event)
-        last = max(k for k, shape in enumerate(layout.shapes) if len(shape) > 1)
-        state.weights[:, sum(layout.sizes[:last]) : sum(layout.sizes)] *= START
-        state.log_temperature.fill_(math.log(2 / d))
-        self.log_z.fill_(0.5 * d * math.log(2 * math.pi))
+    def _noise(self, index: Tensor) -> tuple[Tensor, Known]:
+        """Draws of q with shape (S * B, *event), for numbers of draws with shape (S, B).
+
+        They are the same for all models, whatever their seeds.
+        """
+        setup, base, flat = self.setup, self.setup.architecture.base, index.flatten()
+        if self.drawn is None:
+            generator = stream(0, "contrast/draws", setup.device)
+            n, event = DRAWS + NOISE * self.held_out, setup.data.event
+            draws = normal((n, *event), generator, self.state.weights) if base is None else base.propose(n, generator)
+            with torch.no_grad():
+                self.draws, self.drawn = draws, Known.of(draws, base)
+        return self.draws[flat], self.drawn.take(flat)
 
     def prepare(self) -> None:
-        """The rows held out, and the draws that they are told from, come from the seeds alone."""
+        """The rows, those held out, and the draws that they are told from: all come from the seeds alone."""
         setup = self.setup
-        samples: Samples = setup.validation or setup.data
-        n = min(samples.size, HELD_OUT)
-        self.held = samples.take(torch.arange(n, device=setup.device).expand(setup.members, -1))
-        streams = [stream(seed, "contrast/held out", setup.device) for seed in setup.seeds]
-        self.held_noise = normal((setup.members * NOISE * n, *setup.data.event), streams, self.held)
+        samples, n, self.rows = setup.validation or setup.data, self.held_out, min(setup.data.size, ROWS)
+        whole = torch.arange(max(self.rows, n), device=setup.device).expand(setup.members, -1)
+        base = setup.architecture.base
+        with torch.no_grad():
+            self.known, held = Known.of(setup.data.take(whole[:, : self.rows]), base), samples.take(whole[:, :n])
+            later = torch.arange(DRAWS, DRAWS + NOISE * n, device=setup.device).expand(setup.members, -1)
+            self.held = held, Known.of(held, base), *self._noise(later)
+        super().prepare()
+        self.order = Order(setup.seeds, setup.group.named(self.name), self.rows, self.batch, setup.device)
+        self.noise_order = Order(setup.seeds, setup.group.named("contrast/noise"), DRAWS, self.batch, setup.device)
+        self.noise_index = torch.zeros_like(self.index)
         if self.state.iteration == 0:
             self._look()
-        super().prepare()
 
     def advance(self) -> None:
         """One iteration, and where it is time a look at the rows held out."""
+        self.noise_index.copy_(self.noise_order.rows(self.state.iteration))
         super().advance()
         done = self.state.iteration
         if done % self.contrast.every == 0 or done == self.length:
@@ -133,21 +179,29 @@ class Contrast(Phase):
         self.best.copy_(torch.where(better[:, None], self._row(), self.best))
 
     def loss(self, weights: Tensor, log_temperature: Tensor, log_z: Tensor, held: bool = False) -> Tensor:
-        """The cross-entropy of rows and draws, (S,): of the rows held out, or of a batch and fresh draws."""
-        setup, state = self.setup, self.state
-        rows = self.held if held else setup.data.take(self.index)
-        noise = self.held_noise if held else normal(rows.shape, state.generators, rows)
-        blocks = [x.unflatten(0, (setup.members, -1)) for x in (rows, noise)]
-        x = torch.cat(blocks, dim=1).flatten(0, 1)
-        logit = self._logit(x, weights, log_temperature, log_z)
-        n = blocks[0].shape[1]
+        """The cross-entropy of rows and draws, (S,): of the rows held out, or of a batch."""
+        if held:
+            rows, known, noise, drawn = self.held
+        else:
+            rows, known = self.setup.data.take(self.index), self.known.take((self.index + self._first()).flatten())
+            noise, drawn = self._noise(self.noise_index)
+        members = self.setup.members
+        x = torch.cat([part.unflatten(0, (members, -1)) for part in (rows, noise)], dim=1).flatten(0, 1)
+        both = [torch.cat([a.unflatten(0, (members, -1)), b.unflatten(0, (members, -1))], dim=1).flatten()
+                for a, b in zip(known, drawn, strict=True)]  # fmt: skip
+        logit = self._logit(x, Known(*both), weights, log_temperature, log_z)
+        n = len(rows) // members
         return softplus(-logit[:, :n]).mean(1) + softplus(logit[:, n:]).mean(1)
 
-    def _logit(self, x: Tensor, weights: Tensor, log_temperature: Tensor, log_z: Tensor) -> Tensor:
-        """log p - log g of events (S * n, *event), with shape (S, n)."""
+    def _first(self) -> Tensor:
+        """Where the rows of each model begin in `known`, (S, 1)."""
+        return torch.arange(self.setup.members, device=self.setup.device)[:, None] * self.rows
+
+    def _logit(self, x: Tensor, known: Known, weights: Tensor, log_temperature: Tensor, log_z: Tensor) -> Tensor:
+        """log p - log q of events (S * n, *event), with shape (S, n)."""
         members = self.setup.members
-        energy = self.state.energy(self.setup.noise.mean(weights)).with_latent(x)[0].reshape(members, -1)
-        return minus_log_gaussian(x).reshape(members, -1) - energy * (-log_temperature).exp() - log_z
+        energy = known.base + self.state.energy(self.setup.noise.mean(weights)).error(x)
+        return -energy.reshape(members, -1) * (-log_temperature).exp() - log_z - known.log_q.reshape(members, -1)
 
     def update(self) -> None:
         """One update of the weights, T and c: AdamW for the weights, Adam for the two numbers."""

@@ -7,7 +7,8 @@ The gradient of the negative log-likelihood, Eq. (training_ebm) of the paper, is
 with the negative samples held fixed. Added are the paper's regularizers: the mean square of latent points (positive and
 negative), the sum of squared weights, and the mean square of the negative energies. In the "plain" form the first term
 is not divided by T; the regularizers are never rescaled. The temperature is trained on the same L with detached
-energies; with t = log T, dL/dt = -(E+ - E-)/T. All values are one for each of S models.
+energies; with t = log T, dL/dt = -(E+ - E-)/T. All values are one for each of S models. A base of the energy is the
+same for all weights and cancels: E+ and E- are then reconstruction errors, and T stays as the start left it.
 """
 
 from abc import ABC, abstractmethod
@@ -25,7 +26,7 @@ from normae.training.state import Order, Setup, State, rate_factor
 
 TUNING = 40
 """Short chains that find the step size before the first update, after a start by classification."""
-TUNING_CHAINS = 256
+TUNING_CHAINS = 64
 
 
 def by_member(values: Tensor, members: int) -> Tensor:
@@ -267,7 +268,7 @@ class Likelihood(Phase):
     def _follow(self, numbers: Tensor, temperature: Tensor) -> None:
         """What an iteration's numbers, called `SUMS` and with shape (4, S), move beside the weights."""
         state, sampling = self.state, self.setup.sampling
-        if self.setup.schedules.temperature.trained:
+        if self.setup.schedules.temperature.trained and self.setup.architecture.base is None:
             gradient = temperature_gradient(numbers[0], numbers[1], temperature).to(temperature.dtype)
             state.temperature_optimizer.update(gradient, state.temperature_rate)
         state.average.lerp_(state.weights, 1 - state.keep)

@@ -368,7 +368,7 @@ class Trainer(Training):
         energy = self.models.energy(self.setup.noise.mean(self.models.weights))
         total = torch.zeros(members, dtype=torch.float64, device=device)
         for rows in torch.split(torch.arange(samples.size, device=device), VALIDATION_ROWS):
-            total += energy(samples.take(rows.expand(members, -1))).reshape(members, -1).double().sum(1)
+            total += energy.error(samples.take(rows.expand(members, -1))).reshape(members, -1).double().sum(1)
         means: list[float] = (total / samples.size).tolist()
         return means
 

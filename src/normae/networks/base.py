@@ -1,0 +1,356 @@
+"""The base of a table's energy: a density of the training rows, which the reconstruction error corrects.
+
+    E(y) = -s log b(y) + 1/d |y - f(y)|^2,    log b = 1/2 log g + 1/2 log k,
+
+    g(y) = sum_j w_j N(y; m_j, S_j),                       a few Gaussians with covariances of their own,
+    k(y) = 1/n sum_i sum_h v_h N(y; c_i, h^2),             a kernel at every row, of several widths.
+
+Gaussians know the directions in which a table extends, kernels know its neighbourhoods. The geometric mean of two
+densities is likelier than they are on the average: with Z <= 1, log b - log Z >= 1/2 log g + 1/2 log k everywhere.
+Where rows are few the base is the model, and where there are many the network finds what is left. The density is
+exp(-E/T)/Z as ever, and T begins at s: s is so large that a network which has learned nothing hardly changes the base.
+
+The number of Gaussians, and how strongly their covariances are drawn towards each other, is what suits rows held out
+best; the widths are what suits every row best without itself. Neither needs a label or a setting.
+
+    q(y) = 1/2 g(y) + 1/2 k(y)
+
+is a density that can be drawn from and computed, and b <= 2 q everywhere. So a training can tell rows from draws of q,
+and draws of q that are kept with a probability of exp(-E/T)/q, up to a factor, are samples of the model.
+
+At a row of the training table its own kernel does not count, one of them where several rows are equal: a row is judged
+by the others, whether it was trained on or not. So scores of training rows can be compared with those of new ones.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from normae.errors import InputError
+from normae.progress import counted
+from normae.random import normal
+
+WIDTHS = tuple(0.05 * 2**k for k in range(7))
+"""Of kernels, in units of a column's width, each twice the one before."""
+LEAST_SHARE = 0.01
+"""Of the narrowest and of the widest that are kept."""
+LOOKED_AT = 2000
+"""Rows that the shares of the widths are found with."""
+HELD_OUT = 0.2
+STRENGTHS = (0.5, 3.0, 20.0)
+"""How many rows, for each column, the covariance that all Gaussians share counts as."""
+FLOOR = 1e-3
+"""Added to every variance."""
+RESOLUTION = math.sqrt(2 * FLOOR)
+"""In units of a column's width: rows that differ by less are alike. In a direction without any width the kernels have a
+constant, and the root of the Gaussians' density has twice their variance."""
+STEPS, TOLERANCE = 60, 1e-3
+"""Of expectation and maximization: their most, and the gain of log p at which they end."""
+WORK = 1 << 19
+"""Pairs of a row and a centre at a time."""
+MOST_WORK = 2e10
+"""Multiplications of one expectation; what needs more is not tried."""
+SMALLEST, TINY = -80.0, 1e-9
+CLOSE, OWN, FAR = 1e-4, 1e-9, 1e6
+"""Squared distances: of what may be the row itself, of what it is, in units of its square; of what is out of sight."""
+SCALE = 20.0
+"""s, in units of the reconstruction error of whitened rows."""
+LOG_TWO_PI = math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class BaseConfig:
+    """The base of a table's energy, fitted to the training rows.
+
+    Args:
+        rows: with a kernel, at most; a random choice of more.
+        gaussians: at most.
+    """
+
+    rows: int = 5000
+    gaussians: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "gaussians"):
+            if getattr(self, name) < 1:
+                raise InputError(f"base.{name}: expected at least 1, got {getattr(self, name)}")
+
+
+class Base(nn.Module):
+    """-s log b(y), with its gradient; nothing in it is trained.
+
+    Args:
+        tensors: `frame` F with shape (d, d), from y to u = F y, where columns have the width 1 and kernels are round;
+            `weights` (K,), `means` (K, d) and `factors` (K, d, d), the inverse Cholesky factors, of the Gaussians in u;
+            `centres` (n, d), `widths` (H,) and `shares` (H,) of the kernels in u.
+    """
+
+    frame: Tensor
+    weights: Tensor
+    means: Tensor
+    factors: Tensor
+    centres: Tensor
+    widths: Tensor
+    shares: Tensor
+
+    NAMES = ("frame", "weights", "means", "factors", "centres", "widths", "shares")
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        for name in self.NAMES:
+            self.register_buffer(name, tensors[name].float())
+
+    @property
+    def dimension(self) -> int:
+        """d."""
+        return len(self.frame)
+
+    @property
+    def log_det(self) -> Tensor:
+        """log |det F|, the slope of u(y)."""
+        found: Tensor = torch.linalg.slogdet(self.frame).logabsdet
+        return found
+
+    def forward(self, y: Tensor) -> Tensor:
+        """-s log b with shape (N,), for y with shape (N, d)."""
+        return self.both(y)[0]
+
+    def parts(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """log g and log k with shape (N,)."""
+        u, slope = y @ self.frame.T, self.log_det
+        pieces = u.split(max(1, WORK // len(self.centres)))
+        return self._gaussians(u) + slope, torch.cat([self._kernels(piece) for piece in pieces]) + slope
+
+    def both(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """-s log b and log q with shape (N,)."""
+        g, k = self.parts(y)
+        return -0.5 * SCALE * (g + k), torch.logaddexp(g, k) - math.log(2)
+
+    def propose(self, n: int, generator: torch.Generator) -> Tensor:
+        """`n` draws of q with shape (n, d)."""
+        like, device = self.frame, generator.device
+        noise = normal((n, self.dimension), generator, like)
+        half = n // 2
+        j = torch.multinomial(self.weights.to(device), half, True, generator=generator).to(like.device)
+        i = torch.randint(len(self.centres), (n - half,), generator=generator, device=device).to(like.device)
+        h = torch.multinomial(self.shares.to(device), n - half, True, generator=generator).to(like.device)
+        u = torch.cat([noise[:half], self.centres[i] + self.widths[h, None] * noise[half:]])
+        for which in range(len(self.weights)):
+            rows = (j == which).nonzero().flatten()
+            drawn = torch.linalg.solve_triangular(self.factors[which], noise[rows].T, upper=False).T
+            u[rows] = self.means[which] + drawn
+        order = torch.randperm(n, generator=generator, device=device).to(like.device)
+        y: Tensor = torch.linalg.solve(self.frame, u[order].T).T.contiguous()
+        return y
+
+    def log_shares(self) -> Tensor:
+        """log v_h/n of the normalized kernels, (H,)."""
+        d = self.dimension
+        return self.shares.log() - d * self.widths.log() - 0.5 * d * LOG_TWO_PI - math.log(len(self.centres))
+
+    def _kernels(self, u: Tensor) -> Tensor:
+        return torch.logsumexp(by_width(*distances(u, self.centres), self.widths) + self.log_shares(), dim=1)
+
+    def _gaussians(self, u: Tensor) -> Tensor:
+        return torch.logsumexp(log_gaussians(u, self.weights, self.means, self.factors)[0], dim=0)
+
+    @torch.no_grad()
+    def value_and_grad(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """-s log b with shape (N,) and its gradient with shape (N, d)."""
+        pieces = [self._at(u) for u in (y @ self.frame.T).split(max(1, WORK // len(self.centres)))]
+        value, grad = (torch.cat(part) for part in zip(*pieces, strict=True))
+        return SCALE * (value - self.log_det), SCALE * (grad @ self.frame)
+
+    def _at(self, u: Tensor) -> tuple[Tensor, Tensor]:
+        each, scaled = log_gaussians(u, self.weights, self.means, self.factors)
+        g = torch.logsumexp(each, dim=0)
+        grad = torch.einsum("kn,kni,kij->nj", (each - g).exp(), scaled, self.factors)
+        distance, nearest = distances(u, self.centres)
+        near = falling(distance, self.widths)[::-1]
+        sums = torch.stack([part.sum(1) for part in near], dim=1)
+        by = sums.log() - 0.5 * nearest / self.widths.square() + self.log_shares()
+        k = torch.logsumexp(by, dim=1)
+        pull = (by - k[:, None]).exp() / (self.widths.square() * sums)
+        weight = near[0] * pull[:, :1]
+        for h in range(1, len(near)):
+            weight.addcmul_(near[h], pull[:, h : h + 1])
+        grad = grad + u * weight.sum(1, keepdim=True) - weight @ self.centres
+        return -0.5 * (g + k), 0.5 * grad
+
+
+def distances(u: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
+    """|u - c|^2 - D with shape (N, n) for u with shape (N, d), and D of the nearest centre, (N, 1).
+
+    Where u is a centre itself, that one is so far that nobody sees it.
+    """
+    size = u.square().sum(1)[:, None]
+    distance = torch.addmm(size + centres.square().sum(1), u, centres.T, alpha=-2)
+    nearest = distance.amin(1, keepdim=True)
+    close = (nearest <= CLOSE * (1 + size)).flatten().nonzero().flatten() if len(centres) > 1 else size[:0, 0].long()
+    if len(close):
+        with torch.no_grad():
+            which = distance[close].argmin(1)
+            own = (u[close] - centres[which]).square().sum(1) <= OWN * (1 + size[close, 0])
+        distance = distance.index_put((close[own], which[own]), distance.new_tensor(FAR))
+        nearest = distance.amin(1, keepdim=True)
+    return distance - nearest, nearest.clamp_min(0)
+
+
+def falling(distance: Tensor, widths: Tensor) -> list[Tensor]:
+    """exp(-D/2h^2) of every width, each twice the one before, with shape (N, n), from the widest to the narrowest.
+
+    The next is the fourth power of the one before: one exponential is enough. What is nothing is not made so small that
+    a processor becomes slow.
+    """
+    found = [(distance * (-0.5 / widths[-1].square())).clamp_min(SMALLEST).exp()]
+    for _ in range(len(widths) - 1):
+        found.append(found[-1].clamp_min(TINY).square().square())
+    return found
+
+
+def by_width(distance: Tensor, nearest: Tensor, widths: Tensor) -> Tensor:
+    """log sum_i exp(-D_i/2h^2) of every width, with shape (N, H), for what `distances` gives."""
+    sums = [part.sum(1) for part in reversed(falling(distance, widths))]
+    return torch.stack(sums, dim=1).log() - 0.5 * nearest / widths.square()
+
+
+def log_gaussians(u: Tensor, weights: Tensor, means: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+    """log w_j N(u; m_j, S_j) with shape (K, N), and L_j^-1 (u - m_j) with shape (K, N, d)."""
+    scaled = torch.matmul(u, factors.transpose(1, 2)) - torch.einsum("kij,kj->ki", factors, means)[:, None]
+    size = factors.diagonal(dim1=1, dim2=2).log().sum(1) + weights.log() - 0.5 * u.shape[1] * LOG_TWO_PI
+    return size[:, None] - 0.5 * scaled.square().sum(2), scaled
+
+
+# --- its fit
+
+
+def fit_base(rows: Tensor, frame: Tensor, config: BaseConfig, generator: torch.Generator) -> Base:
+    """The base of rows y with shape (N, d).
+
+    Args:
+        frame: F with shape (d, d).
+    """
+    u = rows.double() @ frame.double().T
+    chosen = torch.randperm(len(u), generator=generator)
+    gaussians = fit_gaussians(u[chosen], config)
+    centres = u[chosen[: config.rows]].float()
+    widths, shares = fit_widths(centres)
+    tensors = gaussians | {"frame": frame, "centres": centres, "widths": widths, "shares": shares}
+    return Base(tensors)
+
+
+def fit_widths(centres: Tensor) -> tuple[Tensor, Tensor]:
+    """The widths that suit every centre best without itself, (H,), and their shares."""
+    widths, pieces = centres.new_tensor(WIDTHS), centres[:LOOKED_AT].split(max(1, WORK // len(centres)))
+    found = [by_width(*distances(piece, centres), widths) for piece in pieces]
+    log_kernel = (torch.cat(found) - centres.shape[1] * widths.log()).double()
+    shares = torch.full_like(widths.double(), 1 / len(widths))
+    for _ in range(200):
+        shares = torch.softmax(log_kernel + shares.log(), dim=1).mean(0)
+    first, last = (shares > LEAST_SHARE).nonzero().flatten()[[0, -1]]
+    kept = shares[first : last + 1].clamp_min(1e-6)
+    return widths[first : last + 1], (kept / kept.sum()).float()
+
+
+@dataclass(frozen=True)
+class _Mixture:
+    """Gaussians in u; arguments as in `Base`."""
+
+    weights: Tensor
+    means: Tensor
+    factors: Tensor
+
+    def log_prob(self, u: Tensor) -> Tensor:
+        return torch.logsumexp(log_gaussians(u, self.weights, self.means, self.factors)[0], dim=0)
+
+
+def fit_gaussians(rows: Tensor, config: BaseConfig) -> dict[str, Tensor]:
+    """Weights, means and factors of the Gaussians for rows with shape (N, d), in a random order, float64."""
+    from sklearn.covariance import ledoit_wolf_shrinkage  # scikit-learn takes a second to import
+
+    few = rows[: config.rows]
+    d, held = rows.shape[1], max(1, round(HELD_OUT * len(few)))
+    shrinkage = float(ledoit_wolf_shrinkage(few.numpy()))
+    best, chosen = -math.inf, (1, STRENGTHS[-1])
+    for strength in counted("base", STRENGTHS):
+        number, mine, at = 1, -math.inf, 1
+        while number <= _most(len(few) - held, d, config) and number < 4 * max(at, 1):
+            fitted = _fit(few[held:], number, strength * d, shrinkage)
+            value = float(fitted.log_prob(few[:held]).mean())
+            if value > mine:
+                mine, at = value, number
+            if value > best:
+                best, chosen = value, (number, strength)
+            number *= 2
+    number, strength = chosen
+    fitted = _fit(rows[: 4 * config.rows], number, strength * d, shrinkage)
+    return {"weights": fitted.weights, "means": fitted.means, "factors": fitted.factors}
+
+
+def _most(rows: int, d: int, config: BaseConfig) -> int:
+    """Gaussians that so many rows can carry, in a time that can be waited for."""
+    return int(max(1, min(config.gaussians, rows // 2, MOST_WORK / (STEPS * d**2 * (rows + d)))))
+
+
+def _fit(rows: Tensor, number: int, strength: float, shrinkage: float) -> _Mixture:
+    """`number` Gaussians by expectation and maximization.
+
+    The covariance within all of them, shrunk towards its diagonal, counts as `strength` rows in each.
+    """
+    n, d = rows.shape
+    share = torch.nn.functional.one_hot(_groups(rows, number), number).to(rows)
+    last = -math.inf
+    for _ in range(STEPS):
+        count = share.sum(0)
+        means = (share.T @ rows + 0.01 * rows.mean(0)) / (count + 0.01)[:, None]
+        scatter = torch.stack([(rows * share[:, k, None]).T @ rows for k in range(number)])
+        cross = means[:, :, None] * (share.T @ rows)[:, None, :]
+        scatter = scatter - cross - cross.transpose(1, 2) + count[:, None, None] * means[:, :, None] * means[:, None]
+        within = scatter.sum(0) / n
+        within = (1 - shrinkage) * within + shrinkage * torch.diag(within.diagonal())
+        covariance = (scatter + strength * within) / (count + strength)[:, None, None]
+        covariance = covariance + FLOOR * torch.eye(d, dtype=rows.dtype)
+        eye = torch.eye(d, dtype=rows.dtype).expand_as(covariance)
+        factors = torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), eye, upper=False)
+        fitted = _Mixture((count + 1) / (n + number), means, factors)
+        each = log_gaussians(rows, fitted.weights, fitted.means, fitted.factors)[0]
+        total = torch.logsumexp(each, dim=0)
+        share = (each - total).exp().T
+        value = float(total.mean())
+        if value < last + TOLERANCE:
+            break
+        last = value
+    return fitted
+
+
+def _groups(rows: Tensor, number: int) -> Tensor:
+    """The nearest of `number` centres of each row, (N,): rows far from each other, then means of their groups."""
+    centres = rows[:1]
+    distance = torch.cdist(rows, centres).square()[:, 0]
+    order = torch.Generator().manual_seed(0)
+    while len(centres) < number:
+        far = torch.multinomial((distance + 1e-12).float(), 1, generator=order)
+        centres = torch.cat([centres, rows[far]])
+        distance = torch.minimum(distance, torch.cdist(rows, rows[far]).square()[:, 0])
+    for _ in range(8):
+        nearest = torch.cdist(rows, centres).argmin(1)
+        count = torch.bincount(nearest, minlength=number)
+        sums = torch.zeros_like(centres).index_add_(0, nearest, rows)
+        centres = torch.where((count > 0)[:, None], sums / count.clamp_min(1)[:, None], centres)
+    return torch.cdist(rows, centres).argmin(1)
+
+
+def read_base(tensors: Mapping[str, Tensor], d: int, source: str) -> Base | None:
+    """The base of the tensors in a model's file, None without any; `source` names the file in messages."""
+    if not tensors:
+        return None
+    sizes = {name: tuple(tensors[name].shape) for name in Base.NAMES if name in tensors}
+    k, n, h = (len(tensors[name]) if name in tensors else 0 for name in ("weights", "centres", "widths"))
+    expected = {"frame": (d, d), "weights": (k,), "means": (k, d), "factors": (k, d, d)}
+    expected |= {"centres": (n, d), "widths": (h,), "shares": (h,)}
+    if set(tensors) != set(Base.NAMES) or sizes != expected or not (k and n and h):
+        raise InputError(f"{source}: the base does not belong to the model; train it again")
+    return Base(tensors)

@@ -1,0 +1,165 @@
+"""The base of a table's energy: two densities, a row judged by the others, and what a model does with it."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import normae
+from normae.errors import InputError
+from normae.inference import grid_log_z, proposed_log_z
+from normae.inference.generation import drawn
+from normae.networks import NetworkConfig, build_autoencoder
+from normae.networks.base import SCALE, Base, BaseConfig, fit_base, read_base
+from normae.networks.reconstruction import ReconstructionEnergy
+from normae.random import stream
+from normae.statistics import auc
+
+
+def clusters(n: int, seed: int = 0) -> torch.Tensor:
+    """Four round groups in two columns, five widths apart."""
+    generator = stream(seed, "clusters")
+    centres = torch.tensor([[-2.5, -2.5], [-2.5, 2.5], [2.5, -2.5], [2.5, 2.5]])
+    return centres[torch.randint(4, (n,), generator=generator)] + 0.5 * torch.randn(n, 2, generator=generator)
+
+
+def fitted(rows: torch.Tensor, **settings: int) -> Base:
+    frame = torch.eye(rows.shape[1], dtype=torch.float64)
+    return fit_base(rows, frame, BaseConfig(**settings), stream(0, "base"))
+
+
+def grid(limit: float, cells: int) -> tuple[torch.Tensor, float]:
+    axis = (torch.arange(cells) + 0.5) * (2 * limit / cells) - limit
+    return torch.cartesian_prod(axis, axis), (2 * limit / cells) ** 2
+
+
+def test_both_parts_are_densities_and_the_energy_is_their_mean():
+    base = fitted(clusters(300))
+    points, cell = grid(8.0, 400)
+    g, k = base.parts(points)
+    assert float(g.exp().sum() * cell) == pytest.approx(1, abs=1e-3)
+    assert float(k.exp().sum() * cell) == pytest.approx(1, abs=1e-3)
+    value, log_q = base.both(points)
+    assert torch.allclose(value, -0.5 * SCALE * (g + k), rtol=1e-5)
+    assert torch.allclose(log_q.exp(), 0.5 * (g.exp() + k.exp()), rtol=1e-4)
+    assert bool((-value / SCALE <= math.log(2) + log_q + 1e-5).all())  # what rejection rests on
+
+
+def test_four_groups_are_found_and_one_is_not_split():
+    assert len(fitted(clusters(1000)).weights) == 4
+    assert len(fitted(torch.randn(1000, 2, generator=stream(1, "one"))).weights) == 1
+
+
+def test_a_frame_is_a_change_of_variables():
+    rows = clusters(300)
+    frame = torch.tensor([[2.0, 0.5], [0.0, 0.5]], dtype=torch.float64)
+    there = (rows.double() @ torch.linalg.inv(frame).T).float()
+    base = fit_base(there, frame, BaseConfig(), stream(0, "base"))
+    points = there[:50] + 0.1
+    for mine, other in zip(base.parts(points), fitted(rows).parts(points @ frame.float().T), strict=True):
+        assert torch.allclose(mine, other, atol=1e-3)  # |det| = 1
+
+
+def test_kernels_are_sums_over_rows():
+    rows = clusters(50)
+    base = fitted(rows)
+    points = torch.randn(20, 2, generator=stream(2, "points"))
+    by_hand = torch.zeros(20, dtype=torch.float64)
+    for width, share in zip(base.widths.double(), base.shares.double(), strict=True):
+        distance = (points[:, None].double() - base.centres.double()).square().sum(2)
+        by_hand += share * (torch.exp(-0.5 * distance / width**2) / (2 * math.pi * width**2)).mean(1)
+    assert torch.allclose(base.parts(points)[1].double(), by_hand.log(), atol=1e-4)
+
+
+def test_a_row_is_judged_by_the_others():
+    """At a row of the table its own kernel does not count; with it, log k of an outlier would be that of its kernel."""
+    rows = torch.cat([clusters(300), torch.tensor([[30.0, 30.0]])])
+    base = fitted(rows)
+    lonely = float(base.parts(rows[-1:])[1])
+    beside = float(base.parts(rows[-1:] + 0.01)[1])
+    assert lonely < beside - 50
+    others = Base(dict(base.named_buffers()) | {"centres": base.centres[(base.centres != rows[0]).any(1)]})
+    missing = math.log(len(others.centres) / len(base.centres))
+    assert float(base.parts(rows[:1])[1]) == pytest.approx(float(others.parts(rows[:1])[1]) + missing, abs=1e-4)
+    train, new = base(rows), base(clusters(300, seed=9))
+    assert auc(new.numpy(), train.numpy()).value == pytest.approx(0.5, abs=0.08)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_gradient_is_that_of_the_energy(dtype):
+    base = fitted(clusters(200)).to(dtype)
+    y = torch.cat([clusters(20, 5), 4 * torch.randn(20, 2, generator=stream(3, "far"))]).to(dtype).requires_grad_(True)
+    value = base(y)
+    (grad,) = torch.autograd.grad(value.sum(), y)
+    mine, slope = base.value_and_grad(y.detach())
+    assert torch.allclose(mine, value.detach(), rtol=1e-4)
+    assert torch.allclose(slope, grad, rtol=1e-3, atol=1e-3 * float(grad.abs().max()))
+
+
+def test_the_proposal_is_what_is_proposed():
+    base = fitted(clusters(300))
+    draws = base.propose(40_000, stream(4, "draws"))
+    points, cell = grid(8.0, 200)
+    log_q = base.both(points)[1]
+    for power in (1, 2):  # moments by quadrature
+        expected = float((log_q.exp() * points[:, 0] ** power).sum() * cell)
+        assert float((draws[:, 0] ** power).mean()) == pytest.approx(expected, abs=0.08)
+    inside = ((draws > 0).all(1)).float().mean()
+    assert float(inside) == pytest.approx(float((log_q.exp() * (points > 0).all(1)).sum() * cell), abs=0.01)
+
+
+def energy_with_base() -> ReconstructionEnergy:
+    network = build_autoencoder(NetworkConfig(2, (16,), "gelu"), (2,), stream(0, "init")).requires_grad_(False)
+    network.base = fitted(clusters(400))
+    return ReconstructionEnergy(network)
+
+
+def test_log_z_of_draws_is_that_of_a_grid():
+    energy = energy_with_base()
+    known = grid_log_z(energy, 0.9 * SCALE, (-8.0, 8.0), 2, cells=300)
+    found = proposed_log_z(energy, 0.9 * SCALE, (-8.0, 8.0), stream(1, "log_z"))
+    assert found is not None
+    assert found.value == pytest.approx(known.value, abs=4 * found.error + 1e-3)
+    assert found.error < 0.02
+
+
+def test_samples_by_rejection_are_those_of_the_density():
+    energy, temperature = energy_with_base(), 0.5 * SCALE
+    events = drawn(energy, temperature, 20_000, stream(2, "drawn"), (-8.0, 8.0))
+    assert events is not None
+    points, _ = grid(8.0, 200)
+    density = torch.softmax(-energy(points) / temperature, 0)
+    proposed = energy.autoencoder.base.propose(20_000, stream(3, "proposed"))
+    for part in (lambda x: x[:, 0] > 0, lambda x: (x > 0).all(1), lambda x: (x - 2.5).norm(dim=1) < 0.5):
+        expected = float(density[part(points)].sum())
+        assert float(part(events).float().mean()) == pytest.approx(expected, abs=0.015)
+    assert abs(float(part(proposed).float().mean()) - expected) > 0.015  # the wrong version: nothing rejected
+
+
+def test_a_base_that_does_not_belong_is_refused():
+    tensors = dict(fitted(clusters(50)).named_buffers())
+    assert read_base({}, 2, "file") is None
+    assert isinstance(read_base(tensors, 2, "file"), Base)
+    for wrong in (tensors | {"means": tensors["means"][:, :1]}, {"frame": tensors["frame"]}):
+        with pytest.raises(InputError, match="the base does not belong to the model"):
+            read_base(wrong, 2, "file")
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_odd_tables_have_a_base(columns):
+    random = np.random.default_rng(0)
+    few = torch.from_numpy(random.normal(size=(10, columns)))
+    same = torch.from_numpy(random.integers(0, 2, size=(200, columns)).astype(float))
+    for rows in (few, same):
+        base = fitted(rows.float())
+        assert bool(torch.isfinite(base(rows.float())).all())
+        assert bool(torch.isfinite(base.value_and_grad(rows.float())[1]).all())
+
+
+def test_a_model_with_a_base_is_the_same_after_a_file(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(200, 3))
+    nae = normae.NormalizedAutoencoder(start_iterations=20, random_state=0).fit(rows)
+    nae.save(tmp_path / "run")
+    again = normae.NormalizedAutoencoder.load(tmp_path / "run")
+    assert np.array_equal(again.score_samples(rows), nae.score_samples(rows))
