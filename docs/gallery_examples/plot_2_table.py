@@ -10,8 +10,8 @@ coordinates and its settings follow from the table, as those of ``normae train``
 # Two columns: log p with an error bar
 # ------------------------------------
 #
-# In one or two columns log Z is taken on a grid, and ``score_samples`` is log p in the table's own units;
-# ``score_kind_`` says so. ``bayesian=True`` adds error bars.
+# Where log Z is known, ``score_samples`` is log p in the table's own units; ``score_kind_`` says so.
+# ``bayesian=True`` adds error bars.
 
 import tempfile
 
@@ -43,8 +43,8 @@ for row, log_p, error, label in scored:
 # %%
 # Left: log p. The red line is the threshold of ``predict``, beyond which 1 % of the training rows lie
 # (``contamination``). Right: log p along a line at constant width, with its error bar, and the truth, which is known
-# here. The band is narrow where there are rows and wide where there are none: there a score is an extrapolation, and
-# the error bar says so.
+# here. The band is wider where there are no rows: there a score is an extrapolation. It is of the network alone, and
+# too wide everywhere (:doc:`/estimator`).
 
 across, up = np.linspace(70, 140, 90), np.linspace(0, 8, 80)
 grid = np.stack(np.meshgrid(across, up, indexing="ij"), axis=-1).reshape(-1, 2)
@@ -71,9 +71,10 @@ plt.show()
 # More columns
 # ------------
 #
-# Thirteen columns of scikit-learn's wine table: two sorts are the background, and the third is to be found. There
-# log Z comes from annealed importance sampling. Where its bounds disagree, ``score_kind_`` is "unnormalized": a score
-# that orders rows as log p does and whose zero has no meaning. Half of the background is held out.
+# Thirteen columns of scikit-learn's wine table: two sorts are the background, and the third is to be found. log Z comes
+# from draws of the base, or from annealed importance sampling where too few of them count. Where its bounds disagree,
+# ``score_kind_`` is "unnormalized": a score that orders rows as log p does and whose zero has no meaning. Half of the
+# background is held out.
 
 wine = load_wine()
 usual, other = wine.data[wine.target < 2], wine.data[wine.target == 2]

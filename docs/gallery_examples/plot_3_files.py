@@ -99,7 +99,7 @@ type_in("normae report runs/mine")
 
 settings = tomllib.loads((folder / "runs/mine/config.toml").read_text())
 print("coordinates:", settings["coordinates"])
-print("network:", settings["network"]["hidden"], "chains:", settings["sampling"]["feature"]["steps"], "steps")
+print("base:", settings["base"], "network:", settings["network"]["hidden"])
 type_in("normae score runs/mine data.parquet -o scores.parquet")
 
 # %%

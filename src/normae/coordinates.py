@@ -12,8 +12,9 @@ the user's units. Chains walk in y and never see it. Toys, and jets as pixels, t
 m and s are mean and width of a column without its outermost percents, so that a single outlier moves neither. `soft` is
 the identity up to `LIMIT` widths and grows like a logarithm beyond, so that an outlier pulls on no gradient and is
 still far out. Whitening takes the linear correlations out: one step size then suits all. Directions in which the
-table has no width at all (constant or collinear columns) would make a density infinite; e is the variance of the
-Gaussian noise that is added to the training rows, and y of the rows with their noise has unit covariance. The density
+table has no width at all (constant or collinear columns) would make A infinite; e is the least variance that a
+direction counts with. For networks of one's own Gaussian noise of this variance is added to the training rows, and y of
+the rows with their noise has unit covariance; an energy with a base has width of its own and needs none. The density
 of the table is that of y times |dy/dx|. All of it is in float64.
 """
 
@@ -278,9 +279,9 @@ class CoordinatesConfig:
 
     Args:
         kind: "identity" takes events as they are; "table" whitens the columns of a table and softens their tails.
-        noise: of "table", the variance that is added to the training rows, in units of a column's variance; from the
-            rows where it is None.
-        copies: of "table", how often a training sees each row, each time with its own noise.
+        noise: of "table", the least variance of a direction, in units of a column's variance; from the rows where it is
+            None. Noise of this variance is added to the training rows where the energy has no base.
+        copies: of "table" without a base, how often a training sees each row, each time with its own noise.
     """
 
     kind: Literal["identity", "table"] = "identity"

@@ -40,7 +40,7 @@ def train(
         str | None, typer.Option(help="Array of an .npz, group or dataset of an HDF5, tree of a ROOT file.")
     ] = None,
     override: Set = None,
-    seeds: Annotated[str | None, typer.Option(help="Several seeds side by side, for example 0-7.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Several seeds, for example 0-7.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was stopped.")] = False,
     start: Annotated[str | None, typer.Option(help="A trained autoencoder to begin with.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes; --resume goes on.")] = None,

@@ -43,9 +43,10 @@ def _is_bayesian(estimator: "NormalizedAutoencoder") -> bool:
 
 
 class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
-    """Density and anomaly score of a table: p(x) = exp(-E(x)/T)/Z with E the reconstruction error.
+    """Density and anomaly score of a table: p(x) = exp(-E(x)/T)/Z, E a base plus the reconstruction error.
 
-    Rows are whitened inside, so no scaler is needed before it. All settings that are None follow from the table. `fit`
+    The base is a density of the rows, of Gaussians and kernels, which the network corrects. Rows are whitened inside,
+    so no scaler is needed before it. All settings that are None follow from the table. `fit`
     is the training of `normae.train`, and what `save` writes is a run folder that every command takes.
 
     Args:
@@ -53,15 +54,17 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         bayesian: adds `score_std` and `score_draws`, from the posterior of the linearized network.
         latent: dimension of the latent space.
         hidden: widths of the hidden layers of the encoder; the decoder mirrors them.
-        start_iterations: updates of the weights in the classification that training begins with, at most.
-        iterations: updates of the weights in the likelihood training that follows.
+        start_iterations: updates of the weights in the classification of rows against draws of the base, at most.
+        iterations: updates of the weights in a likelihood training that follows; none where it is None.
         batch_size: rows of an update, and as many Langevin chains.
-        learning_rate: of the start, decaying along a cosine, many times that of the likelihood training; lowered
-            where a training runs away.
-        chain_steps: Langevin steps of an update.
-        noise: variance of the noise added to the training rows, in units of a column's variance.
-        log_z: "auto" computes log Z after the training: on a grid in one or two columns, in more by annealed importance
-            sampling, where its bounds agree; "never" leaves it out.
+        learning_rate: of the classification, decaying along a cosine, many times that of the likelihood training;
+            lowered where a training runs away.
+        chain_steps: Langevin steps of an update of the likelihood training.
+        noise: the least variance of a direction when rows are whitened, in units of a column's variance; none is added
+            to the rows.
+        log_z: "auto" computes log Z after the training: from draws of the base where enough of them count, otherwise on
+            a grid in one or two columns, and in more by annealed importance sampling, where its bounds agree; "never"
+            leaves it out.
         device: "cpu", "cuda" or "auto".
         random_state: seed or generator for all randomness.
         verbose: 1 prints progress with the time left.
@@ -327,7 +330,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         """`score_samples` of each of `n_draws` weight draws, with shape (n_draws, N).
 
         In one or two columns each draw has its own log Z. In more, its change is taken to first order, from the
-        persistent chains: log Z_k - log Z = -<s_k - s>.
+        training rows, or from the persistent chains of a likelihood training: log Z_k - log Z = -<s_k - s>.
         """
         table = self._rows(X)
         if n_draws < 1:
@@ -349,7 +352,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     # --- samples
 
     def sample(self, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> Floats:
-        """New rows with shape (n_samples, d): the persistent chains of the training, gone on."""
+        """New rows with shape (n_samples, d): draws of the base that are kept; chains where too few are."""
         check_is_fitted(self)
         if n_samples < 1:
             raise InputError(f"n_samples: expected at least 1, got {n_samples}")

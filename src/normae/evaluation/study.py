@@ -232,7 +232,8 @@ def settings(config: Run) -> dict[str, str]:
     training, sampling = config.training, config.sampling
     start = f"from {config.start}" if config.start else None
     if config.contrast is not None:
-        start = f"at most {config.contrast.iterations:,} updates of a classification against a Gaussian"
+        known = "a Gaussian" if config.base is None else "draws of the base"
+        start = f"at most {config.contrast.iterations:,} updates of a classification against {known}"
     found = {"network": network_words(config), "pretraining": start or (
         f"{config.pretraining.epochs} epochs, batch {config.pretraining.batch}, learning rate "
         f"{config.pretraining.learning_rate:g}")}  # fmt: skip

@@ -114,7 +114,7 @@ class TableStudy(Study):
         """What the score is, and how close samples are to the table."""
         known = "mean_log_prob_held_out" in metrics
         return (
-            "The score of a row is E/T, its reconstruction error over the temperature: the negative log-likelihood of "
+            "The score of a row is E/T, its energy over the temperature: the negative log-likelihood of "
             f"the row, up to {'log Z, which is known' if known else 'a constant, log Z, which is not known'}. Nobody "
             "knows the density of this table, so the model is judged by rows that were held out: a classifier tells "
             f"samples of the model from them with AUC {metrics['auc_samples']} (0.5: not at all)."
@@ -197,7 +197,7 @@ class TableTest:
 
     Args:
         names: of the d columns.
-        seen: rows held out, with the noise that is part of the model.
+        seen: rows held out, with the noise that the training added, if it did.
         distances: Wasserstein distance of samples from rows held out for each column, in its standard deviations.
         halves: the same of two halves of the rows held out.
     """

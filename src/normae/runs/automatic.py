@@ -2,8 +2,9 @@
 
 A density of Gaussians and kernels is fitted to the whitened rows, the base of the energy (`networks.base`), and that is
 where training begins. A classification of rows against draws of the base does most of the learning
-(`training.contrast`); a short likelihood training with persistent chains follows. Networks of one's own have no base,
-and begin at the standard Gaussian: with f(x) near 0 the energy is |x|^2/d, and T = 2/d makes exp(-E/T) that Gaussian.
+(`training.contrast`); a likelihood training with persistent chains follows where it is asked for. Networks of one's
+own have no base, and begin at the standard Gaussian: with f(x) near 0 the energy is |x|^2/d, and T = 2/d makes
+exp(-E/T) that Gaussian.
 """
 
 import math
@@ -66,7 +67,7 @@ class Wishes:
         batch: rows of an update, and as many chains.
         learning_rate: of the start.
         chain_steps: Langevin steps of an update.
-        noise: variance of the noise added to the training rows, in units of a column's variance.
+        noise: least variance of a direction of the coordinates, in units of a column's variance.
         bayesian: error bars, from the posterior of the linearized network.
         log_z: whether log Z is computed where no grid serves.
     """

@@ -1,7 +1,7 @@
 """The run folder: what it holds, its lock, and files that appear whole or not at all.
 
 config.toml            the complete configuration
-model.safetensors      weights, coordinates, persistent chains; temperature and log Z in the header
+model.safetensors      weights, coordinates, base, chains; temperature and log Z in the header
 data.npz               the training table, where it came as an array or as a data frame
 checkpoint/            what resuming needs
 metrics.jsonl          one line a window of iterations
