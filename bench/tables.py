@@ -8,7 +8,6 @@ zuko (standardized columns, stopped on a fifth of the rows). PyOD and zuko are l
 """
 
 import argparse
-import importlib.util
 import itertools
 import json
 import time
@@ -20,13 +19,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from sklearn.datasets import load_breast_cancer, load_digits, make_moons
-from sklearn.ensemble import IsolationForest
 from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import GridSearchCV
-from sklearn.neighbors import KernelDensity
-from sklearn.preprocessing import StandardScaler
 
-from normae import NormalizedAutoencoder
+from detectors import Fit, Nae, Pyod, Standardized, flow, forest, installed, kernels
 from normae.files import write_json
 
 
@@ -36,14 +31,6 @@ class Table(NamedTuple):
     train: np.ndarray
     test: np.ndarray
     anomalies: np.ndarray
-
-
-class Scores(NamedTuple):
-    """High is normal; `density` says whether they are log p in the units of the table."""
-
-    test: np.ndarray
-    anomalies: np.ndarray
-    density: bool
 
 
 def mixed(rows: np.ndarray, share: float, random: np.random.RandomState) -> np.ndarray:
@@ -79,69 +66,12 @@ def moons(random: np.random.RandomState) -> Table:
     return Table(rows[:2000], rows[2000:], mixed(rows[2000:], 1.0, random))
 
 
-def nae(table: Table, seed: int) -> Scores:
-    model = NormalizedAutoencoder(random_state=seed).fit(table.train)
-    return Scores(*map(model.score_samples, table[1:]), density=model.score_kind_ == "log_prob")
-
-
-def forest(table: Table, seed: int) -> Scores:
-    model = IsolationForest(random_state=seed).fit(table.train)
-    return Scores(*map(model.score_samples, table[1:]), density=False)
-
-
-def kernels(table: Table, seed: int) -> Scores:  # noqa: ARG001
-    scaler = StandardScaler().fit(table.train)
-    search = GridSearchCV(KernelDensity(), {"bandwidth": np.geomspace(0.03, 3, 15)})
-    model = search.fit(scaler.transform(table.train)).best_estimator_
-    shift = np.log(scaler.scale_).sum()
-    return Scores(*(model.score_samples(scaler.transform(x)) - shift for x in table[1:]), density=True)
-
-
-def pyod_autoencoder(table: Table, seed: int) -> Scores:
-    from pyod.models.auto_encoder import AutoEncoder
-
-    model = AutoEncoder(random_state=seed, verbose=0).fit(table.train)
-    return Scores(*(-model.decision_function(x) for x in table[1:]), density=False)
-
-
-def flow(table: Table, seed: int) -> Scores:
-    import zuko
-
-    torch.manual_seed(seed)
-    scaler = StandardScaler().fit(table.train)
-    rows = torch.from_numpy(scaler.transform(table.train)).float()
-    rows = rows[torch.randperm(len(rows))]
-    held = len(rows) // 5
-    model = zuko.flows.NSF(rows.shape[1], transforms=3, hidden_features=(64, 64))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    best, kept, waited = np.inf, model.state_dict(), 0
-    for step in range(1, 1501):
-        batch = rows[held + torch.randint(len(rows) - held, (256,))]
-        optimizer.zero_grad()
-        (-model().log_prob(batch).mean()).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        if step % 25 == 0:
-            with torch.no_grad():
-                loss = float(-model().log_prob(rows[:held]).mean())
-            waited = 0 if loss < best else waited + 1
-            if loss < best:
-                best, kept = loss, {name: value.clone() for name, value in model.state_dict().items()}
-            if waited == 8:
-                break
-    model.load_state_dict(kept)
-    shift = np.log(scaler.scale_).sum()
-    with torch.no_grad():
-        pieces = (model().log_prob(torch.from_numpy(scaler.transform(x)).float()).numpy() - shift for x in table[1:])
-        return Scores(*pieces, density=True)
-
-
 TABLES: dict[str, Callable[[np.random.RandomState], Table]] = {
     "breast cancer": breast_cancer, "digits": digits, "mixture": mixture, "moons": moons,
 }  # fmt: skip
-METHODS: dict[str, Callable[[Table, int], Scores]] = {
-    "NormalizedAutoencoder": nae, "IsolationForest": forest, "KernelDensity": kernels,
-    "PyOD AutoEncoder": pyod_autoencoder, "zuko NSF": flow,
+METHODS: dict[str, Fit] = {
+    "NormalizedAutoencoder": Nae({}), "IsolationForest": forest, "KernelDensity": Standardized(kernels),
+    "PyOD AutoEncoder": Pyod("auto_encoder", "AutoEncoder"), "zuko NSF": Standardized(flow),
 }  # fmt: skip
 NEEDS = {"PyOD AutoEncoder": "pyod", "zuko NSF": "zuko"}
 
@@ -160,11 +90,12 @@ class Result(NamedTuple):
 def run(seed: int, title: str, name: str) -> Result:
     table = TABLES[title](np.random.RandomState(seed))
     began = time.process_time()
-    scores = METHODS[name](table, seed)
+    score, density = METHODS[name](table.train, seed)
+    test, anomalies = score(table.test), score(table.anomalies)
     seconds = time.process_time() - began
-    labels = np.repeat([0, 1], [len(table.test), len(table.anomalies)])
-    auc = float(roc_auc_score(labels, -np.concatenate(scores[:2])))
-    return Result(seed, title, name, auc, float(scores.test.mean()) if scores.density else None, seconds)
+    labels = np.repeat([0, 1], [len(test), len(anomalies)])
+    auc = float(roc_auc_score(labels, -np.concatenate([test, anomalies])))
+    return Result(seed, title, name, auc, float(test.mean()) if density else None, seconds)
 
 
 def main() -> None:
@@ -175,16 +106,14 @@ def main() -> None:
     parser.add_argument("-o", type=Path, help="JSON file of all results; what it holds already is not done again")
     options = parser.parse_args()
     first, _, last = options.seeds.partition("-")
-    names, tables = options.methods.split(","), options.tables.split(",")
+    tables = options.tables.split(",")
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     results = read(options.o)
-    absent = {name for name, module in NEEDS.items() if importlib.util.find_spec(module) is None}
-    for name in sorted(absent & set(names)):
-        print(f"{name} is left out: {NEEDS[name]} is not installed", flush=True)
+    names = installed({name: METHODS[name] for name in options.methods.split(",")}, NEEDS)
     wanted = itertools.product(range(int(first), int(last or first) + 1), tables, names)
     for seed, title, name in wanted:
-        if name in absent or any(known[:3] == (seed, title, name) for known in results):
+        if any(known[:3] == (seed, title, name) for known in results):
             continue
         results.append(run(seed, title, name))
         print(*results[-1], flush=True)

@@ -11,6 +11,7 @@ SCRIPT = Path(__file__).parents[2] / "bench" / "tables.py"
 
 
 def test_results_are_written_and_not_done_again(tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPT.parent)
     spec = importlib.util.spec_from_file_location("tables", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
