@@ -134,6 +134,13 @@ def test_a_run_on_a_table_takes_its_rows(table_run, tmp_path):
         assert np.allclose(out[name], getattr(model, name)(x), rtol=1e-5, atol=1e-5)
 
 
+def test_a_row_that_was_trained_on_is_judged_by_the_others_there_too(table_run, tmp_path):
+    export_onnx(table_run.path, tmp_path / "m.onnx")
+    model, x = normae.load(table_run.path), rows()
+    assert np.abs(run_onnx(tmp_path / "m.onnx", x)["score"] - model.score(x)).max() < 1e-3
+    assert np.abs(model.score(x + 1e-3 * x.std(0)) - model.score(x)).max() > 0.1  # with its own kernel it is not
+
+
 def test_error_bars_of_a_run_on_a_table(table_run, tmp_path):
     linearize(table_run.path, tmp_path / "run", device="cpu")
     export_onnx(tmp_path / "run", tmp_path / "m.onnx", draws=20)

@@ -116,7 +116,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         iterations: int | None = None,
         batch_size: int = 256,
         learning_rate: float = 1e-3,
-        chain_steps: int = 8,
+        chain_steps: int = 4,
         noise: float | None = None,
         log_z: str = "auto",
         device: str = "cpu",

@@ -34,8 +34,8 @@ START = (
     "The loss of the classification of rows against draws of the base, 2 log 2 = 1.386 for a base that is right. The "
     "weights are those with which rows held out were told best.",
 )
-MANY = 4000
-"""Updates after which a start that still improves is no concern: the rest is small."""
+LATE = 0.02
+"""Gain of the loss at the end of the start that is no concern."""
 COLUMNS = 12
 """Most columns that are drawn: those in which samples are farthest from rows held out."""
 
@@ -79,14 +79,14 @@ class TableStudy(Study):
         lines, given = self._start_lines(), self.config.contrast
         if not lines or given is None:
             return []
-        best = min(lines, key=lambda line: float(line["validation_loss"]))
-        late = int(best["iteration"]) > given.iterations - given.every
+        losses = [float(line["best_loss"]) for line in lines]
+        gain = losses[-len(losses) // 4 - 1] - losses[-1]
         return [
             Check(
                 "learned to the end",
-                "warning" if late and given.iterations < MANY else "good",
-                f"Rows held out are told best from draws of the base after {best['iteration']:,} of at most "
-                f"{given.iterations:,} updates.",
+                graded(gain, LATE, 5 * LATE),
+                f"In the last quarter of its {lines[-1]['iteration']:,} updates the loss of rows held out fell by "
+                f"{gain:.4f}, to {losses[-1]:.4f}.",
                 f"Give it more updates, --set contrast.iterations={2 * given.iterations}.",
             )
         ]

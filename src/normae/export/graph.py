@@ -42,6 +42,10 @@ class Graph:
         """Fixed numbers, in the type of the graph."""
         return self._constant(np.asarray(values, dtype=self.dtype), name)
 
+    def floats(self, values: Any) -> str:
+        """Fixed numbers in float32, for operators that take no others."""
+        return self._constant(np.asarray(values, dtype=np.float32), "floats")
+
     def integers(self, values: Any) -> str:
         """Fixed integers, such as a shape or axes."""
         return self._constant(np.asarray(values, dtype=np.int64), "integers")

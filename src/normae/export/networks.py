@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from normae.errors import InputError
 from normae.export.graph import Graph
 from normae.networks.autoencoder import Autoencoder
-from normae.networks.base import SCALE, Base, log_gaussians
+from normae.networks.base import FAR, OWN, SCALE, Base, log_gaussians
 from normae.networks.conv import Upsample
 from normae.networks.mlp import MLP
 from normae.networks.reconstruction import prefixed
@@ -73,8 +73,10 @@ def based(graph: Graph, base: Base | None, error: str, x: str) -> str:
     )
     length = graph.add("ReduceSum", graph.add("Mul", u, u), graph.integers([1]), keepdims=1)
     products = graph.add("MatMul", u, graph.constant(-2 * base.centres.T.numpy(), "centres"))
-    squares = graph.constant(base.centres.square().sum(1).numpy(), "squares")
-    distance = graph.add("Add", graph.add("Add", length, squares), products)
+    squares = graph.constant(base.centres.double().square().sum(1).numpy(), "squares")
+    distance = _without_own(
+        graph, graph.add("Add", graph.add("Add", length, squares), products), length, len(base.centres)
+    )
     widths = [
         graph.add("ReduceLogSumExp", graph.add("Mul", distance, graph.constant(rate)), graph.integers([1]), keepdims=1)
         for rate in (-0.5 / base.widths.square()).tolist()
@@ -88,6 +90,18 @@ def based(graph: Graph, base: Base | None, error: str, x: str) -> str:
     )
     both = graph.add("Add", graph.add("Add", gaussians, kernels), graph.constant(2 * float(base.log_det)))
     return graph.add("Add", error, graph.add("Mul", both, graph.constant(-0.5 * SCALE)))
+
+
+def _without_own(graph: Graph, distance: str, length: str, centres: int) -> str:
+    """Squared distances (N, n) in float64, with one of a centre that is the event itself put out of sight."""
+    nearest = graph.add("ReduceMin", distance, graph.integers([1]), keepdims=1)
+    limit = graph.add("Mul", graph.add("Add", length, graph.constant(1.0)), graph.constant(OWN))
+    own = graph.enter(graph.add("LessOrEqual", nearest, limit), np.bool_)
+    place = graph.add("ArgMin", distance, axis=1, keepdims=0)
+    hot = graph.add(
+        "OneHot", place, graph.integers([centres]), graph.floats([0.0, FAR if centres > 1 else 0.0]), axis=1
+    )
+    return graph.add("Add", distance, graph.add("Mul", own, graph.enter(hot, np.float32)))
 
 
 def _to_sphere(graph: Graph, z: str) -> str:

@@ -19,7 +19,7 @@ from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.inference.ais import AISConfig
 from normae.networks.autoencoder import Autoencoder, NetworkConfig
-from normae.networks.base import BaseConfig
+from normae.networks.base import SCALE, BaseConfig
 from normae.networks.own import EnergyNetwork, check_network
 from normae.posterior.laplace import LaplaceConfig
 from normae.runs.session import prepare
@@ -38,7 +38,7 @@ TEST, MOST_TEST = 0.2, 20_000
 """Share of the rows of a file that are held out to judge the model, and their largest number."""
 ITERATIONS, RATIO = 0, 0.1
 """Of the likelihood training: its updates, and its learning rate over that of the start."""
-FEWEST_UPDATES, MOST_UPDATES = 500, 4000
+FEWEST_UPDATES, MOST_UPDATES = 1000, 4000
 """Of the start."""
 WIDER = 0.1
 """How far the chains of events that are no rows may go beyond them, as a share of their range."""
@@ -123,7 +123,7 @@ def automatic_run(
         base=BaseConfig(),
         network=NetworkConfig(wishes.latent or automatic_latent(columns), wishes.hidden or (128, 128), "gelu"),
         contrast=ContrastConfig(wishes.start_iterations or start_iterations(trained), batch, start),
-        temperature=TemperatureConfig(learning_rate=RATIO * start),
+        temperature=TemperatureConfig(SCALE, learning_rate=RATIO * start),
         pretraining=PhaseConfig(epochs=0, batch=batch),
         training=_likelihood(wishes.iterations or ITERATIONS, trained, batch, RATIO * start),
         guard=_guard(3 + math.sqrt(columns)),
