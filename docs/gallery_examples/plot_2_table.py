@@ -104,6 +104,18 @@ ax.legend()
 plt.show()
 
 # %%
+# Which column
+# ------------
+#
+# ``explain`` has what each column adds to the score of a row, compared with the nearest training row. Here the most
+# anomalous wine, and the three columns that make it so.
+
+worst = rows[small.score_samples(rows).argmin()]
+parts = small.model_.explain(worst[None])[0]
+for k in parts.argsort()[:-4:-1]:
+    print(f"{wine.feature_names[k]:30} {worst[k]:8.2f}, adds {parts[k]:6.1f}")
+
+# %%
 # Keep it
 # -------
 #

@@ -25,6 +25,9 @@ def score(
         str | None, typer.Option(help="i/n: only the i-th of n shares, from 0. A last call without it joins them.")
     ] = None,
     chunk: Annotated[int, typer.Option(help="Rows that are read at a time.")] = 1 << 16,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Columns part_NAME too: what each column adds to the score.")
+    ] = False,
     device: Device = "auto",
     cluster: Annotated[
         str | None, typer.Option(help="local, slurm, htcondor, or tcp://HOST:PORT of a dask scheduler.")
@@ -48,7 +51,7 @@ def score(
 
     parse_shard(shard)
     do = _place(cluster, workers, threads, cluster_options)
-    scorer = open_scorer(run, parse_columns(columns), device)
+    scorer = open_scorer(run, parse_columns(columns), device, explain)
     for sentence in scorer.notes:
         note(f"Note: {sentence}")
     done = score_files(scorer, files, out, shard, chunk, dataset, do)

@@ -82,8 +82,8 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     >>> nae = normae.NormalizedAutoencoder(bayesian=True, start_iterations=20, iterations=5, random_state=0).fit(rows)
     >>> nae.score_samples([[0.0]]).round(), nae.predict([[0.0], [9.0]])
     (array([-1.]), array([ 1, -1]))
-    >>> nae.score_std([[0.0], [9.0]]) < 1
-    array([ True, False])
+    >>> nae.score_std([[0.0]]) < 1
+    array([ True])
     >>> float(nae.sample(100, random_state=0).std().round())
     1.0
     """

@@ -231,12 +231,13 @@ def table_test(model: Model, config: Run, events: Events) -> TableTest:
 
 def _with_noise(model: Model, rows: Rows, generator: torch.Generator) -> Rows:
     """Rows (N, d) with the noise that the training added, or that a base cannot resolve: the density is theirs."""
-    y = model.coordinates.forward(torch.from_numpy(rows))
+    coordinates = model.coordinates.to("cpu")
+    y = coordinates.forward(torch.from_numpy(rows))
     if (base := model.autoencoder.base) is not None:
         added = torch.randn(y.shape, generator=generator, dtype=y.dtype) * RESOLUTION
         y = y + torch.linalg.solve(base.frame.cpu().double(), added.T).T
-        return np.asarray(model.coordinates.inverse(y).numpy())
-    return np.asarray(model.coordinates.inverse(model.coordinates.noisy(y, 1, generator)).numpy())
+        return np.asarray(coordinates.inverse(y).numpy())
+    return np.asarray(coordinates.inverse(coordinates.noisy(y, 1, generator)).numpy())
 
 
 def table_metrics(model: Model, config: Run, test: TableTest) -> Metrics:
@@ -253,7 +254,8 @@ def table_metrics(model: Model, config: Run, test: TableTest) -> Metrics:
     if config.posteriors:
         metrics["mean_score_std"] = sample_mean(model.rows(test.held_out[:2000]).scores.std(0, ddof=1))
     generator = stream(config.seed, "evaluation/classifier")
-    seen, sampled = (model.coordinates.forward(torch.from_numpy(x)).numpy() for x in (test.seen, test.sampled))
+    coordinates = model.coordinates.to("cpu")
+    seen, sampled = (coordinates.forward(torch.from_numpy(x)).numpy() for x in (test.seen, test.sampled))
     centre, width = seen.mean(0), seen.std(0) + 1e-12
     told = classifier_test((seen - centre) / width, (sampled - centre) / width, generator=generator)
     metrics["auc_samples"] = told.auc

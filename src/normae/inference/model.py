@@ -20,6 +20,7 @@ from normae.energy import stands_for
 from normae.errors import InputError, LogZUnknown
 from normae.inference.generation import ChainEnergy, drawn, lengthened, walk
 from normae.inference.log_z import LogZ, choose_log_z, draws_log_z
+from normae.inference.parts import parts_of
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.scoring_energy import scoring_energy
@@ -244,6 +245,27 @@ class Model:
     def score(self, x: Any) -> Any:
         """E/T in the user's units with shape (N,): always defined, higher is more anomalous."""
         return self._rows(x, DRAWS, 0, self.normalization(DRAWS, 0) if self.mixture else None).score()
+
+    def explain(self, x: Any) -> Any:
+        """The part of each feature in the score, with shape (N, *event): their sum is `score(x)`.
+
+        For images a picture of where the error is; for rows of a table what each column adds, compared with the nearest
+        row of the training (`inference.parts`).
+
+        >>> import normae, numpy as np
+        >>> model = normae.load("toy-1gauss-nae")
+        >>> bool(np.allclose(model.explain([[0.0, 3.0]]).sum(1), model.score([[0.0, 3.0]]), rtol=1e-4))
+        True
+        """
+        draws, log_z = self.draw_set(DRAWS, 0), self.normalization(DRAWS, 0) if self.mixture else None
+        given = (self._energy, self.temperature, self.coordinates, self.posterior.certain)
+
+        def score(events: Tensor) -> Tensor:
+            found: Tensor = Rows(self._scores(draws, events), log_z, self.mixture).score()
+            return found
+
+        found = self._through(lambda events: parts_of(events, score, *given).movedim(0, -1), x)
+        return found.movedim(-1, 0) if isinstance(found, Tensor) else np.moveaxis(found, -1, 0)
 
     def log_prob(self, x: Any) -> Any:
         """log p with shape (N,); a named error where log Z is not known."""

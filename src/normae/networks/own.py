@@ -38,6 +38,8 @@ class EnergyNetwork(Autoencoder):
 class OwnEnergy(ReconstructionEnergy):
     """E(x) of S modules of one architecture, each the energy itself; arguments as in `ReconstructionEnergy`."""
 
+    rebuilds = False
+
     def __init__(self, network: EnergyNetwork, parameters: Mapping[str, Tensor] | None = None) -> None:
         if parameters is None:
             parameters = {name: p[None] for name, p in network.named_parameters()}

@@ -137,6 +137,9 @@ class ReconstructionEnergy:
         networks = (autoencoder.encoder, autoencoder.decoder)
         self.explicit = explicit and not autoencoder.sphere and all(isinstance(n, MLP) for n in networks)
 
+    rebuilds = True
+    """Whether the energy is the error of a reconstruction."""
+
     def encode(self, x: Tensor) -> Tensor:
         """Latent points with shape (N, d_z), on the sphere if the latent space is one."""
         z = call(self.autoencoder.encoder, self.encoder_parameters, x)

@@ -58,6 +58,7 @@ class Scorer:
         block: events that the network sees at once.
         part: rows of a part; whole blocks.
         notes: what the user should know.
+        explain: whether the part of every column in the score is a column of the result.
     """
 
     model: Model
@@ -71,6 +72,7 @@ class Scorer:
     block: int = TABLE_BLOCK
     part: int = 64 * TABLE_BLOCK
     notes: list[str] = field(default_factory=list)
+    explain: bool = False
 
     @cached_property
     def range(self) -> Range | None:
@@ -109,6 +111,9 @@ class Scorer:
         found = columns_of(self.model.rows(x, log_z=self.log_z))
         if len(self.background):
             found["p_value"], found["p_value_error"] = tail_probability(found["score"], self.background)
+        if self.explain:
+            names = self.columns or range(x.shape[1])
+            found |= {f"part_{name}": part for name, part in zip(names, self.model.explain(x).T, strict=True)}
         return found
 
 
@@ -199,13 +204,19 @@ def tail_probability(score: NDArray[Any], background: NDArray[Any]) -> tuple[NDA
 # --- the model and its background
 
 
-def open_scorer(run: str | Path, columns: Sequence[str] | None = None, device: str = "auto") -> Scorer:
+def open_scorer(
+    run: str | Path, columns: Sequence[str] | None = None, device: str = "auto", explain: bool = False
+) -> Scorer:
     """The scorer of a run folder or a model of the zoo; `columns` are instead of the run's own names."""
     model, folder, config, digest = load_run(run, device)
     names = columns if columns is not None else model.columns
     jets = config.data.jets is not None
     if names is not None and (jets or model.event != (len(names),)):
         raise InputError(f"{run}: expected columns for events of shape {model.event}, got {len(names)}: {list(names)}")
+    if explain and len(model.event) != 1:
+        raise InputError(
+            f"--explain: expected a model of a table, got events of shape {model.event}; use model.explain"
+        )
     weights = weights_of(digest, model)
     notes: list[str] = []
     background = np.zeros(0, dtype=np.float32)
@@ -216,12 +227,12 @@ def open_scorer(run: str | Path, columns: Sequence[str] | None = None, device: s
     if not len(background) and not notes:
         notes.append("no p_value: the run held no background out (data.test = 0)")
     log_z = model.normalization()
-    digest = hashlib.sha256(weights.encode() + background.tobytes()).hexdigest()
+    digest = hashlib.sha256(weights.encode() + background.tobytes() + b"explain" * explain).hexdigest()
     block = JETS_BLOCK if jets else TABLE_BLOCK
     part = (32 if jets or not model.posterior.certain else 64) * block
     chosen = None if names is None else tuple(names)
     place = str(Path(run).absolute() if Path(run).is_dir() else run)
-    return Scorer(model, chosen, jets, log_z, background, digest, place, weights, block, part, notes)
+    return Scorer(model, chosen, jets, log_z, background, digest, place, weights, block, part, notes, explain)
 
 
 def weights_of(digest: str, model: Model) -> str:
