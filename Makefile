@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Byte code is written for what is imported, when it is: far less than all that is installed.
+# Byte code is written for what is imported, when it is: far less than all that is installed. Where an environment
+# forbids that, every process of a test would compile what it imports again.
+export PYTHONDONTWRITEBYTECODE =
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 DEMO := runs/demo
 
