@@ -343,10 +343,8 @@ def _groups(rows: Tensor, number: int) -> Tensor:
     return torch.cdist(rows, centres).argmin(1)
 
 
-def read_base(tensors: Mapping[str, Tensor], d: int, source: str) -> Base | None:
-    """The base of the tensors in a model's file, None without any; `source` names the file in messages."""
-    if not tensors:
-        return None
+def read_base(tensors: Mapping[str, Tensor], d: int, source: str) -> Base:
+    """The base of the tensors in a model's file; `source` names the file in messages."""
     sizes = {name: tuple(tensors[name].shape) for name in Base.NAMES if name in tensors}
     k, n, h = (len(tensors[name]) if name in tensors else 0 for name in ("weights", "centres", "widths"))
     expected = {"frame": (d, d), "weights": (k,), "means": (k, d), "factors": (k, d, d)}

@@ -141,7 +141,8 @@ def build_model(
     if (config.base is None) != (not parts[BASE]):
         raise InputError(f"{name}: the weights do not belong to config.toml (other names or shapes)")
     fill(autoencoder, parts[""])
-    autoencoder.base = read_base(parts[BASE], event[0], name)
+    if parts[BASE]:
+        autoencoder.base = read_base(parts[BASE], event[0], name)
     sampling = adapted_sampling(config.sampling, latent_size, feature_size)
     coordinates = read_coordinates(str(header.get("coordinates", "identity")), parts[COORDINATES], event, name)
     more: Any = {"coordinates": coordinates, "columns": columns, "chains": chains}
