@@ -7,24 +7,27 @@ the user's units. Chains walk in y and never see it. Toys, and jets as pixels, t
 
 `TableCoordinates` take the columns of a table to where a chain walks well:
 
-    u_j = soft((x_j - m_j)/s_j),   y = A (u - c),   A = L^(-1/2) V^T  for  Cov[u] + e 1 = V L V^T.
+    u_j = soft(h_j((x_j - m_j)/s_j)),   y = A (u - c),   A = L^(-1/2) V^T  for  Cov[u] + e 1 = V L V^T.
 
-m and s are mean and width of a column without its outermost percents, so that a single outlier moves neither. `soft` is
-the identity up to `LIMIT` widths and grows like a logarithm beyond, so that an outlier pulls on no gradient and is
-still far out. Whitening takes the linear correlations out: one step size then suits all. Directions in which the
-table has no width at all (constant or collinear columns) would make A infinite; e is the least variance that a
-direction counts with. For networks of one's own Gaussian noise of this variance is added to the training rows, and y of
-the rows with their noise has unit covariance; an energy with a base has width of its own and needs none. The density
-of the table is that of y times |dy/dx|. All of it is in float64.
+h is the identity, or a smooth increasing curve after which a column is nearly Gaussian: a column that ends at a hard
+edge, or spans many powers of ten, then does neither. m and s are mean and width of a column without its outermost
+percents, so that a single outlier moves neither. `soft` is the identity up to `LIMIT` widths and grows like a logarithm
+beyond, so that an outlier pulls on no gradient and is still far out. Whitening takes the linear correlations out: one
+step size then suits all. Directions in which the table has no width at all (constant or collinear columns) would make A
+infinite; e is the least variance that a direction counts with. For networks of one's own Gaussian noise of this
+variance is added to the training rows, and y of the rows with their noise has unit covariance; an energy with a base
+has width of its own and needs none. The density of the table is that of y times |dy/dx|. All of it is in float64.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.stats import norm
 from torch import Tensor
 
 from normae.errors import InputError
@@ -157,12 +160,101 @@ def harden(v: Tensor) -> Tensor:
     return torch.where(size <= LIMIT, v, v.sign() * (LIMIT + (size - LIMIT).clamp(0, 300).expm1()))
 
 
+SPACING, LEAST_IN_TAIL = 0.25, 8
+"""Of the knots of a curve, in units of the Gaussian that it leads to; rows beyond the last one."""
+FEWEST_TO_SHAPE, MOST_TO_SHAPE, DISTINCT = 200, 5000, 0.9
+"""Rows of a table whose columns can be given curves, those that decide on it, and the share of different values."""
+SMALLEST_STEP = 1e-9
+"""Between two knots, in widths of a column."""
+Curves = Literal["none", "few", "many"]
+RIVALS: dict[str, tuple[tuple[int, ...], float]] = {"few": ((1, 2, 4, 8), 0.01), "many": ((1,), 0.05)}
+"""Numbers of Gaussians that describe a column as well, and the gain of log p over them for which it gets a curve."""
+
+
+def fit_curves(t: Floats, which: Curves) -> Floats:
+    """Knots of the curves of columns t with shape (N, d): places, values and slopes, with shape (3, d, K).
+
+    A column that Gaussians describe as well, or in which values repeat, keeps the identity.
+    """
+    n, d = t.shape
+    if which == "none" or n < FEWEST_TO_SHAPE:
+        return np.array([[[-1.0, 1.0]] * d, [[-1.0, 1.0]] * d, [[1.0, 1.0]] * d])
+    order = np.random.default_rng(0).permutation(n)[:MOST_TO_SHAPE]
+    values = curve(t[:, 0], n)[1]
+    found = np.stack([np.stack([values, values, np.ones_like(values)])] * d, axis=1)
+    for j, column in enumerate(t[order].T):
+        if len(np.unique(column)) >= DISTINCT * len(order) and _worth(column, *RIVALS[which]):
+            knots = curve(t[:, j], n)
+            found[:, j] = knots if np.diff(knots[0]).min() > SMALLEST_STEP else found[:, j]
+    return found
+
+
+def curve(column: Floats, n: int) -> Floats:
+    """Knots of one curve, with shape (3, K), for a column of n rows or a part of it.
+
+    Values are those of a Gaussian of which the same share of rows lies below.
+    """
+    last = float(norm.ppf(1 - LEAST_IN_TAIL / n))
+    values = np.linspace(-last, last, 1 + 2 * max(1, round(last / SPACING)))
+    places = np.quantile(column, norm.cdf(values))
+    width = np.diff(places).clip(SMALLEST_STEP)
+    slope = np.diff(values) / width
+    inner = (slope[:-1] * width[1:] + slope[1:] * width[:-1]) / (width[1:] + width[:-1])
+    ends = slope[[0, -1]] ** 2 / inner[[0, -1]]
+    return np.stack([places, values, np.concatenate([ends[:1], inner, ends[1:]])])
+
+
+def _worth(rows: Floats, numbers: Sequence[int], gain: float) -> bool:
+    """Whether a curve suits the second half of a column better by `gain` than Gaussians of all these numbers do."""
+    from sklearn.mixture import GaussianMixture  # scikit-learn takes a second to import
+
+    column, held = np.array_split(rows, 2)
+    v, log_slope = bend(torch.from_numpy(held[:, None]), torch.from_numpy(curve(column, len(column))[:, None]))
+    bent = float((log_slope - 0.5 * v.square()).mean()) - 0.5 * math.log(2 * math.pi)
+    soft = [soften(torch.from_numpy(part))[:, None].numpy() for part in (column, held)]
+    slope = float(np.log1p((np.abs(held) - LIMIT).clip(0)).mean())
+    mixtures = (GaussianMixture(k, reg_covar=1e-4, random_state=0).fit(soft[0]) for k in numbers)
+    return bool(bent > gain - slope + max(mixture.score(soft[1]) for mixture in mixtures))
+
+
+def bend(t: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
+    """h(t) of columns t with shape (N, d), and log h', by rational quadratics between knots with shape (3, d, K).
+
+    Beyond the outermost knots it is a straight line.
+    """
+    low, high = knots[:, :, 0], knots[:, :, -1]
+    k = torch.searchsorted(knots[0].contiguous(), t.T.contiguous(), right=True).T.clamp(1, knots.shape[2] - 1)
+    x0, y0, d0, x1, y1, d1 = (part.T.gather(0, k - 1 + i) for i in (0, 1) for part in knots)
+    share = ((t - x0) / (x1 - x0)).clamp(0, 1)
+    slope, both = (y1 - y0) / (x1 - x0), share * (1 - share)
+    below = slope + (d1 + d0 - 2 * slope) * both
+    value = y0 + (y1 - y0) * (slope * share.square() + d0 * both) / below
+    steep = slope.square() * (d1 * share.square() + 2 * slope * both + d0 * (1 - share).square()) / below.square()
+    beyond = (t - high[0]).clamp_min(0) * high[2] + (t - low[0]).clamp_max(0) * low[2]
+    return value + beyond, steep.log()
+
+
+def unbend(v: Tensor, knots: Tensor) -> Tensor:
+    """The inverse of h, with shape (N, d)."""
+    low, high = knots[:, :, 0], knots[:, :, -1]
+    k = torch.searchsorted(knots[1].contiguous(), v.T.contiguous(), right=True).T.clamp(1, knots.shape[2] - 1)
+    x0, y0, d0, x1, y1, d1 = (part.T.gather(0, k - 1 + i) for i in (0, 1) for part in knots)
+    slope, rise = (y1 - y0) / (x1 - x0), (v - y0).clamp_min(0).minimum(y1 - y0)
+    bent = rise * (d1 + d0 - 2 * slope)
+    a, b = (y1 - y0) * (slope - d0) + bent, (y1 - y0) * d0 - bent
+    root = (b.square() + 4 * a * slope * rise).clamp_min(0).sqrt()
+    beyond = (v - high[1]).clamp_min(0) / high[2] + (v - low[1]).clamp_max(0) / low[2]
+    found: Tensor = x0 + (x1 - x0) * 2 * slope * rise / (b + root) + beyond
+    return found
+
+
 @dataclass(frozen=True)
 class TableCoordinates:
     """The map from rows of a table to coordinates, fitted by `TableCoordinates.of`.
 
     Args:
         centre, width: of each column, with shape (d,).
+        knots: of the curves h, places, values and slopes, with shape (3, d, K); those of the identity have K = 2.
         mean: of the softened columns, with shape (d,).
         whitening, colouring: A and its inverse, with shape (d, d).
         noise: e, with shape ().
@@ -181,6 +273,7 @@ class TableCoordinates:
 
     centre: Tensor
     width: Tensor
+    knots: Tensor
     mean: Tensor
     whitening: Tensor
     colouring: Tensor
@@ -189,15 +282,19 @@ class TableCoordinates:
     high: Tensor
 
     @classmethod
-    def of(cls, rows: Tensor, noise: float | None = None) -> "TableCoordinates":
+    def of(cls, rows: Tensor, noise: float | None = None, curves: Curves = "none") -> "TableCoordinates":
         """Fitted to rows with shape (N, d).
 
         Args:
+            curves: columns that get a curve: none, the few that no mixture of Gaussians describes as well, or the many
+                that one Gaussian does not.
             noise: e; from the shrinkage of Ledoit and Wolf where it is None, large for few rows of many columns.
         """
         table = rows.double().cpu().numpy()
         centre, width = columns(table)
-        u = soften(torch.from_numpy((table - centre) / width)).numpy()
+        t = (table - centre) / width
+        knots = fit_curves(t, curves)
+        u = soften(bend(torch.from_numpy(t), torch.from_numpy(knots))[0]).numpy()
         if noise is None:
             from sklearn.covariance import ledoit_wolf_shrinkage  # scikit-learn takes a second to import
 
@@ -205,7 +302,7 @@ class TableCoordinates:
         covariance = np.atleast_2d(np.cov(u, rowvar=False, bias=True)) + noise * np.eye(u.shape[1])
         values, vectors = np.linalg.eigh(covariance)
         root = np.sqrt(np.maximum(values, noise))
-        arrays = (centre, width, u.mean(0), vectors.T / root[:, None], vectors * root, noise)
+        arrays = (centre, width, knots, u.mean(0), vectors.T / root[:, None], vectors * root, noise)
         seen = Range.of(rows)
         return cls(*(torch.as_tensor(a, dtype=torch.float64).contiguous() for a in (*arrays, seen.low, seen.high)))
 
@@ -214,18 +311,26 @@ class TableCoordinates:
         """Of the training sample."""
         return Range(self.low, self.high)
 
+    @property
+    def bent(self) -> Tensor:
+        """Which columns have a curve, with shape (d,)."""
+        return (self.knots[0] != self.knots[1]).any(1)
+
     def forward(self, x: Tensor) -> Tensor:
         """y with shape (N, d) of rows x with shape (N, d), in float64."""
-        return (soften((x.double() - self.centre) / self.width) - self.mean) @ self.whitening.T
+        return (soften(self._bent(x)[0]) - self.mean) @ self.whitening.T
+
+    def _bent(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return bend((x.double() - self.centre) / self.width, self.knots)
 
     def inverse(self, y: Tensor) -> Tensor:
         """Rows x with shape (N, d) of y with shape (N, d), in float64."""
-        return self.centre + self.width * harden(y.double() @ self.colouring.T + self.mean)
+        return self.centre + self.width * unbend(harden(y.double() @ self.colouring.T + self.mean), self.knots)
 
     def log_slope(self, x: Tensor) -> Tensor:
         """log |dy/dx| with shape (N,), in float64."""
-        size = ((x.double() - self.centre) / self.width).abs()
-        return self.constant - (size - LIMIT).clamp_min(0).log1p().sum(1)
+        bent, log_slope = self._bent(x)
+        return self.constant + (log_slope - (bent.abs() - LIMIT).clamp_min(0).log1p()).sum(1)
 
     @property
     def constant(self) -> float:
@@ -281,20 +386,23 @@ class CoordinatesConfig:
         kind: "identity" takes events as they are; "table" whitens the columns of a table and softens their tails.
         noise: of "table", the least variance of a direction, in units of a column's variance; from the rows where it is
             None. Noise of this variance is added to the training rows where the energy has no base.
+        curves: of "table", which columns get a curve that makes them nearly Gaussian: "none"; the "few" that no mixture
+            of Gaussians describes as well; the "many" that one Gaussian does not.
         copies: of "table" without a base, how often a training sees each row, each time with its own noise.
     """
 
     kind: Literal["identity", "table"] = "identity"
     noise: float | None = None
     copies: int = 1
+    curves: Curves = "none"
 
     def __post_init__(self) -> None:
         if self.noise is not None and not 0 < self.noise < 100:
             raise InputError(f"coordinates.noise: expected a variance between 0 and 100, got {self.noise}")
         if not 1 <= self.copies <= 1_000_000:
             raise InputError(f"coordinates.copies: expected 1 to a million, got {self.copies}")
-        if (self.noise is not None or self.copies > 1) and self.kind != "table":
-            raise InputError('coordinates: expected kind = "table" with noise and copies')
+        if (self.noise is not None or self.copies > 1 or self.curves != "none") and self.kind != "table":
+            raise InputError('coordinates: expected kind = "table" with noise, curves and copies')
 
 
 def fit_coordinates(config: CoordinatesConfig, rows: Tensor | None) -> Coordinates:
@@ -303,7 +411,7 @@ def fit_coordinates(config: CoordinatesConfig, rows: Tensor | None) -> Coordinat
         return Identity(None if rows is None else Range.of(rows))
     if rows is None:
         raise InputError('coordinates.kind: expected a table, data.file, for "table"')
-    return TableCoordinates.of(rows, config.noise)
+    return TableCoordinates.of(rows, config.noise, config.curves)
 
 
 def read_coordinates(kind: str, tensors: Mapping[str, Tensor], event: tuple[int, ...], source: str) -> Coordinates:
@@ -312,7 +420,8 @@ def read_coordinates(kind: str, tensors: Mapping[str, Tensor], event: tuple[int,
     shapes: dict[str, tuple[int, ...]] = {"low": vector, "high": vector} if tensors or kind == "table" else {}
     if kind == "table":
         shapes = {field.name: vector for field in fields(TableCoordinates)}
-        shapes |= {"whitening": matrix, "colouring": matrix, "noise": ()}
+        knots = tensors["knots"].shape[-1:] if "knots" in tensors else ()
+        shapes |= {"whitening": matrix, "colouring": matrix, "noise": (), "knots": (3, *vector, *knots)}
     if kind not in ("identity", "table") or {name: tuple(t.shape) for name, t in tensors.items()} != shapes:
         raise InputError(f"{source}: the coordinates do not belong to the model (kind {kind!r}); train it again")
     if kind == "table":

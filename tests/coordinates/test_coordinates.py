@@ -119,3 +119,42 @@ def test_other_units_differ_by_the_jacobian(unit):
 def test_soft_and_hard():
     x = torch.linspace(-1e6, 1e6, 101, dtype=torch.float64)
     torch.testing.assert_close(harden(soften(x)), x)
+
+
+def odd_columns(n: int) -> torch.Tensor:
+    """A lognormal column, a uniform one, a Gaussian, one of whole numbers, and one with two groups."""
+    random = np.random.default_rng(0)
+    groups = np.where(random.random(n) < 0.5, -3, 3) + 0.3 * random.standard_normal(n)
+    columns = [np.exp(2 * random.standard_normal(n)), random.random(n), random.standard_normal(n)]
+    return torch.from_numpy(np.column_stack([*columns, random.integers(0, 5, n), groups]))
+
+
+def test_columns_get_curves_where_gaussians_do_not_describe_them():
+    rows = odd_columns(4000)
+    assert TableCoordinates.of(rows).bent.tolist() == [False] * 5
+    assert TableCoordinates.of(rows, curves="few").bent.tolist() == [True, True, False, False, False]
+    assert TableCoordinates.of(rows, curves="many").bent.tolist() == [True, True, False, False, True]
+    assert not TableCoordinates.of(rows[:100], curves="many").bent.any()  # too few to know
+
+
+def test_a_curve_there_and_back_and_its_slope():
+    rows = odd_columns(2000)
+    map_ = TableCoordinates.of(rows, curves="many")
+    far = torch.tensor([[1e6, 2.0, -30.0, 9.0, -70.0], [-50.0, -1.0, 30.0, -9.0, 99.0]], dtype=torch.float64)
+    for x in (rows, far):
+        assert torch.allclose(map_.inverse(map_.forward(x)), x, rtol=1e-9, atol=1e-9)
+    x = torch.cat([rows[:50], far])
+    jacobian = torch.stack([torch.autograd.functional.jacobian(lambda v: map_.forward(v[None])[0], one) for one in x])
+    assert torch.allclose(torch.linalg.slogdet(jacobian).logabsdet, map_.log_slope(x))
+
+
+def test_a_bent_column_is_gaussian():
+    x = torch.from_numpy(np.exp(2 * np.random.default_rng(1).standard_normal((20_000, 1))))
+    map_ = TableCoordinates.of(x, noise=1e-3, curves="few")
+    y = map_.forward(x)
+    log_p = -0.5 * y[:, 0].square() - 0.5 * np.log(2 * np.pi) + map_.log_slope(x)
+    truth = -0.5 * (x.log() / 2).square() - 0.5 * np.log(2 * np.pi) - np.log(2) - x.log()
+    assert float((log_p - truth[:, 0]).abs().mean()) < 0.05
+    straight = TableCoordinates.of(x, noise=1e-3)
+    y = straight.forward(x)
+    assert float((straight.log_slope(x) - 0.5 * y[:, 0].square() - truth[:, 0]).abs().mean()) > 0.5

@@ -134,6 +134,17 @@ def test_a_run_on_a_table_takes_its_rows(table_run, tmp_path):
         assert np.allclose(out[name], getattr(model, name)(x), rtol=1e-5, atol=1e-5)
 
 
+def test_columns_with_curves(tmp_path):
+    random = np.random.default_rng(0)
+    x = np.column_stack([np.exp(2 * random.standard_normal(600)), random.random(600)])
+    normae.train(x, tmp_path / "run", settings=["contrast.iterations=20"])
+    export_onnx(tmp_path / "run", tmp_path / "m.onnx")
+    model = normae.load(tmp_path / "run")
+    assert model.coordinates.bent.any()
+    x = np.concatenate([x[:200] * 1.01, [[1e4, 0.5], [-3.0, 1.2]]])  # and beyond the knots
+    assert np.allclose(run_onnx(tmp_path / "m.onnx", x)["log_prob"], model.log_prob(x), rtol=1e-5, atol=1e-5)
+
+
 def test_a_row_that_was_trained_on_is_judged_by_the_others_there_too(table_run, tmp_path):
     export_onnx(table_run.path, tmp_path / "m.onnx")
     model, x = normae.load(table_run.path), rows()

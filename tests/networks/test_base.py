@@ -11,7 +11,7 @@ from normae.errors import InputError
 from normae.inference import grid_log_z, proposed_log_z
 from normae.inference.generation import drawn
 from normae.networks import NetworkConfig, build_autoencoder
-from normae.networks.base import SCALE, Base, BaseConfig, fit_base, read_base
+from normae.networks.base import FLOOR, SCALE, Base, BaseConfig, _fit, _Rows, fit_base, read_base
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.random import stream
 from normae.statistics import auc
@@ -41,7 +41,7 @@ def test_both_parts_are_densities_and_the_energy_is_their_mean():
     assert float(g.exp().sum() * cell) == pytest.approx(1, abs=1e-3)
     assert float(k.exp().sum() * cell) == pytest.approx(1, abs=1e-3)
     value, log_q = base.both(points)
-    assert torch.allclose(value, -0.5 * SCALE * (g + k), rtol=1e-5)
+    assert torch.allclose(value, -SCALE * ((1 - base.leaning) * g + base.leaning * k), rtol=1e-5)
     assert torch.allclose(log_q.exp(), 0.5 * (g.exp() + k.exp()), rtol=1e-4)
     assert bool((-value / SCALE <= math.log(2) + log_q + 1e-5).all())  # what rejection rests on
 
@@ -49,6 +49,27 @@ def test_both_parts_are_densities_and_the_energy_is_their_mean():
 def test_four_groups_are_found_and_one_is_not_split():
     assert len(fitted(clusters(1000)).weights) == 4
     assert len(fitted(torch.randn(1000, 2, generator=stream(1, "one"))).weights) == 1
+
+
+def test_rows_held_out_decide_between_gaussians_and_kernels():
+    random = stream(2, "curved")
+    angle = 2 * math.pi * torch.rand(1500, generator=random)
+    ring = 3 * torch.stack([angle.cos(), angle.sin()], dim=1) + 0.1 * torch.randn(1500, 2, generator=random)
+    assert float(fitted(torch.randn(1500, 2, generator=random)).leaning) <= 0.1  # one Gaussian is all there is to know
+    assert float(fitted(ring, gaussians=2).leaning) == 0.75  # two Gaussians know nothing of a ring
+
+
+def test_gaussians_are_those_of_scikit_learn():
+    from sklearn.mixture import GaussianMixture
+
+    rows = clusters(2000).double()
+    mine = _fit(rows, 4, 1e-9, 0.0, 60)
+    theirs = GaussianMixture(4, reg_covar=FLOOR, random_state=0).fit(rows.numpy())
+    assert float(mine.log_prob(rows).mean()) == pytest.approx(theirs.score(rows.numpy()), abs=2e-3)
+    kept, unkept = _Rows(rows), _Rows(rows)
+    unkept.squares = None  # as where columns are many
+    for one, other in zip(kept.expect(mine)[1], unkept.expect(mine)[1], strict=True):
+        assert torch.allclose(one, other, rtol=1e-6, atol=1e-6)
 
 
 def test_a_frame_is_a_change_of_variables():

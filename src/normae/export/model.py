@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from onnx import ModelProto
+from torch import Tensor
 
 from normae.coordinates import LIMIT, TableCoordinates
 from normae.errors import InputError
@@ -113,7 +114,7 @@ def _score_draws(graph: Graph, draws: Draws, x: str) -> str:
 def _in_coordinates(graph: Graph, table: TableCoordinates, x: str) -> tuple[str, str]:
     """y with shape (N, d), and log |dy/dx| with shape (N,)."""
     u = graph.add("Sub", x, graph.constant(table.centre))
-    u = graph.add("Div", u, graph.constant(table.width))
+    u, slope = _bent(graph, table, graph.add("Div", u, graph.constant(table.width)))
     size, limit = graph.add("Abs", u), graph.constant(LIMIT)
     over = graph.add("Max", graph.add("Sub", size, limit), graph.constant(0.0))
     log = graph.add("Log", graph.add("Add", over, graph.constant(1.0)))
@@ -121,4 +122,37 @@ def _in_coordinates(graph: Graph, table: TableCoordinates, x: str) -> tuple[str,
     soft = graph.add("Where", graph.add("LessOrEqual", size, limit), u, beyond)
     centred = graph.add("Sub", soft, graph.constant(table.mean))
     y = graph.add("MatMul", centred, graph.constant(table.whitening.T))
-    return y, graph.add("Sub", graph.constant(table.constant), graph.total(log, 1))
+    log = graph.add("Sub", slope, log) if slope else graph.add("Neg", log)
+    return y, graph.add("Add", graph.constant(table.constant), graph.total(log, 1))
+
+
+def _bent(graph: Graph, table: TableCoordinates, t: str) -> tuple[str, str]:
+    """h(t) and log h' with shape (N, d), as `coordinates.bend` has them; "" for the identity, which has no slope."""
+    if not bool(table.bent.any()):
+        return t, ""
+    add, knots = graph.add, table.knots
+    above = add("GreaterOrEqual", add("Unsqueeze", t, graph.integers([2])), graph.constant(knots[0][:, 1:-1]))
+    above = graph.enter(above, np.bool_)
+
+    def at(values: Tensor) -> str:
+        """Of the interval that t lies in, from values (d, K - 1)."""
+        steps = add("Mul", above, graph.constant(values.diff(dim=1)))
+        return add("Add", graph.total(steps, 2), graph.constant(values[:, 0]))
+
+    x0, y0, d0, x1, y1, d1 = (part[:, i : i - 1 or None] for i in (0, 1) for part in knots)
+    rise, slope = at(y1 - y0), at((y1 - y0) / (x1 - x0))
+    share = add("Div", add("Sub", t, at(x0)), at(x1 - x0))
+    share = add("Min", add("Max", share, graph.constant(0.0)), graph.constant(1.0))
+    rest = add("Sub", graph.constant(1.0), share)
+    both, square, left = add("Mul", share, rest), add("Mul", share, share), add("Mul", rest, rest)
+    below = add("Add", slope, add("Mul", at(d1 + d0 - 2 * (y1 - y0) / (x1 - x0)), both))
+    value = add("Add", add("Mul", slope, square), add("Mul", at(d0), both))
+    value = add("Add", at(y0), add("Mul", rise, add("Div", value, below)))
+    high = add("Max", add("Sub", t, graph.constant(knots[0][:, -1])), graph.constant(0.0))
+    low = add("Min", add("Sub", t, graph.constant(knots[0][:, 0])), graph.constant(0.0))
+    high, low = add("Mul", high, graph.constant(knots[2][:, -1])), add("Mul", low, graph.constant(knots[2][:, 0]))
+    steep = add("Mul", add("Add", slope, slope), both)
+    steep = add("Add", add("Add", add("Mul", at(d1), square), steep), add("Mul", at(d0), left))
+    ratio = add("Div", slope, below)
+    steep = add("Log", add("Mul", steep, add("Mul", ratio, ratio)))
+    return add("Add", value, add("Add", high, low)), steep

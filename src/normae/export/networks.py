@@ -88,8 +88,10 @@ def based(graph: Graph, base: Base | None, error: str, x: str) -> str:
         graph.integers([1]),
         keepdims=0,
     )
-    both = graph.add("Add", graph.add("Add", gaussians, kernels), graph.constant(2 * float(base.log_det)))
-    return graph.add("Add", error, graph.add("Mul", both, graph.constant(-0.5 * SCALE)))
+    kernels = graph.add("Mul", kernels, graph.constant(-SCALE * float(base.leaning)))
+    gaussians = graph.add("Mul", gaussians, graph.constant(SCALE * (float(base.leaning) - 1)))
+    both = graph.add("Sub", graph.add("Add", gaussians, kernels), graph.constant(SCALE * float(base.log_det)))
+    return graph.add("Add", error, both)
 
 
 def _without_own(graph: Graph, distance: str, length: str, centres: int) -> str:

@@ -1,17 +1,17 @@
 """The base of a table's energy: a density of the training rows, which the reconstruction error corrects.
 
-    E(y) = -s log b(y) + 1/d |y - f(y)|^2,    log b = 1/2 log g + 1/2 log k,
+    E(y) = -s log b(y) + 1/d |y - f(y)|^2,    log b = (1 - a) log g + a log k,
 
     g(y) = sum_j w_j N(y; m_j, S_j),                       a few Gaussians with covariances of their own,
     k(y) = 1/n sum_i sum_h v_h N(y; c_i, h^2),             a kernel at every row, of several widths.
 
 Gaussians know the directions in which a table extends, kernels know its neighbourhoods. The geometric mean of two
-densities is likelier than they are on the average: with Z <= 1, log b - log Z >= 1/2 log g + 1/2 log k everywhere.
+densities is likelier than they are on the average: with Z <= 1, log b - log Z >= (1 - a) log g + a log k everywhere.
 Where rows are few the base is the model, and where there are many the network finds what is left. The density is
 exp(-E/T)/Z as ever, and T begins at s: s is so large that a network which has learned nothing hardly changes the base.
 
 The number of Gaussians, and how strongly their covariances are drawn towards each other, is what suits rows held out
-best; the widths are what suits every row best without itself. Neither needs a label or a setting.
+best, and so is a; the widths are what suits every row best without itself. None of them needs a label or a setting.
 
     q(y) = 1/2 g(y) + 1/2 k(y)
 
@@ -40,17 +40,23 @@ LEAST_SHARE = 0.01
 LOOKED_AT = 2000
 """Rows that the shares of the widths are found with."""
 HELD_OUT = 0.2
-STRENGTHS = (0.5, 3.0, 20.0)
+LEANINGS = (0.0, 0.1, 0.25, 0.5, 0.75)
+"""a, the share of the kernels, of which one is chosen."""
+DRAWN, EQUAL = 4000, 0.02
+"""Draws of q that the normalization of a choice is found with, and the gain of log p that is none."""
+STRENGTHS = (3.0, 0.5, 20.0)
 """How many rows, for each column, the covariance that all Gaussians share counts as."""
 FLOOR = 1e-3
 """Added to every variance."""
 RESOLUTION = math.sqrt(2 * FLOOR)
 """In units of a column's width: rows that differ by less are alike. In a direction without any width the kernels have a
 constant, and the root of the Gaussians' density has twice their variance."""
-STEPS, TOLERANCE = 60, 1e-3
-"""Of expectation and maximization: their most, and the gain of log p at which they end."""
+STEPS, TRIED, TOLERANCE = 60, 20, 1e-3
+"""Of expectation and maximization: their most, in the fit and where numbers are tried; gain of log p at the end."""
 WORK = 1 << 19
 """Pairs of a row and a centre at a time."""
+MOST_KEPT = 1 << 23
+"""Products of two columns that are kept."""
 MOST_WORK = 2e10
 """Multiplications of one expectation; what needs more is not tried."""
 SMALLEST, TINY = -80.0, 1e-9
@@ -85,7 +91,7 @@ class Base(nn.Module):
     Args:
         tensors: `frame` F with shape (d, d), from y to u = F y, where columns have the width 1 and kernels are round;
             `weights` (K,), `means` (K, d) and `factors` (K, d, d), the inverse Cholesky factors, of the Gaussians in u;
-            `centres` (n, d), `widths` (H,) and `shares` (H,) of the kernels in u.
+            `centres` (n, d), `widths` (H,) and `shares` (H,) of the kernels in u; `leaning` (), which is a.
     """
 
     frame: Tensor
@@ -95,13 +101,15 @@ class Base(nn.Module):
     centres: Tensor
     widths: Tensor
     shares: Tensor
+    leaning: Tensor
 
-    NAMES = ("frame", "weights", "means", "factors", "centres", "widths", "shares")
+    NAMES = ("frame", "weights", "means", "factors", "centres", "widths", "shares", "leaning")
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()
         for name in self.NAMES:
             self.register_buffer(name, tensors[name].float())
+        self.kernels = bool(self.leaning > 0)
 
     @property
     def dimension(self) -> int:
@@ -116,7 +124,7 @@ class Base(nn.Module):
 
     def forward(self, y: Tensor) -> Tensor:
         """-s log b with shape (N,), for y with shape (N, d)."""
-        return self.both(y)[0]
+        return self.both(y)[0] if self.kernels else -SCALE * (self._gaussians(y @ self.frame.T) + self.log_det)
 
     def parts(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """log g and log k with shape (N,)."""
@@ -127,7 +135,7 @@ class Base(nn.Module):
     def both(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """-s log b and log q with shape (N,)."""
         g, k = self.parts(y)
-        return -0.5 * SCALE * (g + k), torch.logaddexp(g, k) - math.log(2)
+        return -SCALE * torch.lerp(g, k, self.leaning), torch.logaddexp(g, k) - math.log(2)
 
     def propose(self, n: int, generator: torch.Generator) -> Tensor:
         """`n` draws of q with shape (n, d)."""
@@ -167,7 +175,9 @@ class Base(nn.Module):
     def _at(self, u: Tensor) -> tuple[Tensor, Tensor]:
         each, scaled = log_gaussians(u, self.weights, self.means, self.factors)
         g = torch.logsumexp(each, dim=0)
-        grad = torch.einsum("kn,kni,kij->nj", (each - g).exp(), scaled, self.factors)
+        grad = (1 - self.leaning) * torch.einsum("kn,kni,kij->nj", (each - g).exp(), scaled, self.factors)
+        if not self.kernels:
+            return -g, grad
         distance, nearest = distances(u, self.centres)
         near = falling(distance, self.widths)[::-1]
         sums = torch.stack([part.sum(1) for part in near], dim=1)
@@ -177,8 +187,8 @@ class Base(nn.Module):
         weight = near[0] * pull[:, :1]
         for h in range(1, len(near)):
             weight.addcmul_(near[h], pull[:, h : h + 1])
-        grad = grad + u * weight.sum(1, keepdim=True) - weight @ self.centres
-        return -0.5 * (g + k), 0.5 * grad
+        grad = grad + self.leaning * (u * weight.sum(1, keepdim=True) - weight @ self.centres)
+        return -torch.lerp(g, k, self.leaning), grad
 
 
 def distances(u: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
@@ -235,11 +245,31 @@ def fit_base(rows: Tensor, frame: Tensor, config: BaseConfig, generator: torch.G
     """
     u = rows.double() @ frame.double().T
     chosen = torch.randperm(len(u), generator=generator)
-    gaussians = fit_gaussians(u[chosen], config)
+    gaussians, held_out = fit_gaussians(u[chosen], config)
     centres = u[chosen[: config.rows]].float()
     widths, shares = fit_widths(centres)
     tensors = gaussians | {"frame": frame, "centres": centres, "widths": widths, "shares": shares}
-    return Base(tensors)
+    base = Base(tensors | {"leaning": torch.tensor(0.5)})
+    leaning = fit_leaning(base, held_out, rows[chosen[: len(held_out)]], generator)
+    return Base(tensors | {"leaning": torch.tensor(leaning)})
+
+
+@torch.no_grad()
+def fit_leaning(base: Base, log_g: Tensor, rows: Tensor, generator: torch.Generator) -> float:
+    """The share of the kernels that suits rows y (N, d) best, at which Gaussians of other rows have `log_g` (N,).
+
+    A row's own kernel does not count. Z of a choice comes from draws of q. Of equals the smallest is taken: Gaussians
+    know the tails, where there are no rows.
+    """
+    k = base.parts(rows.float())[1]
+    drawn_g, drawn_k = base.parts(base.propose(DRAWN, generator))
+    log_q = torch.logaddexp(drawn_g, drawn_k) - math.log(2)
+
+    log_g, found = log_g.to(k) + base.log_det, {}
+    for share in LEANINGS:
+        log_z = torch.logsumexp(torch.lerp(drawn_g, drawn_k, share) - log_q, 0) - math.log(DRAWN)
+        found[share] = float(torch.lerp(log_g, k, share).mean() - log_z)
+    return min(share for share, value in found.items() if value >= max(found.values()) - EQUAL)
 
 
 def fit_widths(centres: Tensor) -> tuple[Tensor, Tensor]:
@@ -264,30 +294,46 @@ class _Mixture:
     factors: Tensor
 
     def log_prob(self, u: Tensor) -> Tensor:
+        """log g with shape (N,)."""
         return torch.logsumexp(log_gaussians(u, self.weights, self.means, self.factors)[0], dim=0)
 
+    def quadratic(self) -> tuple[Tensor, Tensor, Tensor]:
+        """log w_j N(u; m_j, S_j) = a + b u + C u u^T, with shapes (K,), (d, K) and (d^2, K)."""
+        precision = self.factors.transpose(1, 2) @ self.factors
+        linear = torch.einsum("kij,kj->ki", precision, self.means)
+        size = self.factors.diagonal(dim1=1, dim2=2).log().sum(1) + self.weights.log()
+        constant = size - 0.5 * self.means.shape[1] * LOG_TWO_PI - 0.5 * (linear * self.means).sum(1)
+        return constant, linear.T.contiguous(), -0.5 * precision.flatten(1).T.contiguous()
 
-def fit_gaussians(rows: Tensor, config: BaseConfig) -> dict[str, Tensor]:
-    """Weights, means and factors of the Gaussians for rows with shape (N, d), in a random order, float64."""
+
+def fit_gaussians(rows: Tensor, config: BaseConfig) -> tuple[dict[str, Tensor], Tensor]:
+    """Weights, means and factors of the Gaussians for rows with shape (N, d), in a random order, float64.
+
+    And log g of the first rows by Gaussians that were fitted without them, with shape (n,).
+    """
     from sklearn.covariance import ledoit_wolf_shrinkage  # scikit-learn takes a second to import
 
     few = rows[: config.rows]
     d, held = rows.shape[1], max(1, round(HELD_OUT * len(few)))
     shrinkage = float(ledoit_wolf_shrinkage(few.numpy()))
-    best, chosen = -math.inf, (1, STRENGTHS[-1])
+    most = _most(len(few) - held, d, config)
+    tried: dict[tuple[int, float], Tensor] = {}
+
+    def best() -> tuple[int, float]:
+        return max(tried, key=lambda one: float(tried[one].mean()))
+
+    number = 1
     for strength in counted("base", STRENGTHS):
-        number, mine, at = 1, -math.inf, 1
-        while number <= _most(len(few) - held, d, config) and number < 4 * max(at, 1):
-            fitted = _fit(few[held:], number, strength * d, shrinkage)
-            value = float(fitted.log_prob(few[:held]).mean())
-            if value > mine:
-                mine, at = value, number
-            if value > best:
-                best, chosen = value, (number, strength)
-            number *= 2
-    number, strength = chosen
-    fitted = _fit(rows[: 4 * config.rows], number, strength * d, shrinkage)
-    return {"weights": fitted.weights, "means": fitted.means, "factors": fitted.factors}
+        last, beyond = number, 2 if tried else 4
+        while last <= most and last <= beyond * number:
+            if (last, strength) not in tried:
+                fitted = _fit(few[held:], last, strength * d, shrinkage, TRIED)
+                tried[last, strength] = fitted.log_prob(few[:held])
+            number, last = best()[0], 2 * last
+    number, strength = best()
+    fitted = _fit(rows[: 4 * config.rows], number, strength * d, shrinkage, STEPS)
+    tensors = {"weights": fitted.weights, "means": fitted.means, "factors": fitted.factors}
+    return tensors, tried[number, strength]
 
 
 def _most(rows: int, d: int, config: BaseConfig) -> int:
@@ -295,35 +341,58 @@ def _most(rows: int, d: int, config: BaseConfig) -> int:
     return int(max(1, min(config.gaussians, rows // 2, MOST_WORK / (STEPS * d**2 * (rows + d)))))
 
 
-def _fit(rows: Tensor, number: int, strength: float, shrinkage: float) -> _Mixture:
+def _fit(rows: Tensor, number: int, strength: float, shrinkage: float, steps: int) -> _Mixture:
     """`number` Gaussians by expectation and maximization.
 
     The covariance within all of them, shrunk towards its diagonal, counts as `strength` rows in each.
     """
     n, d = rows.shape
+    kept = _Rows(rows)
     share = torch.nn.functional.one_hot(_groups(rows, number), number).to(rows)
-    last = -math.inf
-    for _ in range(STEPS):
-        count = share.sum(0)
-        means = (share.T @ rows + 0.01 * rows.mean(0)) / (count + 0.01)[:, None]
-        scatter = torch.stack([(rows * share[:, k, None]).T @ rows for k in range(number)])
-        cross = means[:, :, None] * (share.T @ rows)[:, None, :]
-        scatter = scatter - cross - cross.transpose(1, 2) + count[:, None, None] * means[:, :, None] * means[:, None]
+    sums = kept.sums(share)
+    eye, last = torch.eye(d, dtype=rows.dtype), -math.inf
+    for _ in range(steps):
+        count, first, second = sums
+        means = (first + 0.01 * rows.mean(0)) / (count + 0.01)[:, None]
+        cross = means[:, :, None] * first[:, None, :]
+        scatter = second.view(-1, d, d) - cross - cross.transpose(1, 2)
+        scatter = scatter + count[:, None, None] * means[:, :, None] * means[:, None]
         within = scatter.sum(0) / n
         within = (1 - shrinkage) * within + shrinkage * torch.diag(within.diagonal())
-        covariance = (scatter + strength * within) / (count + strength)[:, None, None]
-        covariance = covariance + FLOOR * torch.eye(d, dtype=rows.dtype)
-        eye = torch.eye(d, dtype=rows.dtype).expand_as(covariance)
-        factors = torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), eye, upper=False)
+        covariance = (scatter + strength * within) / (count + strength)[:, None, None] + FLOOR * eye
+        factors = torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), eye.expand_as(scatter), upper=False)
         fitted = _Mixture((count + 1) / (n + number), means, factors)
-        each = log_gaussians(rows, fitted.weights, fitted.means, fitted.factors)[0]
-        total = torch.logsumexp(each, dim=0)
-        share = (each - total).exp().T
-        value = float(total.mean())
+        value, sums = kept.expect(fitted)
         if value < last + TOLERANCE:
             break
         last = value
     return fitted
+
+
+class _Rows:
+    """Rows u with shape (N, d), with u u^T where these are few enough to be kept."""
+
+    def __init__(self, rows: Tensor) -> None:
+        few = rows.numel() * rows.shape[1] <= MOST_KEPT
+        self.rows, self.squares = rows, (rows[:, :, None] * rows[:, None, :]).flatten(1) if few else None
+
+    def expect(self, fitted: _Mixture) -> tuple[float, list[Tensor]]:
+        """The mean of log g, and the sums with the rows' shares in each Gaussian."""
+        if self.squares is None:
+            each = log_gaussians(self.rows, fitted.weights, fitted.means, fitted.factors)[0].T
+        else:
+            constant, linear, square = fitted.quadratic()
+            each = torch.addmm(constant, self.rows, linear).addmm_(self.squares, square)
+        log_g = torch.logsumexp(each, dim=1, keepdim=True)
+        return float(log_g.mean()), self.sums((each - log_g).exp().clamp_min(TINY))
+
+    def sums(self, share: Tensor) -> list[Tensor]:
+        """Of 1, u and u u^T with shares (N, K), with shapes (K,), (K, d) and (K, d^2)."""
+        if self.squares is None:
+            square = torch.stack([((one[:, None] * self.rows).T @ self.rows).flatten() for one in share.T])
+        else:
+            square = share.T @ self.squares
+        return [share.sum(0), share.T @ self.rows, square]
 
 
 def _groups(rows: Tensor, number: int) -> Tensor:
@@ -348,7 +417,7 @@ def read_base(tensors: Mapping[str, Tensor], d: int, source: str) -> Base:
     sizes = {name: tuple(tensors[name].shape) for name in Base.NAMES if name in tensors}
     k, n, h = (len(tensors[name]) if name in tensors else 0 for name in ("weights", "centres", "widths"))
     expected = {"frame": (d, d), "weights": (k,), "means": (k, d), "factors": (k, d, d)}
-    expected |= {"centres": (n, d), "widths": (h,), "shares": (h,)}
+    expected |= {"centres": (n, d), "widths": (h,), "shares": (h,), "leaning": ()}
     if set(tensors) != set(Base.NAMES) or sizes != expected or not (k and n and h):
         raise InputError(f"{source}: the base does not belong to the model; train it again")
     return Base(tensors)

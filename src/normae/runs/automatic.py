@@ -10,18 +10,21 @@ exp(-E/T) that Gaussian.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
+import torch
 from torch import Tensor
 
 from normae.config import Run, override
-from normae.coordinates import CoordinatesConfig, TableCoordinates
+from normae.coordinates import CoordinatesConfig, Curves, TableCoordinates
 from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.inference.ais import AISConfig
 from normae.networks.autoencoder import Autoencoder, NetworkConfig
-from normae.networks.base import SCALE, BaseConfig
+from normae.networks.base import SCALE, BaseConfig, fit_gaussians
 from normae.networks.own import EnergyNetwork, check_network
 from normae.posterior.laplace import LaplaceConfig
+from normae.random import stream
 from normae.runs.session import prepare
 from normae.sampling.chain import SamplingConfig
 from normae.sampling.langevin import ChainConfig
@@ -48,6 +51,8 @@ OWN_START, OWN_ITERATIONS, OWN_STEPS = 2000, 1000, 8
 """Of networks of one's own, which have no base: updates of the start and of the likelihood, steps of its chains."""
 GENERATION = 20
 """Steps of the chains that samples are, where draws of the base cannot be."""
+DECIDING = 2500
+"""Rows that decide which columns get curves."""
 BUFFER = 2048
 """Persistent chains, or twice the batch where that is more."""
 
@@ -109,7 +114,8 @@ def automatic_run(
     """
     trained, columns = len(rows) - data.test * (data.test_file is None) - data.validation, rows.shape[1]
     batch = min(wishes.batch, trained)
-    reach = float(TableCoordinates.of(rows, wishes.noise).forward(rows).abs().max())
+    curves = choose_curves(rows, wishes.noise)
+    reach = float(TableCoordinates.of(rows, wishes.noise, curves).forward(rows).abs().max())
     bound = math.ceil(max(5.0, 1.25 * reach))
     start, inducing = wishes.learning_rate, min(1000, trained)
     laplace = LaplaceConfig(rank=max(1, min(100, inducing - 1)), inducing=inducing, events=min(20_000, trained))
@@ -119,7 +125,7 @@ def automatic_run(
         seed=seed,
         device=device,
         threads=1,
-        coordinates=CoordinatesConfig("table", wishes.noise),
+        coordinates=CoordinatesConfig("table", wishes.noise, curves=curves),
         base=BaseConfig(),
         network=NetworkConfig(wishes.latent or automatic_latent(columns), wishes.hidden or (128, 128), "gelu"),
         contrast=ContrastConfig(wishes.start_iterations or start_iterations(trained), batch, start),
@@ -131,6 +137,24 @@ def automatic_run(
         sampling=persistent(batch, wishes.chain_steps, 0.3 * columns ** (-1 / 3), (-bound, bound)),
         log_z=LOG_Z if wishes.log_z and columns > 2 else None,
     )
+
+
+def choose_curves(rows: Tensor, noise: float | None) -> Curves:
+    """The columns of a table (N, d) that get curves: those with which Gaussians describe rows held out best."""
+    few = rows[torch.randperm(len(rows), generator=stream(0, "curves"))[:DECIDING]]
+    candidates: dict[Curves, TableCoordinates] = {}
+    for curves in get_args(Curves):
+        to = TableCoordinates.of(few, noise, curves)
+        if curves == "none" or not any(torch.equal(to.bent, other.bent) for other in candidates.values()):
+            candidates[curves] = to
+
+    def suits(curves: Curves) -> float:
+        to = candidates[curves]
+        held_out = fit_gaussians(to.forward(few) @ to.colouring.T, BaseConfig(gaussians=16))[1]
+        slope = to.log_slope(few[: len(held_out)]) + torch.linalg.slogdet(to.colouring).logabsdet
+        return float((held_out + slope).mean())
+
+    return max(candidates, key=suits) if len(candidates) > 1 else "none"
 
 
 def _likelihood(iterations: int, events: int, batch: int, rate: float) -> TrainingConfig:

@@ -229,7 +229,8 @@ class Likelihood(Phase):
         for _ in range(TUNING):
             size = state.log_sizes[1].exp().repeat_interleave(TUNING_CHAINS)
             end = run_chain(energy, position, two, temperature, generators, size, members=setup.members)
-            position = end.position
+            if setup.architecture.base is None:  # rows may be colder than a base is: the chains begin there
+                position = end.position
             accepted = setup.group.mean(end.acceptance.mean(0))
             state.log_sizes[1] += 0.5 * (accepted - (chain.adapt or 0.65)).to(state.log_sizes)
 
