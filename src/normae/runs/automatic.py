@@ -115,8 +115,7 @@ def automatic_run(
     trained, columns = len(rows) - data.test * (data.test_file is None) - data.validation, rows.shape[1]
     batch = min(wishes.batch, trained)
     curves = choose_curves(rows, wishes.noise)
-    reach = float(TableCoordinates.of(rows, wishes.noise, curves).forward(rows).abs().max())
-    bound = math.ceil(max(5.0, 1.25 * reach))
+    bounds = _bounds(TableCoordinates.of(rows, wishes.noise, curves).forward(rows))
     start, inducing = wishes.learning_rate, min(1000, trained)
     laplace = LaplaceConfig(rank=max(1, min(100, inducing - 1)), inducing=inducing, events=min(20_000, trained))
     return Run(
@@ -134,9 +133,16 @@ def automatic_run(
         training=_likelihood(wishes.iterations or ITERATIONS, trained, batch, RATIO * start),
         guard=_guard(3 + math.sqrt(columns)),
         laplace=laplace if wishes.bayesian else None,
-        sampling=persistent(batch, wishes.chain_steps, 0.3 * columns ** (-1 / 3), (-bound, bound)),
+        sampling=persistent(batch, wishes.chain_steps, 0.3 * columns ** (-1 / 3), bounds),
         log_z=LOG_Z if wishes.log_z and columns > 2 else None,
     )
+
+
+def _bounds(rows: Tensor | SparseEvents) -> tuple[float, float]:
+    """Of chains, well beyond the rows."""
+    assert isinstance(rows, Tensor)
+    bound = math.ceil(max(5.0, 1.25 * float(rows.abs().max())))
+    return -bound, bound
 
 
 def choose_curves(rows: Tensor, noise: float | None) -> Curves:
@@ -220,6 +226,11 @@ def own_run(run: Run, own: Autoencoder, events: Events, changes: Sequence[str]) 
     Args:
         changes: such as "training.iterations=500"; they have the last word.
     """
+    if run.coordinates.curves != "none":  # these suit a base
+        free = replace(run.sampling, feature=replace(run.sampling.feature, bounds=None))
+        run = replace(run, base=None, coordinates=replace(run.coordinates, curves="none"), sampling=free)
+        bounds = _bounds(prepare(run, events).events.train)
+        run = replace(run, sampling=replace(free, feature=replace(free.feature, bounds=bounds)))
     seen = prepare(run, events).events.train
     sample = _first(seen)
     latent = check_network(own, sample)
