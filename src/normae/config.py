@@ -8,17 +8,15 @@ import difflib
 import json
 import math
 import re
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cache
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-import cattrs
 import torch
-from cattrs.errors import BaseValidationError
-from cattrs.v import transform_error
 
 from normae.coordinates import CoordinatesConfig
 from normae.errors import InputError
@@ -230,56 +228,7 @@ def choose_device(name: str) -> torch.device:
 # --- reading
 
 
-def _exactly(kind: type, name: str) -> Any:
-    def structure(value: Any, _: Any) -> Any:
-        if kind is float and type(value) is int:
-            return float(value)
-        if type(value) is not kind:
-            raise ValueError(f"expected {name}, got {value!r}")
-        return value
-
-    return structure
-
-
-@cache
-def _converter() -> cattrs.Converter:
-    converter = cattrs.Converter(forbid_extra_keys=True)
-    converter.register_structure_hook(int, _exactly(int, "a whole number"))
-    converter.register_structure_hook(float, _exactly(float, "a number"))
-    converter.register_structure_hook(str, _exactly(str, "a text"))
-    converter.register_structure_hook(bool, _exactly(bool, "true or false"))
-    converter.register_structure_hook_func(_is_literal, _one_of)
-    return converter
-
-
-def _is_literal(kind: Any) -> bool:
-    return get_origin(kind) is Literal
-
-
-def _one_of(value: Any, kind: Any) -> Any:
-    if value not in get_args(kind):
-        raise ValueError(f"expected {' or '.join(map(repr, get_args(kind)))}, got {value!r}")
-    return value
-
-
-def _check_keys(content: Mapping[str, Any], cls: type, where: str, source: str) -> None:
-    hints = get_type_hints(cls)
-    known = [f.name for f in fields(cls)]
-    for key, value in content.items():
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
-            raise InputError(f"{source}: unknown key {where + key!r}; {hint}")
-        table = _table(hints[key])
-        if table is not None:
-            if not isinstance(value, Mapping):
-                raise InputError(f"{source}: {where + key}: expected a table, got {value!r}")
-            _check_keys(value, table, f"{where}{key}.", source)
-
-
-def _table(hint: Any) -> type | None:
-    """The dataclass that a key holds, where it holds one, optional or not."""
-    return next((kind for kind in (hint, *get_args(hint)) if isinstance(kind, type) and is_dataclass(kind)), None)
+NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
 def structure(content: Mapping[str, Any], source: str = "configuration") -> Run:
@@ -287,28 +236,50 @@ def structure(content: Mapping[str, Any], source: str = "configuration") -> Run:
     return structure_as(Run, content, source)
 
 
-def structure_as(cls: type[T], content: Mapping[str, Any], source: str) -> T:
+def structure_as(cls: type[T], content: Mapping[str, Any], source: str, where: str = "") -> T:
     """The dataclass that nested dictionaries describe; an unknown key or a wrong type is one sentence."""
-    _check_keys(content, cls, "", source)
+    entries = fields(cls)  # type: ignore[arg-type]
+    hints, known = get_type_hints(cls), [f.name for f in entries]
+    for key in content:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
+            raise InputError(f"{source}: unknown key {where + key!r}; {hint}")
+    for f in entries:
+        if f.name not in content and f.default is f.default_factory is MISSING:
+            raise InputError(f"{source}: the key {where + f.name!r} is missing")
+    values = {key: _typed(hints[key], value, where + key, source) for key, value in content.items()}
     try:
-        return _converter().structure(content, cls)
+        return cls(**values)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
-    except BaseValidationError as error:
-        raise InputError(f"{source}: {_first_message(error)}") from None
 
 
-def _first_message(error: BaseValidationError) -> str:
-    """The first problem of a cattrs error, as `section.key: what was expected`."""
-
-    def describe(exception: BaseException, _: Any) -> str:
-        if isinstance(exception, KeyError):
-            return f"the key {exception} is missing"
-        return str(exception)
-
-    message = transform_error(error, path="", format_exception=describe)[0]
-    text, _, place = message.rpartition(" @ ")
-    return f"{place.strip('.')}: {text}" if place.strip(".") else text
+def _typed(hint: Any, value: Any, place: str, source: str) -> Any:
+    """`value` if it is what a type hint asks for, with lists as tuples and tables as dataclasses."""
+    kinds = get_args(hint) if NoneType in get_args(hint) else (hint,)
+    if value is None and NoneType in kinds:
+        return None
+    kind, parts = kinds[0], get_args(kinds[0])
+    if is_dataclass(kind):
+        if isinstance(value, Mapping):
+            return structure_as(kind, value, source, f"{place}.")  # type: ignore[arg-type]
+        expected = "a table"
+    elif get_origin(kind) is tuple:
+        if isinstance(value, list | tuple) and len(value) == (len(value) if ... in parts else len(parts)):
+            return tuple(_typed(parts[0], item, place, source) for item in value)
+        expected = "a list" if ... in parts else f"a list of {len(parts)}"
+    elif get_origin(kind) is Literal:
+        if value in parts:
+            return value
+        expected = " or ".join(map(repr, parts))
+    else:
+        if type(value) is kind:
+            return value
+        if kind is float and type(value) is int and abs(value) < sys.float_info.max:
+            return float(value)
+        expected = NAMES[kind]
+    raise InputError(f"{source}: {place}: expected {expected}, got {value!r}")
 
 
 def read(source: str | Path, overrides: Sequence[str] = ()) -> Run:
@@ -393,17 +364,13 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return _toml_string(value)
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise InputError(f"{value!r}: expected text that UTF-8 can hold; rename it")
+        # Characters as they are: JSON's escapes of those beyond U+FFFF are pairs, which TOML refuses.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple | list):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
     return repr(value)
-
-
-def _toml_string(value: str) -> str:
-    """Characters as they are: JSON's escapes of those beyond U+FFFF are pairs, which TOML refuses."""
-    if any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise InputError(f"{value!r}: expected text that UTF-8 can hold; rename it")
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _lines(config: Any, where: str) -> list[str]:

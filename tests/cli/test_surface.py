@@ -19,7 +19,7 @@ from normae.runs.session import train
 from tiny_run import tiny
 
 ROOT = typer.main.get_command(app)
-HEAVY = ["torch", "numpy", "scipy", "sklearn", "matplotlib", "pyarrow", "h5py", "cattrs", "normae.config"]
+HEAVY = ["torch", "numpy", "scipy", "sklearn", "matplotlib", "pyarrow", "h5py", "normae.config"]
 LOADED = f"""
 import sys
 try:

@@ -15,7 +15,6 @@ from normae.data.toys import Density
 from normae.errors import InputError
 from normae.files import check_file
 from normae.random import stream
-from normae.statistics import LabelsMissing
 from normae.statistics.arrays import as_labels
 
 WANTED = "give a .npz file with the events as x and their labels, 1 for B and 0 for A, as labels"
@@ -53,9 +52,9 @@ def read_labelled(path: str | Path, event: tuple[int, ...], dtype: type[np.float
     with reading(path), path.open("rb") as file:
         content = np.load(file, allow_pickle=False)
         if not isinstance(content, np.lib.npyio.NpzFile):
-            raise LabelsMissing(f"{path}: a .npy file holds no labels; {WANTED}")
+            raise InputError(f"{path}: a .npy file holds no labels; {WANTED}")
         if "labels" not in content:
-            raise LabelsMissing(f"{path}: a sample without labels, it holds {', '.join(sorted(content))}; {WANTED}")
+            raise InputError(f"{path}: a sample without labels, it holds {', '.join(sorted(content))}; {WANTED}")
         labels = np.asarray(content["labels"])
     if not (np.issubdtype(labels.dtype, np.number) or labels.dtype == np.bool_):
         raise InputError(f"{path}: expected labels 0 and 1, got dtype {labels.dtype}")

@@ -27,7 +27,8 @@ from normae.scoring.score import File, joined, open_file, read_events
 from normae.scoring.scorer import Outside, Scorer, open_scorer, tail_probability
 from normae.search import Sample, Templates, hepdata_tables, workspace
 from normae.sources import load_events
-from normae.statistics.histogram import Floats, check_edges, fill, tail_levels
+from normae.statistics.arrays import Array
+from normae.statistics.histogram import check_edges, fill, tail_levels
 
 AXIS_NAMES = {"score": "score $E/T$", "log_prob": r"$\log p$", "p_value": "p-value"}
 QUANTITIES = tuple(AXIS_NAMES)
@@ -109,7 +110,7 @@ class Binner:
             each = np.stack([tail_probability(score, reference)[0] for score, reference in pairs])
         return nominal, each if self.bayesian else None
 
-    def sample(self, x: NDArray[Any], edges: Floats, weights: NDArray[Any] | None = None) -> Sample:
+    def sample(self, x: NDArray[Any], edges: Array, weights: NDArray[Any] | None = None) -> Sample:
         """The histogram of events with shape (N, *event), of which the network sees a block at a time."""
         bins = len(edges) - 1
         draws = np.zeros((self.settings.draws, bins)) if self.bayesian else None
@@ -131,7 +132,7 @@ class Binner:
 
     # --- bins
 
-    def edges(self) -> Floats:
+    def edges(self) -> Array:
         """As the settings ask, rising."""
         bins, background = self.settings.bins, self.scorer.background
         if self.settings.quantiles is None and "," in bins:
@@ -169,7 +170,7 @@ def _numbers(option: str, text: str) -> list[float]:
 
 
 def fill_sample(
-    binner: Binner, name: str, edges: Floats, files: Sequence[str | Path], dataset: str | None = None
+    binner: Binner, name: str, edges: Array, files: Sequence[str | Path], dataset: str | None = None
 ) -> Sample:
     """The histogram of all events of `files`; what is observed has no weights."""
     scorer, column = binner.scorer, binner.settings.weights if name != "observed" else None
@@ -301,7 +302,7 @@ def write_templates(templates: Templates, folder: Path, name: str) -> None:
         save_figure(figure, folder / "figures", "histogram", drawn)
 
 
-def draw_templates(axes: Sequence[Axes], templates: Templates) -> dict[str, Floats]:
+def draw_templates(axes: Sequence[Axes], templates: Templates) -> dict[str, Array]:
     """Counts above and their ratio to the background below; what was drawn, by column, with shape (B,).
 
     Bins are drawn equally wide, with their edges as labels, since those at quantiles differ by orders of magnitude.
@@ -335,7 +336,7 @@ def draw_templates(axes: Sequence[Axes], templates: Templates) -> dict[str, Floa
     return columns
 
 
-def _band(ax: Axes, centre: Floats | float, width: Floats, colour: str, label: str | None = None) -> None:
+def _band(ax: Axes, centre: Array | float, width: Array, colour: str, label: str | None = None) -> None:
     low, high = np.broadcast_to(centre - width, width.shape), np.broadcast_to(centre + width, width.shape)
     places = np.arange(len(width) + 1)
     ax.stairs(high, places, baseline=low, fill=True, color=colour, alpha=0.5, linewidth=0, label=label)

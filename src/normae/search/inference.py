@@ -21,7 +21,7 @@ from scipy.stats import kstest, norm
 from normae.errors import InputError
 from normae.progress import counted
 from normae.search.templates import Templates, workspace
-from normae.statistics.histogram import Floats
+from normae.statistics.arrays import Array
 
 REACH = 0.9
 """How far down the fit may take mu: to where this share of the least covered bin's background is gone."""
@@ -52,7 +52,7 @@ def build(spec: dict[str, Any]) -> Any:
         raise InputError(f"not a pyhf workspace ({error})") from None
 
 
-def discovery(templates: Templates, data: Floats | None = None) -> Discovery:
+def discovery(templates: Templates, data: Array | None = None) -> Discovery:
     """The search's answer for counts with shape (B,); those of `templates` where None."""
     if templates.signal is None:
         raise InputError("a p-value needs a signal, whose strength is fitted; give --signal")
@@ -62,7 +62,7 @@ def discovery(templates: Templates, data: Floats | None = None) -> Discovery:
     return _fit(model, templates, np.concatenate([seen, model.config.auxdata]))
 
 
-def _fit(model: Any, templates: Templates, data: Floats) -> Discovery:
+def _fit(model: Any, templates: Templates, data: Array) -> Discovery:
     assert templates.signal is not None
     signal = np.maximum(templates.signal.value, 1e-300)
     lowest = -REACH * float((templates.background.value / signal).min())
@@ -91,7 +91,7 @@ def pseudo_experiments(templates: Templates, count: int, seed: int = 0) -> NDArr
     return np.array(found)
 
 
-def _constraints(model: Any, point: Floats, random: np.random.Generator) -> Floats:
+def _constraints(model: Any, point: Array, random: np.random.Generator) -> Array:
     """Auxiliary measurements, all Gaussian here, around the parameters `point`."""
     centre = np.asarray(model.expected_auxdata(point))
     sets = [model.config.param_set(name) for name in model.config.auxdata_order]
@@ -99,13 +99,13 @@ def _constraints(model: Any, point: Floats, random: np.random.Generator) -> Floa
     return centre + widths * random.standard_normal(len(centre))
 
 
-def experiments(draw: Callable[[np.random.Generator], tuple[Templates, Floats]], count: int, seed: int = 0) -> Floats:
+def experiments(draw: Callable[[np.random.Generator], tuple[Templates, Array]], count: int, seed: int = 0) -> Array:
     """p-values with shape (count,) of whole experiments: `draw` gives new templates and new data each time."""
     random = np.random.default_rng(seed)
     return np.array([discovery(*draw(random)).p_value for _ in range(count)])
 
 
-def uniformity(p_values: Floats, levels: tuple[float, ...] = (0.05, 0.16, 0.5, 0.84)) -> Uniformity:
+def uniformity(p_values: Array, levels: tuple[float, ...] = (0.05, 0.16, 0.5, 0.84)) -> Uniformity:
     """Whether p-values with shape (n,) are uniform."""
     n = len(p_values)
     shares = {}

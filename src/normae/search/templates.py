@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from normae.statistics.histogram import Floats, covariance, shifts
+from normae.statistics.arrays import Array
+from normae.statistics.histogram import covariance, shifts
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,9 @@ class Sample:
         events: that were filled.
     """
 
-    value: Floats
-    variance: Floats
-    draws: Floats | None
+    value: Array
+    variance: Array
+    draws: Array | None
     events: int
 
     def __add__(self, other: "Sample") -> "Sample":
@@ -72,10 +73,10 @@ class Templates:
     """
 
     quantity: str
-    edges: Floats
+    edges: Array
     background: Sample
     signal: Sample | None = None
-    data: Floats | None = None
+    data: Array | None = None
     normalization: float = 0.0
     least: float = 0.01
 
@@ -86,14 +87,14 @@ class Templates:
         return found if self.signal is None else found | {"signal": self.signal}
 
     @cached_property
-    def covariance(self) -> Floats | None:
+    def covariance(self) -> Array | None:
         """Over weight draws, with shape (B, B), or (2 B, 2 B) with a signal, background first."""
         draws = [sample.draws for sample in self.samples.values()]
         stacked = [one for one in draws if one is not None]
         return covariance(np.concatenate(stacked, axis=1)) if len(stacked) == len(draws) else None
 
     @cached_property
-    def shifts(self) -> dict[str, Floats]:
+    def shifts(self) -> dict[str, Array]:
         """Of each sample, with shape (r, B): its part of the r shifts that all samples share."""
         bins = len(self.edges) - 1
         if self.covariance is None:
@@ -130,7 +131,7 @@ def _entry(name: str, file: str, description: str) -> dict[str, Any]:
     return {"name": name, "description": description, "keywords": keywords, "data_file": file}
 
 
-def _bins(edges: Floats) -> list[dict[str, float]]:
+def _bins(edges: Array) -> list[dict[str, float]]:
     return [{"low": float(low), "high": float(high)} for low, high in pairwise(edges)]
 
 
@@ -159,7 +160,7 @@ def _values(sample: Sample) -> list[dict[str, Any]]:
     ]
 
 
-def _covariance(templates: Templates, matrix: Floats) -> dict[str, Any]:
+def _covariance(templates: Templates, matrix: Array) -> dict[str, Any]:
     bins = _bins(templates.edges)
     count = len(bins)
     own = matrix[:count, :count]
@@ -209,9 +210,9 @@ def _modifier(name: str, kind: str, data: Any) -> dict[str, Any]:
     return {"name": name, "type": kind, "data": data}
 
 
-def _positive(values: Floats) -> list[float]:
+def _positive(values: Array) -> list[float]:
     return _numbers(np.maximum(values, SMALLEST))
 
 
-def _numbers(values: Floats) -> list[float]:
+def _numbers(values: Array) -> list[float]:
     return [float(value) for value in values]

@@ -2,9 +2,6 @@
 
 from normae.statistics.arrays import (
     Estimate,
-    LabelsMissing,
-    LengthsDiffer,
-    OneClassOnly,
     format_estimate,
     sample_mean,
     share_within,
@@ -86,16 +83,15 @@ from normae.statistics.thermometers import (
 
 __all__ = [
     "REGION_EDGES", "BinnedResiduals", "CalibrationError", "CoverageBand", "DualRule", "Equipartition", "Estimate",
-    "IsotonicRecalibration", "LabelsMissing", "LengthsDiffer", "Line", "LinearRecalibration", "OneClassOnly",
-    "PairLines", "PullSummary", "RatioComparison", "Recalibration", "RelativeDensityCheck", "Reliability",
-    "SlopeLine", "SlopePoint", "TooFewDraws", "Verdict", "auc", "auc_difference", "background_efficiency",
-    "balanced_pearson", "binned_residuals", "calibration_error", "class_probability", "compare_ratios",
-    "confidence_levels", "configurational_temperature", "coverage", "coverage_by_region", "coverage_over_trainings",
-    "critical_levels", "cross_entropy", "density_mean_and_std", "density_pulls", "equal_count_edges",
-    "equipartition", "fit_isotonic", "fit_line", "fit_platt", "fit_temperature", "format_estimate", "grid_kl",
-    "ideal_auc_from_kl", "kl_divergence", "largest_level", "log_mean_density", "manifold_temperature",
-    "mean_and_std", "mixture_constants", "next_temperature", "pair_histogram", "pair_lines", "pearson", "pulls",
-    "pulls_over_trainings", "ratio_histogram", "regions", "rejection", "relative_density_check",
-    "relative_deviation", "reliability", "sample_mean", "share_outside", "share_within", "slope_line",
-    "thermal_mean", "unit_slope_temperature", "verdict", "wasserstein", "wasserstein_halves",
+    "IsotonicRecalibration", "Line", "LinearRecalibration", "PairLines", "PullSummary", "RatioComparison",
+    "Recalibration", "RelativeDensityCheck", "Reliability", "SlopeLine", "SlopePoint", "TooFewDraws", "Verdict", "auc",
+    "auc_difference", "background_efficiency", "balanced_pearson", "binned_residuals", "calibration_error",
+    "class_probability", "compare_ratios", "confidence_levels", "configurational_temperature", "coverage",
+    "coverage_by_region", "coverage_over_trainings", "critical_levels", "cross_entropy", "density_mean_and_std",
+    "density_pulls", "equal_count_edges", "equipartition", "fit_isotonic", "fit_line", "fit_platt", "fit_temperature",
+    "format_estimate", "grid_kl", "ideal_auc_from_kl", "kl_divergence", "largest_level", "log_mean_density",
+    "manifold_temperature", "mean_and_std", "mixture_constants", "next_temperature", "pair_histogram", "pair_lines",
+    "pearson", "pulls", "pulls_over_trainings", "ratio_histogram", "regions", "rejection", "relative_density_check",
+    "relative_deviation", "reliability", "sample_mean", "share_outside", "share_within", "slope_line", "thermal_mean",
+    "unit_slope_temperature", "verdict", "wasserstein", "wasserstein_halves",
 ]  # fmt: skip

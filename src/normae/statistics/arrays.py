@@ -52,30 +52,18 @@ def as_pair(first: ArrayLike, second: ArrayLike, names: tuple[str, str], least: 
     return as_vector(first, names[0], least), as_vector(second, names[1], least)
 
 
-class LabelsMissing(InputError):
-    """A sample that needs labels has none."""
-
-
-class OneClassOnly(InputError):
-    """All events of a labelled sample belong to one class."""
-
-
-class LengthsDiffer(InputError):
-    """Arrays that describe the same events have different lengths."""
-
-
 def as_labels(labels: ArrayLike | None, n: int) -> NDArray[np.bool_]:
     """Labels 0 and 1 of `n` events as booleans with shape (n,); both classes must occur."""
     if labels is None:
-        raise LabelsMissing("expected a label for each event, 1 for B and 0 for A, got a sample without labels")
+        raise InputError("expected a label for each event, 1 for B and 0 for A, got a sample without labels")
     values = np.asarray(labels).ravel()
     if values.size != n:
-        raise LengthsDiffer(f"expected one label per event, {n}, got {values.size}")
+        raise InputError(f"expected one label per event, {n}, got {values.size}")
     if wrong := sorted(set(np.unique(values).tolist()) - {0, 1})[:3]:
         raise InputError(f"expected labels 0 and 1, got {', '.join(map(str, wrong))}")
     positive: NDArray[np.bool_] = values == 1
     if positive.all() or not positive.any():
-        raise OneClassOnly(f"expected events of both classes, got only label {int(positive[0])} in {n} events")
+        raise InputError(f"expected events of both classes, got only label {int(positive[0])} in {n} events")
     return positive
 
 
@@ -83,7 +71,7 @@ def as_events(values: ArrayLike, name: str, n: int | None = None) -> Array:
     """Finite numbers, one per event, with shape (N,); N must be `n` where that is given."""
     vector = as_vector(values, name)
     if n is not None and vector.size != n:
-        raise LengthsDiffer(f"{name}: expected one value for each of {n} events, got {vector.size}")
+        raise InputError(f"{name}: expected one value for each of {n} events, got {vector.size}")
     if infinite := int(np.isinf(vector).sum()):
         raise InputError(f"{name}: expected finite values, got {infinite} infinite ones among {vector.size}")
     return vector
@@ -180,27 +168,23 @@ def _standardize(values: Array, weights: Array) -> Array:
     variance = float(weights @ centred**2)
     if not (variance > 0 and np.ptp(values) > 0):
         raise InputError("a correlation needs values that differ, got a constant")
-    standardized: Array = centred / math.sqrt(variance)
-    return standardized
-
-
-def multiplicities(labels: NDArray[np.bool_], generator: torch.Generator) -> NDArray[np.int64]:
-    """How often each of N events counts in one resample of both classes, with shape (N,) as `labels`."""
-    counts = np.empty(labels.size, dtype=np.int64)
-    for chosen in (labels, ~labels):
-        n = int(chosen.sum())
-        if n:
-            drawn = torch.randint(n, (n,), generator=generator, device=generator.device).cpu().numpy()
-            counts[chosen] = np.bincount(drawn, minlength=n)
-    return counts
+    return np.asarray(centred / math.sqrt(variance))
 
 
 def resampled(
     statistic: Callable[[NDArray[np.int64]], Any], labels: NDArray[np.bool_], n: int, generator: torch.Generator
 ) -> Array:
-    """A statistic of multiplicities over `n` resamples of both classes, with shape (n, ...)."""
+    """A statistic of how often each event counts, over `n` resamples of both classes, with shape (n, ...)."""
     check_resamples(n)
-    return np.array([statistic(multiplicities(labels, generator)) for _ in range(n)], dtype=np.float64)
+    found = []
+    for _ in range(n):
+        counts = np.empty(labels.size, dtype=np.int64)
+        for chosen in (labels, ~labels):
+            if size := int(chosen.sum()):
+                drawn = torch.randint(size, (size,), generator=generator, device=generator.device).cpu().numpy()
+                counts[chosen] = np.bincount(drawn, minlength=size)
+        found.append(statistic(counts))
+    return np.array(found, dtype=np.float64)
 
 
 def check_resamples(n: int) -> None:

@@ -49,10 +49,7 @@ def auc(positive_scores: ArrayLike, negative_scores: ArrayLike) -> Estimate:
     >>> round(auc([2, 3, 4], [1, 2, 3]).value, 3)  # 6 of 9 pairs and two ties
     0.778
     """
-    above, below = _row_means(
-        as_vector(positive_scores, "positive_scores", least=2), as_vector(negative_scores, "negative_scores", least=2)
-    )
-    return _mean(above, below)
+    return _mean(*_row_means(positive_scores, negative_scores))
 
 
 def auc_difference(
@@ -62,18 +59,16 @@ def auc_difference(
 
     The error is DeLong's with the covariance of the two: Var(V - V')/m + Var(W - W')/n.
     """
-    pairs = [
-        _row_means(as_vector(positive, "positive_scores", least=2), as_vector(negative, "negative_scores", least=2))
-        for positive, negative in ((positive_first, negative_first), (positive_second, negative_second))
-    ]
-    above, below = (first - second for first, second in zip(*pairs, strict=True))
-    return _mean(above, below)
+    first, second = _row_means(positive_first, negative_first), _row_means(positive_second, negative_second)
+    return _mean(first[0] - second[0], first[1] - second[1])
 
 
-def _row_means(positive: Array, negative: Array) -> tuple[Array, Array]:
+def _row_means(positive_scores: ArrayLike, negative_scores: ArrayLike) -> tuple[Array, Array]:
     """For each positive the share of negatives below it, (M,), and for each negative that of positives above, (N,)."""
     from scipy.stats import rankdata  # here, since scipy.stats takes a second to import
 
+    positive = as_vector(positive_scores, "positive_scores", least=2)
+    negative = as_vector(negative_scores, "negative_scores", least=2)
     ranks = rankdata(np.concatenate([positive, negative]))
     above = (ranks[: positive.size] - rankdata(positive)) / negative.size
     below = 1.0 - (ranks[positive.size :] - rankdata(negative)) / positive.size
@@ -152,7 +147,7 @@ def wasserstein(sample: ArrayLike, truth: ArrayLike, n_bootstrap: int = 100, *, 
     """
     check_resamples(n_bootstrap)
     a, b = as_vector(sample, "sample", least=2), as_vector(truth, "truth", least=2)
-    scale = _scale(b)
+    scale = float(b.std()) or 1.0
     drawn = [_distance(_resampled(a, generator), _resampled(b, generator)) for _ in range(n_bootstrap)]
     return Estimate(_distance(a, b) / scale, float(np.std(drawn, ddof=1)) / scale)
 
@@ -161,10 +156,10 @@ def wasserstein_halves(truth: ArrayLike, splits: int = 20, *, generator: torch.G
     """The distance of two random halves of the truth, mean and standard deviation over splits, in the same units."""
     check_resamples(splits)
     values = as_vector(truth, "truth", least=4)
-    half, found = values.size // 2, []
+    half, scale, found = values.size // 2, float(values.std()) or 1.0, []
     for _ in range(splits):
         order = torch.randperm(values.size, generator=generator, device=generator.device).cpu().numpy()
-        found.append(_distance(values[order[:half]], values[order[half:]]) / _scale(values))
+        found.append(_distance(values[order[:half]], values[order[half:]]) / scale)
     return Estimate(float(np.mean(found)), float(np.std(found, ddof=1)))
 
 
@@ -172,10 +167,6 @@ def _distance(a: Array, b: Array) -> float:
     from scipy.stats import wasserstein_distance  # here, since scipy.stats takes a second to import
 
     return float(wasserstein_distance(a, b))
-
-
-def _scale(truth: Array) -> float:
-    return float(truth.std()) or 1.0
 
 
 def _resampled(values: Array, generator: torch.Generator) -> Array:

@@ -68,9 +68,8 @@ class CalibrationError(NamedTuple):
 
 def class_probability(log_ratio: ArrayLike, labels: ArrayLike) -> Array:
     """The probability of label 1, with shape (N,), that log r means in a sample with these labels."""
-    ratio = as_events(log_ratio, "log_ratio")
-    probability: Array = expit(ratio + prior_log_odds(as_labels(labels, ratio.size)))
-    return probability
+    ratio, positive = _held_out(log_ratio, labels)
+    return np.asarray(expit(ratio + prior_log_odds(positive)))
 
 
 def equal_count_edges(probability: ArrayLike, bins: int = BINS) -> Array:
@@ -87,11 +86,11 @@ def reliability(probability: ArrayLike, labels: ArrayLike, edges: ArrayLike | in
         labels: 0 or 1 with shape (N,).
         edges: of the bins, rising from 0 to 1, or the number of even ones.
     """
-    score = _probabilities(probability)
-    positive, cuts = as_labels(labels, score.size), _edges(edges)
-    sums = _bin_sums(_bins(score, cuts), score, positive, np.ones(score.size), cuts.size - 1)
+    score, positive, cuts, bins = _binned(probability, labels, edges)
+    columns = (np.ones(score.size), score, positive)
+    count, scores, hits = (np.bincount(bins, column, minlength=cuts.size - 1) for column in columns)
     with np.errstate(divide="ignore", invalid="ignore"):
-        count, predicted, observed = sums[0], sums[1] / sums[0], sums[2] / sums[0]
+        predicted, observed = scores / count, hits / count
         error = np.sqrt(count * observed * (1 - observed) + 0.25) / (count + 1)
     return Reliability(cuts, predicted, observed, error, count.astype(np.int64))
 
@@ -105,15 +104,12 @@ def calibration_error(
     generator: torch.Generator,
 ) -> CalibrationError:
     """The expected calibration error of scores with shape (N,); arguments as in `reliability`."""
-    score = _probabilities(probability)
-    positive, cuts = as_labels(labels, score.size), _edges(edges)
-    bins, everything = _bins(score, cuts), np.ones(score.size, dtype=bool)
+    score, positive, _, bins = _binned(probability, labels, edges)
 
     def error(weights: NDArray[np.int64]) -> float:
-        sums = _bin_sums(bins, score, positive, weights.astype(np.float64), cuts.size - 1)
-        return float(np.abs(sums[2] - sums[1]).sum() / score.size)
+        return float(np.abs(np.bincount(bins, weights * (positive - score))).sum() / score.size)
 
-    errors = resampled(error, everything, n_bootstrap, generator)
+    errors = resampled(error, np.ones(score.size, dtype=bool), n_bootstrap, generator)
     value = error(np.ones(score.size, dtype=np.int64))
     variance = np.bincount(bins, score * (1 - score)) / score.size**2
     perfect = Estimate(
@@ -129,32 +125,22 @@ def _probabilities(probability: ArrayLike) -> Array:
     return score
 
 
-def _edges(edges: ArrayLike | int) -> Array:
+def _binned(
+    probability: ArrayLike, labels: ArrayLike, edges: ArrayLike | int
+) -> tuple[Array, NDArray[np.bool_], Array, NDArray[np.int64]]:
+    """Scores, labels, edges, and the bin of each score; a lower edge is in its bin, and 1 in the last."""
+    score = _probabilities(probability)
     cuts = np.linspace(0, 1, edges + 1) if isinstance(edges, int) else np.asarray(edges, dtype=np.float64)
     if cuts.size < 2 or cuts[0] != 0 or cuts[-1] != 1 or not (np.diff(cuts) > 0).all():
         raise InputError("expected edges of bins that rise from 0 to 1")
-    return cuts
-
-
-def _bins(score: Array, edges: Array) -> NDArray[np.int64]:
-    """The bin of each score with shape (N,); a lower edge is in its bin, and 1 in the last."""
-    bins: NDArray[np.int64] = np.digitize(score, edges[1:-1])
-    return bins
-
-
-def _bin_sums(bins: NDArray[np.int64], score: Array, positive: NDArray[np.bool_], weights: Array, size: int) -> Array:
-    """Events, sum of scores and number of label 1 in each bin, with shape (3, size)."""
-    columns = (weights, weights * score, weights * positive)
-    return np.stack([np.bincount(bins, column, minlength=size) for column in columns])
+    return score, as_labels(labels, score.size), cuts, np.digitize(score, cuts[1:-1])
 
 
 def cross_entropy(log_ratio: ArrayLike, labels: ArrayLike) -> Estimate:
     """The mean cross-entropy with its standard error, of log r with shape (N,): what recalibration lowers."""
-    ratio = as_events(log_ratio, "log_ratio", np.size(labels))
-    positive = as_labels(labels, ratio.size)
+    ratio, positive = _held_out(log_ratio, labels)
     score = ratio + prior_log_odds(positive)
-    loss = np.logaddexp(0.0, np.where(positive, -score, score))
-    return sample_mean(loss)
+    return sample_mean(np.logaddexp(0.0, np.where(positive, -score, score)))
 
 
 @dataclass(frozen=True)
@@ -178,23 +164,19 @@ class IsotonicRecalibration:
 
     def __call__(self, log_ratio: ArrayLike) -> Array:
         """The corrected log r with shape (N,)."""
-        corrected: Array = np.interp(np.asarray(log_ratio, dtype=np.float64), self.x, self.y)
-        return corrected
+        return np.asarray(np.interp(np.asarray(log_ratio, dtype=np.float64), self.x, self.y))
 
 
 def fit_platt(log_ratio: ArrayLike, labels: ArrayLike) -> LinearRecalibration:
     """Slope and offset that minimize the cross-entropy of held-out events, log r and labels with shape (N,)."""
     ratio, positive = _held_out(log_ratio, labels)
-    design = np.stack([ratio, np.ones(ratio.size)])
-    slope, offset = _minimize(design, positive, np.array([1.0, 0.0]))
-    return LinearRecalibration(float(slope), float(offset))
+    return LinearRecalibration(*_minimize(np.stack([ratio, np.ones(ratio.size)]), positive))
 
 
 def fit_temperature(log_ratio: ArrayLike, labels: ArrayLike) -> LinearRecalibration:
     """The factor on log r, without offset, that minimizes the cross-entropy of held-out events; shapes (N,)."""
     ratio, positive = _held_out(log_ratio, labels)
-    (slope,) = _minimize(ratio[None], positive, np.array([1.0]))
-    return LinearRecalibration(float(slope), 0.0)
+    return LinearRecalibration(_minimize(ratio[None], positive)[0], 0.0)
 
 
 def fit_isotonic(log_ratio: ArrayLike, labels: ArrayLike) -> IsotonicRecalibration:
@@ -218,8 +200,8 @@ def _held_out(log_ratio: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[n
     return ratio, as_labels(labels, ratio.size)
 
 
-def _minimize(design: Array, positive: NDArray[np.bool_], start: Array) -> Array:
-    """The coefficients (K,) of a logit linear in `design` (K, N), with the prior as offset, by Newton's method."""
+def _minimize(design: Array, positive: NDArray[np.bool_]) -> list[float]:
+    """The K coefficients of a logit linear in `design` (K, N), with the prior as offset, by Newton's method."""
     n = int(positive.sum())
     target = np.where(positive, (n + 1) / (n + 2), 1 / (positive.size - n + 2))
     prior = prior_log_odds(positive)
@@ -231,8 +213,7 @@ def _minimize(design: Array, positive: NDArray[np.bool_], start: Array) -> Array
 
     def curvature(coefficients: Array) -> Array:
         probability = expit(coefficients @ design + prior)
-        matrix: Array = (design * (probability * (1 - probability))) @ design.T / target.size
-        return matrix
+        return np.asarray((design * (probability * (1 - probability))) @ design.T / target.size)
 
-    found: Array = minimize(loss, start, jac=True, hess=curvature, method="trust-exact").x
-    return found
+    start = np.eye(len(design))[0]
+    return [float(x) for x in minimize(loss, start, jac=True, hess=curvature, method="trust-exact").x]

@@ -45,7 +45,6 @@ from normae.errors import InputError
 from normae.statistics.arrays import (
     Array,
     Estimate,
-    LengthsDiffer,
     as_events,
     as_labels,
     balanced_weights,
@@ -139,10 +138,8 @@ def fit_line(
     fits = resampled(lambda counts: _solve(columns @ (weights * counts)), positive, n_bootstrap, generator)
     slope, constant = _solve(columns @ weights)
     errors = np.std([(m, c + shift[0] - m * shift[1]) for m, c in fits], axis=0, ddof=1)
-    return Line(
-        Estimate(slope, float(errors[0])),
-        Estimate(float(constant + shift[0] - slope * shift[1]), float(errors[1])),
-    )
+    constant = float(constant + shift[0] - slope * shift[1])
+    return Line(Estimate(slope, float(errors[0])), Estimate(constant, float(errors[1])))
 
 
 def _solve(moments: Array) -> tuple[float, float]:
@@ -256,10 +253,9 @@ def compare_ratios(
     ref, mod, positive = _sample(reference, model, labels)
     line = fit_line(ref, mod, positive, n_bootstrap, generator=generator)
     residuals = binned_residuals(ref, mod, positive, line, rule.bins)
-    correlation = balanced_pearson(ref, mod, positive)
     return RatioComparison(
         line,
-        correlation,
+        balanced_pearson(ref, mod, positive),
         outside=share_outside(ref, mod, limit),
         outside_a=share_outside(ref[~positive], mod[~positive], limit),
         outside_b=share_outside(ref[positive], mod[positive], limit),
@@ -291,8 +287,7 @@ def pair_lines(reference: ArrayLike, draws_a: ArrayLike, draws_b: ArrayLike, lab
         draws_a, draws_b: log p of the draws of each model, with shapes (n_a, N) and (n_b, N).
         labels: with shape (N,).
     """
-    a, b = as_draws(draws_a, "draws_a", least=1), as_draws(draws_b, "draws_b", least=1)
-    _check_pair(a, b)
+    a, b = _pair(draws_a, draws_b)
     ref = as_events(reference, "reference", a.shape[1])
     covariance, means = _second_moments(a, b, ref, balanced_weights(as_labels(labels, ref.size)))
     n = len(a)
@@ -322,8 +317,7 @@ def _second_moments(a: NDArray[Any], b: NDArray[Any], ref: Array, weights: Array
 def ratio_histogram(log_ratio: ArrayLike, edges: ArrayLike) -> Array:
     """The density of log r, with shape (N,), in even bins, with shape (B,); events outside count in the total."""
     values, cuts = as_events(log_ratio, "log_ratio"), _even_edges(edges)
-    density: Array = _count(values[None], cuts)[0] / (values.size * (cuts[1] - cuts[0]))
-    return density
+    return np.asarray(_count(values[None], cuts)[0] / (values.size * (cuts[1] - cuts[0])))
 
 
 def pair_histogram(draws_a: ArrayLike, draws_b: ArrayLike, edges: ArrayLike) -> tuple[Array, Array]:
@@ -333,9 +327,7 @@ def pair_histogram(draws_a: ArrayLike, draws_b: ArrayLike, edges: ArrayLike) -> 
         draws_a, draws_b: log p of the draws of each model, with shapes (n_a, N) and (n_b, N).
         edges: of even bins of log r, with shape (B + 1,); events outside count in the total.
     """
-    a, b = as_draws(draws_a, "draws_a", least=1), as_draws(draws_b, "draws_b", least=1)
-    _check_pair(a, b)
-    cuts = _even_edges(edges)
+    (a, b), cuts = _pair(draws_a, draws_b), _even_edges(edges)
     counts = np.zeros((len(a), len(b), cuts.size - 1))
     blocks = (chunks(rows, name, BLOCK) for rows, name in ((a, "draws_a"), (b, "draws_b")))
     for (_, first), (_, second) in zip(*blocks, strict=True):
@@ -364,6 +356,8 @@ def _even_edges(edges: ArrayLike) -> Array:
     return cuts
 
 
-def _check_pair(a: NDArray[Any], b: NDArray[Any]) -> None:
+def _pair(draws_a: ArrayLike, draws_b: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    a, b = as_draws(draws_a, "draws_a", least=1), as_draws(draws_b, "draws_b", least=1)
     if a.shape[1] != b.shape[1]:
-        raise LengthsDiffer(f"expected draws of both models at the same events, got {a.shape[1]} and {b.shape[1]}")
+        raise InputError(f"expected draws of both models at the same events, got {a.shape[1]} and {b.shape[1]}")
+    return a, b

@@ -13,17 +13,16 @@ the outer bins, so that none is lost: every draw then has the same sum, and C ha
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from normae.errors import InputError
-
-Floats = NDArray[np.float64]
+from normae.statistics.arrays import Array
 
 ROUNDING = 1e-12
 """Eigenvalues below this share of the largest are rounding errors."""
 
 
-def fill(values: ArrayLike, edges: ArrayLike, weights: ArrayLike | None = None) -> Floats:
+def fill(values: ArrayLike, edges: ArrayLike, weights: ArrayLike | None = None) -> Array:
     """Sums of weights in bins, with shape (K, B).
 
     Args:
@@ -35,21 +34,20 @@ def fill(values: ArrayLike, edges: ArrayLike, weights: ArrayLike | None = None) 
     draws, bins = len(values), len(edges) - 1
     place = np.searchsorted(edges[1:-1], values, side="right") + bins * np.arange(draws)[:, None]
     repeated = None if weights is None else np.tile(np.asarray(weights, dtype=np.float64), draws)
-    counts: Floats = np.bincount(place.ravel(), repeated, minlength=draws * bins).astype(np.float64)
-    return counts.reshape(draws, bins)
+    counts = np.bincount(place.ravel(), repeated, minlength=draws * bins)
+    return counts.astype(np.float64).reshape(draws, bins)
 
 
-def covariance(counts: ArrayLike) -> Floats:
+def covariance(counts: ArrayLike) -> Array:
     """Covariance over draws with shape (B, B) of histograms with shape (K, B)."""
     counts = np.asarray(counts, dtype=np.float64)
     if len(counts) < 2:
         raise InputError(f"expected at least 2 weight draws for a covariance, got {len(counts)}")
     off = counts - counts.mean(0)
-    matrix: Floats = off.T @ off / (len(counts) - 1)
-    return matrix
+    return np.asarray(off.T @ off / (len(counts) - 1))
 
 
-def shifts(matrix: ArrayLike, errors: ArrayLike | None = None, least: float = 0.0) -> Floats:
+def shifts(matrix: ArrayLike, errors: ArrayLike | None = None, least: float = 0.0) -> Array:
     """Shifts d with shape (r, B) of a covariance with shape (B, B), the largest first.
 
     Args:
@@ -59,21 +57,20 @@ def shifts(matrix: ArrayLike, errors: ArrayLike | None = None, least: float = 0.
     found, vectors = np.linalg.eigh(np.asarray(matrix, dtype=np.float64))
     found, vectors = found[::-1], vectors[:, ::-1]
     kept = found > max(ROUNDING * float(found[0]), 0.0)
-    moved: Floats = (vectors[:, kept] * np.sqrt(found[kept])).T
+    moved: Array = (vectors[:, kept] * np.sqrt(found[kept])).T
     moved *= np.sign(moved[np.arange(len(moved)), np.abs(moved).argmax(1)])[:, None]  # the sign has no meaning
     if errors is not None:
         moved = moved[(np.abs(moved) > least * np.asarray(errors)).any(1)]
     return moved
 
 
-def tail_levels(events: int, least: int = 100, most: int = 10) -> Floats:
+def tail_levels(events: int, least: int = 100, most: int = 10) -> Array:
     """Quantile levels 1/2, 3/4, 7/8, ...: every bin holds half of what the one before does, the last `least` events."""
     bins = int(np.clip(np.log2(max(events, 1) / least), 0, most - 1))
-    levels: Floats = 1 - np.exp2(-np.arange(1.0, bins + 1))
-    return levels
+    return np.asarray(1 - np.exp2(-np.arange(1.0, bins + 1)))
 
 
-def check_edges(edges: Sequence[float] | Floats) -> Floats:
+def check_edges(edges: Sequence[float] | Array) -> Array:
     """The edges as an array with shape (B + 1,), finite and rising."""
     found = np.asarray(edges, dtype=np.float64)
     if found.ndim != 1 or len(found) < 2 or not np.isfinite(found).all() or not (np.diff(found) > 0).all():

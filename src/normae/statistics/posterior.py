@@ -145,25 +145,31 @@ def pulls(draws: ArrayLike, true: ArrayLike) -> Array:
 
     Where the draws do not differ it is infinite with the sign of the deviation, or 0 if there is none.
     """
-    rows = as_draws(draws)
-    return standardized(*mean_and_std(rows), as_truth(rows, true))
+    return _event_by_event(_pull, draws, true)
 
 
 def density_pulls(log_draws: ArrayLike, log_true: ArrayLike) -> Array:
     """The pull of p with shape (N,), from log p of draws (n, N) and truth (N,)."""
-    rows = as_draws(log_draws, "log_draws")
-    true, found = as_truth(rows, log_true), np.empty(rows.shape[1])
-    for part, values in chunks(rows, "log_draws"):
-        density, truth = scaled_density(values, true[part])
-        found[part] = standardized(density.mean(axis=0), density.std(axis=0, ddof=1), truth)
+    return _event_by_event(_pull, log_draws, log_true, density=True)
+
+
+def _event_by_event(
+    rule: Callable[[Array, Array], Array], draws: ArrayLike, true: ArrayLike, density: bool = False
+) -> Array:
+    """`rule` of draws (n, N) and truth (N,), or of p where these are log p, with shape (N,)."""
+    rows = as_draws(draws)
+    values, found = as_truth(rows, true), np.empty(rows.shape[1])
+    for part, columns in chunks(rows):
+        pair = columns, values[part]
+        found[part] = rule(*(scaled_density(*pair) if density else pair))
     return found
 
 
-def standardized(mean: Array, std: Array, true: Array) -> Array:
-    """(mean - true) / std, elementwise, with 0/0 = 0."""
-    difference = mean - true
+def _pull(draws: Array, true: Array) -> Array:
+    """(mean - true) / std of draws (n, N), with 0/0 = 0."""
+    difference = draws.mean(axis=0) - true
     with np.errstate(divide="ignore", invalid="ignore"):
-        quotient: Array = difference / std
+        quotient: Array = difference / draws.std(axis=0, ddof=1)
     quotient[difference == 0] = 0.0
     return quotient
 
@@ -228,8 +234,7 @@ def mixture_constants(scores: Array) -> Array:
         constants -= off
     else:
         raise InputError("expected models that describe the same events, got scores with nothing in common")
-    found: Array = constants - constants.max()
-    return found
+    return np.asarray(constants - constants.max())
 
 
 # --- coverage
@@ -283,13 +288,9 @@ def critical_levels(draws: ArrayLike, true: ArrayLike, kind: Kind = "quantile", 
         true: with shape (N,); -inf (a density of zero) is a value.
         density: draws and truth are log p, and the intervals are those of p.
     """
-    rows = as_draws(draws)
-    values, critical = as_truth(rows, true), np.empty(rows.shape[1])
-    rule = _RULES[_known(kind)]
-    for part, columns in chunks(rows):
-        pair = (columns, values[part])
-        critical[part] = rule(*(scaled_density(*pair) if density else pair))
-    return critical
+    if kind not in _RULES:
+        raise InputError(f"expected intervals of kind {' or '.join(map(repr, _RULES))}, got {kind!r}")
+    return _event_by_event(_RULES[kind], draws, true, density)
 
 
 def _quantile_levels(draws: Array, true: Array) -> Array:
@@ -303,15 +304,12 @@ def _quantile_levels(draws: Array, true: Array) -> Array:
         between = below + (true - left) / (right - left)
     first, last = np.where(tie, below + 1, between) / (n + 1), np.where(tie, up_to, between) / (n + 1)
     levels = np.maximum(0.0, np.maximum(1 - 2 * last, 2 * first - 1))
-    critical: Array = np.where(inside, levels, np.inf)
-    return critical
+    return np.where(inside, levels, np.inf)
 
 
 def _gaussian_levels(draws: Array, true: Array) -> Array:
     """2 Phi(|t|) - 1 with shape (N,)."""
-    t = standardized(draws.mean(axis=0), draws.std(axis=0, ddof=1), true)
-    levels: Array = erf(np.abs(t) / math.sqrt(2))
-    return levels
+    return np.asarray(erf(np.abs(_pull(draws, true)) / math.sqrt(2)))
 
 
 _RULES: dict[str, Callable[[Array, Array], Array]] = {"quantile": _quantile_levels, "gaussian": _gaussian_levels}
@@ -329,8 +327,7 @@ def coverage(
         density: draws and truth are log p, and the coverage is that of p.
     """
     everywhere = np.zeros(np.size(true), dtype=np.int64)
-    shares: Array = coverage_by_region(draws, true, everywhere, levels, kind, density, 1)[0]
-    return shares
+    return np.asarray(coverage_by_region(draws, true, everywhere, levels, kind, density, 1)[0])
 
 
 def coverage_by_region(
@@ -361,21 +358,14 @@ def _share_up_to(critical: Array, levels: Array) -> Array:
     """The share of `critical`, with shape (N,), not above each level; 1e-12 allows for rounding at the outermost."""
     if critical.size == 0:
         return np.full(levels.size, np.nan)
-    share: Array = np.searchsorted(np.sort(critical), levels + 1e-12, side="right") / critical.size
-    return share
-
-
-def _known(kind: str) -> str:
-    if kind not in _RULES:
-        raise InputError(f"expected intervals of kind {' or '.join(map(repr, _RULES))}, got {kind!r}")
-    return kind
+    return np.asarray(np.searchsorted(np.sort(critical), levels + 1e-12, side="right") / critical.size)
 
 
 def _check_levels(levels: Array, kind: str, n: int) -> None:
     if not ((levels > 0) & (levels < 1)).all():
         raise InputError(f"expected confidence levels between 0 and 1, got {levels.min():g} to {levels.max():g}")
     top = float(levels.max())
-    if _known(kind) == "quantile" and top > largest_level(n) + 1e-9:
+    if kind == "quantile" and top > largest_level(n) + 1e-9:
         needed = math.ceil(2 / (1 - top) - 1 - 1e-6)
         raise TooFewDraws(
             f"quantiles at the level {top:g} need at least {needed} weight draws, got {n}, "
@@ -407,14 +397,11 @@ def pulls_over_trainings(pulls: Sequence[ArrayLike]) -> PullSummary:
     """Mean and width of the pulls of independent trainings, each with shape (N_i,)."""
     if len(pulls) < 2:
         raise InputError(f"pulls are judged over at least 2 independent trainings, got {len(pulls)}")
-    means, variances = np.array([_moments(as_vector(array, "pulls", least=2)) for array in pulls]).T
-    return PullSummary(sample_mean(means), sample_mean(np.sqrt(variances)), _total_width(means, variances))
-
-
-def _moments(values: Array) -> tuple[float, float]:
-    if infinite := int((~np.isfinite(values)).sum()):
+    arrays = [as_vector(array, "pulls", least=2) for array in pulls]
+    if infinite := sum(int((~np.isfinite(array)).sum()) for array in arrays):
         raise InputError(f"pulls: expected finite values, got {infinite} where the weight draws do not differ")
-    return float(values.mean()), float(values.var(ddof=1))
+    means, variances = np.array([(array.mean(), array.var(ddof=1)) for array in arrays]).T
+    return PullSummary(sample_mean(means), sample_mean(np.sqrt(variances)), _total_width(means, variances))
 
 
 def _total_width(means: Array, variances: Array) -> Estimate:

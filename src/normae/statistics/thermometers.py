@@ -250,27 +250,21 @@ def next_temperature(points: Sequence[SlopePoint], start: float) -> float:
     if len({point.temperature for point in ordered}) == 1:
         return ordered[0].temperature * (FIRST_FACTOR if ordered[0].slope.value > 1 else 1 / FIRST_FACTOR)
     low, high = math.log(ordered[0].temperature), math.log(ordered[-1].temperature)
-    root = _root(points)
+    try:
+        root = slope_line(points).root
+    except InputError:
+        root = None
     for left, right in _brackets(ordered):
         x, y = math.log(left.temperature), math.log(right.temperature)
-        share = 0.5 if root is None else (root - x) / (y - x)
+        share = 0.5 if root is None else (root.value - x) / (y - x)
         return math.exp(x + min(max(share, MARGIN), 1 - MARGIN) * (y - x))
     step, reach = math.log(FIRST_FACTOR), math.log(LARGEST_FACTOR)
     if root is None:
         return math.exp(high + reach if ordered[0].slope.value > 1 else low - reach)
-    if low < root < high:  # the points contradict it: go beyond the better end
+    if low < root.value < high:  # the points contradict it: go beyond the better end
         down = abs(ordered[0].slope.value - 1) < abs(ordered[-1].slope.value - 1)
         return math.exp(low - step if down else high + step)
-    return math.exp(max(root, low - reach) if root <= low else min(root, high + reach))
-
-
-def _root(points: Sequence[SlopePoint]) -> float | None:
-    """log T* of the power law, where there is one that is known."""
-    try:
-        root = slope_line(points).root
-    except InputError:
-        return None
-    return None if root is None else root.value
+    return math.exp(max(root.value, low - reach) if root.value <= low else min(root.value, high + reach))
 
 
 def _brackets(ordered: Sequence[SlopePoint]) -> list[tuple[SlopePoint, SlopePoint]]:

@@ -46,7 +46,7 @@ from normae.statistics import (
     fit_temperature,
     reliability,
 )
-from normae.statistics.arrays import Array, LengthsDiffer, as_labels, prior_log_odds
+from normae.statistics.arrays import Array, as_labels, prior_log_odds
 from normae.training.config import MLPSettings
 from normae.training.supervised import permutation
 from normae.training.two_sample import CHUNK, Part, events, fit_logits, initial_weights, logits
@@ -204,7 +204,7 @@ def train_ratio_classifier(
     flat = events(x, "x")
     held = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else labels
     if held is not None and np.size(held) != len(flat):
-        raise LengthsDiffer(f"expected one label per event, {len(flat)}, got {np.size(held)}")
+        raise InputError(f"expected one label per event, {len(flat)}, got {np.size(held)}")
     positive = as_labels(held, len(flat))
     split = round(len(flat) * settings.validation_share)
     if split < 2 or len(flat) - split < 2:
