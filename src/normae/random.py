@@ -11,15 +11,10 @@ import torch
 from torch import Tensor
 
 
-def stream_seed(seed: int, name: str) -> int:
-    """The 63-bit seed of the stream `name` of a run with seed `seed`."""
-    digest = hashlib.sha256(f"normae/{seed}/{name}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
-
-
 def stream(seed: int, name: str, device: torch.device | str = "cpu") -> torch.Generator:
-    """The generator of the stream `name`, on `device`."""
-    return torch.Generator(device=device).manual_seed(stream_seed(seed, name))
+    """The generator of the stream `name` of a run with seed `seed`, on `device`."""
+    digest = hashlib.sha256(f"normae/{seed}/{name}".encode()).digest()
+    return torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 Generators = torch.Generator | Sequence[torch.Generator]

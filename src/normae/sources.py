@@ -112,17 +112,6 @@ class Events:
         self._train, self._validation, self._test, self._columns = train, validation, test, columns
         self.density = density
 
-    @staticmethod
-    def of(
-        train: Tensor,
-        test: Tensor,
-        validation: Tensor | None = None,
-        density: Density | None = None,
-        columns: tuple[str, ...] | None = None,
-    ) -> "Events":
-        """Events that are in memory."""
-        return Events(lambda: train, lambda: validation, lambda: test, density, lambda: columns)
-
     @cached_property
     def train(self) -> Tensor | SparseEvents:
         """What a training sees."""
@@ -248,7 +237,7 @@ def check_rows(rows: Tensor, bounds: tuple[float, float] | None, columns: Sequen
         column = rows.flatten(1)[:, place]
         raise InputError(
             f"{source}: {count} of {len(rows)} rows lie outside the bounds of the chain, {bounds[0]:g} to "
-            f"{bounds[1]:g}, most in {_named(columns, place)}, which goes from {column.min():g} to {column.max():g}; "
+            f"{bounds[1]:g}, most in {named(columns, place)}, which goes from {column.min():g} to {column.max():g}; "
             'set coordinates.kind = "table", or widen sampling.feature.bounds'
         )
 
@@ -260,11 +249,12 @@ def _check_sizes(rows: Tensor, columns: Sequence[str] | None, source: str) -> No
     if largest[place] > LARGEST:
         raise InputError(
             f"{source}: expected numbers up to {LARGEST:g}, whose squares float32 holds, got {largest[place]:.3g} in "
-            f"{_named(columns, place)}; rescale it, or remove such rows"
+            f"{named(columns, place)}; rescale it, or remove such rows"
         )
 
 
-def _named(columns: Sequence[str] | None, place: int) -> str:
+def named(columns: Sequence[str] | None, place: int) -> str:
+    """A column in words: by its name, where it has one."""
     return f"column {columns[place]!r}" if columns is not None else f"feature {place}"
 
 
@@ -355,14 +345,10 @@ def sparse_events(images: SparseImages, chosen: NDArray[np.bool_]) -> SparseEven
     return SparseEvents(torch.from_numpy(pixel), torch.from_numpy(value), torch.from_numpy(filter_matrix(SIGMA)))
 
 
-PIECE = 2048
-"""Jets that are dense at a time."""
-
-
-def pieces(events: SparseEvents, size: int = PIECE) -> Iterator[NDArray[np.float32]]:
-    """Dense images with shape (n, 1, 40, 40), piece by piece."""
-    for start in range(0, len(events), size):
-        yield events[torch.arange(start, min(start + size, len(events)))].numpy()
+def pieces(events: SparseEvents) -> Iterator[NDArray[np.float32]]:
+    """Dense images with shape (n, 1, 40, 40), some of them at a time."""
+    for rows in torch.split(torch.arange(len(events)), 2048):
+        yield events[rows].numpy()
 
 
 def bootstrapped(events: Events, seed: int) -> Events:

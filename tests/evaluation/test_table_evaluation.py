@@ -28,7 +28,7 @@ def judged(shift: float) -> dict:
     density = DENSITIES["two-gaussians"]()
     x = density.sample(2000, stream(1, "rows")) + shift
     config = structure(tiny(data={"file": "nowhere.npy", "train": 1000, "test": 1000}))
-    events = Events.of(x[:1000], x[1000:], columns=("mass", "pt"))
+    events = Events(lambda: x[:1000], lambda: None, lambda: x[1000:], columns=lambda: ("mass", "pt"))
     model = normae.load("toy-2gauss-nae")
     return table_metrics(model, config, table_test(model, config, events))
 

@@ -24,16 +24,13 @@ PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
 }
 
 
-def _name(command: Any) -> str:
-    return str(command.info.name if isinstance(command, typer.Typer) else command.__name__)
-
-
 class InOrder(TyperGroup):
     """Commands in the order of `PANELS`; typer has groups last."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names of all commands, those without a panel last."""
-        shown = [_name(command) for commands in PANELS.values() for command in commands]
+        every = [command for commands in PANELS.values() for command in commands]
+        shown = [str(c.info.name if isinstance(c, typer.Typer) else c.__name__) for c in every]
         return [*shown, *(name for name in super().list_commands(ctx) if name not in shown)]
 
 

@@ -1,4 +1,4 @@
-"""What commands share: options, with one meaning each; what they print, never read as markup; what errors say."""
+"""What commands share: what they print, never read as markup; how arguments are read; what errors say."""
 
 import logging
 import os
@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand
 
+from normae.cli.options import option
 from normae.errors import ClusterFailed, InputError, Interrupted, LogZDisagreement, TrainingDiverged
 from normae.progress import Tick, ignore, progress, shown_by
 from normae.version import __version__
@@ -152,21 +152,7 @@ def describe(columns: dict[str, list[float]]) -> str:
     return text + (f" (+{others} seeds)" if others else "")
 
 
-# --- options
-
-Run = Annotated[str, typer.Argument(help="A run folder or a model of the zoo.", show_default=False)]
-Folder = Annotated[Path, typer.Argument(help="A run folder.", show_default=False)]
-Jets = Annotated[Path | None, typer.Option("--jets", help="A folder or file of jets; NORMAE_JETS if not given.")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu or cuda.")]
-Seed = Annotated[int, typer.Option("--seed", help="Fixes all random numbers.")]
-NewRun = Annotated[Path, typer.Option("--out", "-o", help="The run folder to write.", show_default=False)]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", help="section.key=value: change a setting. Any number of times.")
-]
-Columns = Annotated[str | None, typer.Option("--columns", help="a,b,c: the columns to take, if not those of the run.")]
-Dataset = Annotated[
-    str | None, typer.Option("--dataset", help="The array of an .npz, group of an HDF5 or tree of a ROOT file.")
-]
+# --- arguments
 
 OLD = {"--output": ("--out",), "--key": ("--dataset",), "--data": ("--jets", "--observed")}
 """Options that had another name, or one name for several things."""
@@ -222,9 +208,7 @@ def _version(asked: bool) -> None:
 
 
 def common(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: Annotated[bool, option("Print the version.", "--version", callback=_version, is_eager=True)] = False,
 ) -> None:
     """Normalized autoencoders: anomaly scores that are likelihoods.
 

@@ -7,17 +7,16 @@ from typing import Annotated
 import typer
 
 from normae.cli.console import Command, note, say
+from normae.cli.options import argument, option
 from normae.errors import InputError
 
 app = typer.Typer(name="jets", no_args_is_help=True, help="Generate jets, convert them, and look at them.")
 
-Source = Annotated[
-    Path, typer.Argument(help="TopTagging HDF5, npz of simulated jets, or normae's HDF5.", show_default=False)
-]
-Out = Annotated[Path, typer.Option("--out", "-o", help="The file to write.", show_default=False)]
-RowsOption = Annotated[str | None, typer.Option("--rows", help="START:STOP, or the number of rows from the start.")]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Drop and count bad jets instead of stopping at the first.")]
-Dataset = Annotated[str, typer.Option("--dataset", help="The group of a TopTagging file that holds the jets.")]
+Source = Annotated[Path, argument("TopTagging HDF5, npz of simulated jets, or normae's HDF5.")]
+Out = Annotated[Path, option("The file to write.", "--out", "-o", show_default=False)]
+RowsOption = Annotated[str | None, option("START:STOP, or the number of rows from the start.", "--rows")]
+SkipBad = Annotated[bool, option("Drop and count bad jets instead of stopping at the first.", "--skip-bad")]
+Dataset = Annotated[str, option("The group of a TopTagging file that holds the jets.", "--dataset")]
 
 
 def parse_rows(text: str | None) -> int | slice | None:
@@ -39,17 +38,13 @@ def _done(words: str, skipped: int) -> None:
 
 @app.command(cls=Command)
 def generate(
-    kind: Annotated[str, typer.Argument(help="qcd or top.", show_default=False)],
+    kind: Annotated[str, argument("qcd or top.")],
     out: Out,
-    count: Annotated[int, typer.Option("-n", help="How many jets.")] = 1000,
-    seed: Annotated[int, typer.Option("--seed", help="The file depends on it alone, not on the workers.")] = 0,
-    workers: Annotated[int, typer.Option("--workers", help="Processes.")] = 1,
-    mpi: Annotated[
-        bool, typer.Option("--mpi/--no-mpi", help="Multi-parton interactions: off as in the paper.")
-    ] = False,
-    top_mass: Annotated[
-        float, typer.Option("--top-mass", help="In GeV; 171 looks more like the public files.")
-    ] = 173.0,
+    count: Annotated[int, option("How many jets.", "-n")] = 1000,
+    seed: Annotated[int, option("The file depends on it alone, not on the workers.", "--seed")] = 0,
+    workers: Annotated[int, option("Processes.", "--workers")] = 1,
+    mpi: Annotated[bool, option("Multi-parton interactions: off as in the paper.", "--mpi/--no-mpi")] = False,
+    top_mass: Annotated[float, option("In GeV; 171 looks more like the public files.", "--top-mass")] = 173.0,
 ) -> None:
     """Generate jets with Pythia and a simple detector.
 
@@ -85,7 +80,7 @@ def images(
     rows: RowsOption = None,
     skip_bad: SkipBad = False,
     dataset: Dataset = "table",
-    single: Annotated[bool, typer.Option("--float32", help="Pixel values as float32 instead of float16.")] = False,
+    single: Annotated[bool, option("Pixel values as float32 instead of float16.", "--float32")] = False,
 ) -> None:
     """Write sparse, normalized images of jets.
 
@@ -109,9 +104,7 @@ def observables(
     rows: RowsOption = None,
     skip_bad: SkipBad = False,
     dataset: Dataset = "table",
-    threshold: Annotated[
-        float | None, typer.Option(help="Images only: pixels below it are empty; 1e-5 if not given.")
-    ] = None,
+    threshold: Annotated[float | None, option("Images only: pixels below it are empty; 1e-5 if not given.")] = None,
 ) -> None:
     """Write label, eta, phi, mass, tau1, tau2, tau3 of jets or images.
 
@@ -130,7 +123,7 @@ def observables(
 @app.command(cls=Command)
 def show(
     source: Source,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; SOURCE-figures if not given.")] = None,
+    out: Annotated[Path | None, option("Folder; SOURCE-figures if not given.", "--out", "-o")] = None,
     rows: RowsOption = None,
     skip_bad: SkipBad = False,
     dataset: Dataset = "table",

@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from normae.cli.console import (
-    Command,
-    Device,
-    Folder,
-    Jets,
-    Run,
-    Seed,
-    Set,
-    TrainingDisplay,
-    say,
-    show,
-    use_threads,
-)
+from normae.cli.console import Command, TrainingDisplay, say, show, use_threads
+from normae.cli.options import Device, Folder, Jets, Run, Seed, Set, argument, option
 from normae.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
@@ -30,10 +19,10 @@ if TYPE_CHECKING:
 
 def evaluate(
     run: Folder,
-    figures: Annotated[bool, typer.Option(help="Draw the figures too.")] = True,
+    figures: Annotated[bool, option("Draw the figures too.")] = True,
     device: Device = "auto",
     generated: Annotated[
-        int | None, typer.Option(help="Jets to generate; evaluation.generated on CUDA, none on a CPU.", min=0)
+        int | None, option("Jets to generate; evaluation.generated on CUDA, none on a CPU.", min=0)
     ] = None,
     jets: Jets = None,
 ) -> None:
@@ -62,9 +51,7 @@ def report(run: Folder) -> None:
     say(f"Report: {report_run(run)}")
 
 
-def coverage(
-    group: Annotated[Path, typer.Argument(help="A folder of seeds.", show_default=False)], device: Device = "auto"
-) -> None:
+def coverage(group: Annotated[Path, argument("A folder of seeds.")], device: Device = "auto") -> None:
     """Test the error bars of many seeds against the truth.
 
     The folder is one of normae train --seeds 0-15. Writes coverage.json and figures/.
@@ -77,10 +64,8 @@ def coverage(
 
 
 def spread(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Evaluated runs, one folder of seeds, or dual tests.", show_default=False)
-    ],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="A JSON file to write.")] = None,
+    runs: Annotated[list[Path], argument("Evaluated runs, one folder of seeds, or dual tests.")],
+    out: Annotated[Path | None, option("A JSON file to write.", "--out", "-o")] = None,
 ) -> None:
     """Show how metrics vary between seeds.
 
@@ -100,19 +85,15 @@ def spread(
 
 
 def dual(
-    run_a: Annotated[str, typer.Argument(help="A: a run folder or a model of the zoo.", show_default=False)],
-    run_b: Annotated[str, typer.Argument(help="B: a run folder or a model of the zoo.", show_default=False)],
-    data: Annotated[
-        Path | None, typer.Option(help="Events to test on: an .npz with x and labels (1 for B), or jets.")
-    ] = None,
-    reference: Annotated[str | None, typer.Option(help="A trained classifier of jets, instead of a new one.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; dual/A-B if not given.")] = None,
-    draws: Annotated[int | None, typer.Option(help="Weight draws of a Bayesian run; 100 if not given.")] = None,
-    events: Annotated[
-        int, typer.Option(help="Events of each density if there is no --data; most jets of each class.")
-    ] = 100_000,
+    run_a: Annotated[str, argument("A: a run folder or a model of the zoo.")],
+    run_b: Annotated[str, argument("B: a run folder or a model of the zoo.")],
+    data: Annotated[Path | None, option("Events to test on: an .npz with x and labels (1 for B), or jets.")] = None,
+    reference: Annotated[str | None, option("A trained classifier of jets, instead of a new one.")] = None,
+    out: Annotated[Path | None, option("Folder; dual/A-B if not given.", "--out", "-o")] = None,
+    draws: Annotated[int | None, option("Weight draws of a Bayesian run; 100 if not given.")] = None,
+    events: Annotated[int, option("Events of each density if there is no --data; most jets of each class.")] = 100_000,
     seed: Seed = 0,
-    classifier: Annotated[bool, typer.Option(help="Train a classifier to compare with.")] = True,
+    classifier: Annotated[bool, option("Train a classifier to compare with.")] = True,
     device: Device = "auto",
 ) -> None:
     """Test the likelihood ratio of two models.
@@ -172,8 +153,8 @@ temperature = typer.Typer(
 @temperature.command(cls=Command)
 def estimate(
     run: Run,
-    events: Annotated[int, typer.Option(help="Most events to use.", min=1)] = 2000,
-    data: Annotated[Path | None, typer.Option(help="Events to use, if not those that the run was trained on.")] = None,
+    events: Annotated[int, option("Most events to use.", min=1)] = 2000,
+    data: Annotated[Path | None, option("Events to use, if not those that the run was trained on.")] = None,
     device: Device = "auto",
 ) -> None:
     """Estimate the temperature of a run from background alone.
@@ -199,18 +180,16 @@ def _temperatures(found: "Temperatures") -> list[tuple[object, ...]]:
 
 @temperature.command(cls=Command)
 def search(
-    configs: Annotated[
-        list[str], typer.Argument(metavar="CONFIG_A CONFIG_B", help="Two presets or TOML files.", show_default=False)
-    ],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the search; needed.")] = None,
-    reference: Annotated[str | None, typer.Option(help="A trained classifier of jets to compare with.")] = None,
-    start: Annotated[list[str] | None, typer.Option(help="A trained autoencoder of A, and again of B.")] = None,
+    configs: Annotated[list[str], argument("Two presets or TOML files.", metavar="CONFIG_A CONFIG_B")],
+    out: Annotated[Path | None, option("Folder of the search; needed.", "--out", "-o")] = None,
+    reference: Annotated[str | None, option("A trained classifier of jets to compare with.")] = None,
+    start: Annotated[list[str] | None, option("A trained autoencoder of A, and again of B.")] = None,
     override: Set = None,
-    trainings: Annotated[int, typer.Option(help="Most temperatures to try.")] = 6,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of each training.")] = None,
-    first: Annotated[float | None, typer.Option(help="The temperature to begin with.")] = None,
-    events: Annotated[int, typer.Option(help="Most events to compare on; 0 for all.")] = 0,
-    minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes; the same command goes on.")] = None,
+    trainings: Annotated[int, option("Most temperatures to try.")] = 6,
+    epochs: Annotated[int | None, option("Epochs of each training.")] = None,
+    first: Annotated[float | None, option("The temperature to begin with.")] = None,
+    events: Annotated[int, option("Most events to compare on; 0 for all.")] = 0,
+    minutes: Annotated[float | None, option("Stop after so many minutes; the same command goes on.")] = None,
     device: Device = "auto",
 ) -> None:
     """Search the temperature at which the dual test has slope m = 1.

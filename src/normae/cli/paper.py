@@ -3,21 +3,20 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from normae.cli.console import Device, Folder, Jets, Set, TrainingDisplay, say, show
+from normae.cli.console import TrainingDisplay, say, show
+from normae.cli.options import Device, Folder, Jets, Set, argument, option
 
 UNITS = {"times": "times as fast", "floors": "times the floor"}
 
 
 def reproduce(
-    what: Annotated[str, typer.Argument(help="toy, bayes, dual or jets.", show_default=False)],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for runs, figures and tables.")] = None,
-    from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Train instead of using the zoo.")] = False,
-    configs: Annotated[Path | None, typer.Option(help="Folder of other presets.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of new trainings.")] = 0,
+    what: Annotated[str, argument("toy, bayes, dual or jets.")],
+    out: Annotated[Path | None, option("Folder for runs, figures and tables.", "--out", "-o")] = None,
+    from_scratch: Annotated[bool, option("Train instead of using the zoo.", "--from-scratch")] = False,
+    configs: Annotated[Path | None, option("Folder of other presets.")] = None,
+    seed: Annotated[int, option("Seed of new trainings.")] = 0,
     jets: Jets = None,
-    generated: Annotated[int | None, typer.Option(help="Jets that each model generates.", min=0)] = None,
+    generated: Annotated[int | None, option("Jets that each model generates.", min=0)] = None,
     device: Device = "auto",
     override: Set = None,
 ) -> None:
@@ -45,8 +44,8 @@ def reproduce(
 
 def publish(
     group: Folder,
-    target: Annotated[Path, typer.Argument(help="Folder of the zoo to write.", show_default=False)],
-    seed: Annotated[int, typer.Option(help="The seed that ships.")] = 0,
+    target: Annotated[Path, argument("Folder of the zoo to write.")],
+    seed: Annotated[int, option("The seed that ships.")] = 0,
 ) -> None:
     """Put an evaluated run of a folder of seeds into the zoo, with a card over all seeds."""
     from normae.paper.publish import publish as publish_run
@@ -55,13 +54,11 @@ def publish(
 
 
 def bench(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for bench.json and the picture.")] = Path(
-        "runs/bench"
-    ),
-    only: Annotated[str | None, typer.Option(help="toy, sampling, scoring, jets or images.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Tiny sizes, to see that everything runs.")] = False,
+    out: Annotated[Path, option("Folder for bench.json and the picture.", "--out", "-o")] = Path("runs/bench"),
+    only: Annotated[str | None, option("toy, sampling, scoring, jets or images.")] = None,
+    quick: Annotated[bool, option("Tiny sizes, to see that everything runs.", "--quick")] = False,
     device: Device = "auto",
-    rounds: Annotated[int | None, typer.Option(help="How often everything is measured, in turns.", min=2)] = None,
+    rounds: Annotated[int | None, option("How often everything is measured, in turns.", min=2)] = None,
 ) -> None:
     """Measure speed against others and against the machine's limits.
 

@@ -6,20 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from normae.cli.console import (
-    Device,
-    Folder,
-    Jets,
-    NewRun,
-    Set,
-    TrainingDisplay,
-    parse_columns,
-    parse_seeds,
-    say,
-    use_threads,
-)
+from normae.cli.console import TrainingDisplay, parse_columns, parse_seeds, say, use_threads
+from normae.cli.options import Device, Folder, Jets, NewRun, Set, argument, option
 from normae.errors import Interrupted
 from normae.presets import describe
 from normae.presets import presets as all_presets
@@ -30,20 +18,17 @@ if TYPE_CHECKING:
 
 
 def train(
-    what: Annotated[
-        str,
-        typer.Argument(metavar="DATA|PRESET", help="A table, a file of jets, a preset or a TOML.", show_default=False),
-    ],
+    what: Annotated[str, argument("A table, a file of jets, a preset or a TOML.", metavar="DATA|PRESET")],
     out: NewRun,
-    columns: Annotated[str | None, typer.Option(help="a,b,c: columns of the table; all by default.")] = None,
+    columns: Annotated[str | None, option("a,b,c: columns of the table; all by default.")] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="Array of an .npz, group or dataset of an HDF5, tree of a ROOT file.")
+        str | None, option("Array of an .npz, group or dataset of an HDF5, tree of a ROOT file.")
     ] = None,
     override: Set = None,
-    seeds: Annotated[str | None, typer.Option(help="Several seeds, for example 0-7.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a training that was stopped.")] = False,
-    start: Annotated[str | None, typer.Option(help="A trained autoencoder to begin with.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes; --resume goes on.")] = None,
+    seeds: Annotated[str | None, option("Several seeds, for example 0-7.")] = None,
+    resume: Annotated[bool, option("Continue a training that was stopped.", "--resume")] = False,
+    start: Annotated[str | None, option("A trained autoencoder to begin with.")] = None,
+    minutes: Annotated[float | None, option("Stop after so many minutes; --resume goes on.")] = None,
 ) -> None:
     """Train a model into a run folder.
 
@@ -139,8 +124,8 @@ def _state(run: "RunFolder", config: "Run") -> str:
 def laplace(
     run: Folder,
     out: NewRun,
-    layers: Annotated[str, typer.Option(help="last, decoder or all.")] = "all",
-    prior_width: Annotated[float, typer.Option(help="Width of the prior of the weights.")] = 1.0,
+    layers: Annotated[str, option("last, decoder or all.")] = "all",
+    prior_width: Annotated[float, option("Width of the prior of the weights.")] = 1.0,
     device: Device = "auto",
 ) -> None:
     """Give a trained run error bars without another training.
@@ -156,9 +141,7 @@ def laplace(
 
 
 def ensemble(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Run folders or models of the zoo, or one folder of seeds.", show_default=False)
-    ],
+    runs: Annotated[list[Path], argument("Run folders or models of the zoo, or one folder of seeds.")],
     out: NewRun,
     jets: Jets = None,
 ) -> None:

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from normae.cli.console import Columns, Dataset, Device, Run, Seed, note, parse_columns, say, show
+from normae.cli.console import note, parse_columns, say, show
+from normae.cli.options import Columns, Dataset, Device, Run, Seed, argument, option
 from normae.errors import InputError
 
 if TYPE_CHECKING:
@@ -15,29 +14,21 @@ if TYPE_CHECKING:
 
 def score(
     run: Run,
-    files: Annotated[list[Path], typer.Argument(help="Tables, or files of jets.", show_default=False)],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="The .parquet, .csv or .npz file to write.", show_default=False)
-    ],
+    files: Annotated[list[Path], argument("Tables, or files of jets.")],
+    out: Annotated[Path, option("The .parquet, .csv or .npz file to write.", "--out", "-o", show_default=False)],
     columns: Columns = None,
     dataset: Dataset = None,
     shard: Annotated[
-        str | None, typer.Option(help="i/n: only the i-th of n shares, from 0. A last call without it joins them.")
+        str | None, option("i/n: only the i-th of n shares, from 0. A last call without it joins them.")
     ] = None,
-    chunk: Annotated[int, typer.Option(help="Rows that are read at a time.")] = 1 << 16,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Columns part_NAME too: what each column adds to the score.")
-    ] = False,
+    chunk: Annotated[int, option("Rows that are read at a time.")] = 1 << 16,
+    explain: Annotated[bool, option("Columns part_NAME too: what each column adds to the score.", "--explain")] = False,
     device: Device = "auto",
-    cluster: Annotated[
-        str | None, typer.Option(help="local, slurm, htcondor, or tcp://HOST:PORT of a dask scheduler.")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(help="With --cluster: how many; local: one for each core.")] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="With --cluster: CPU threads of a worker; 1 if not given.")
-    ] = None,
+    cluster: Annotated[str | None, option("local, slurm, htcondor, or tcp://HOST:PORT of a dask scheduler.")] = None,
+    workers: Annotated[int | None, option("With --cluster: how many; local: one for each core.")] = None,
+    threads: Annotated[int | None, option("With --cluster: CPU threads of a worker; 1 if not given.")] = None,
     cluster_options: Annotated[
-        Path | None, typer.Option(help="With --cluster: a TOML file with memory, queue, directives and so on.")
+        Path | None, option("With --cluster: a TOML file with memory, queue, directives and so on.")
     ] = None,
 ) -> None:
     """Score files of any size, in constant memory.
@@ -75,11 +66,11 @@ def _place(cluster: str | None, workers: int | None, threads: int | None, option
 
 def sample(
     run: Run,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The .npz file to write.", show_default=False)],
-    n: Annotated[int, typer.Option("-n", help="Number of events.")] = 10_000,
+    out: Annotated[Path, option("The .npz file to write.", "--out", "-o", show_default=False)],
+    n: Annotated[int, option("Number of events.", "-n")] = 10_000,
     seed: Seed = 0,
-    latent_steps: Annotated[int | None, typer.Option(help="Length of the latent chain.")] = None,
-    feature_steps: Annotated[int | None, typer.Option(help="Length of the feature chain.")] = None,
+    latent_steps: Annotated[int | None, option("Length of the latent chain.")] = None,
+    feature_steps: Annotated[int | None, option("Length of the feature chain.")] = None,
     device: Device = "auto",
 ) -> None:
     """Generate events: the array x of an .npz file.
@@ -101,21 +92,19 @@ def sample(
 
 def histogram(
     run: Run,
-    files: Annotated[list[Path], typer.Argument(help="Background: tables, or files of jets.", show_default=False)],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write.", show_default=False)],
-    signal: Annotated[list[Path] | None, typer.Option(help="A file of signal. Any number of times.")] = None,
-    observed: Annotated[list[Path] | None, typer.Option(help="A file of observed events. Any number of times.")] = None,
-    quantity: Annotated[str, typer.Option(help="score, log_prob or p_value.")] = "score",
-    bins: Annotated[str, typer.Option(help="tail, a number of equal bins, or edges 0,1,2.5.")] = "tail",
-    quantiles: Annotated[str | None, typer.Option(help="0.5,0.9,0.99: edges at shares of held-out background.")] = None,
-    weights: Annotated[str | None, typer.Option(help="Column with the weight of an event.")] = None,
-    expected: Annotated[float | None, typer.Option(help="Background events to scale to.")] = None,
-    expected_signal: Annotated[float | None, typer.Option(help="Signal events to scale to.")] = None,
-    normalization: Annotated[float, typer.Option(help="Relative uncertainty of the background's yield.")] = 0.0,
-    draws: Annotated[int, typer.Option(help="Weight draws of a Bayesian run.")] = 100,
-    pseudo_experiments: Annotated[
-        int, typer.Option(help="Test with so many pseudo-experiments that p-values are uniform.")
-    ] = 0,
+    files: Annotated[list[Path], argument("Background: tables, or files of jets.")],
+    out: Annotated[Path, option("The folder to write.", "--out", "-o", show_default=False)],
+    signal: Annotated[list[Path] | None, option("A file of signal. Any number of times.")] = None,
+    observed: Annotated[list[Path] | None, option("A file of observed events. Any number of times.")] = None,
+    quantity: Annotated[str, option("score, log_prob or p_value.")] = "score",
+    bins: Annotated[str, option("tail, a number of equal bins, or edges 0,1,2.5.")] = "tail",
+    quantiles: Annotated[str | None, option("0.5,0.9,0.99: edges at shares of held-out background.")] = None,
+    weights: Annotated[str | None, option("Column with the weight of an event.")] = None,
+    expected: Annotated[float | None, option("Background events to scale to.")] = None,
+    expected_signal: Annotated[float | None, option("Signal events to scale to.")] = None,
+    normalization: Annotated[float, option("Relative uncertainty of the background's yield.")] = 0.0,
+    draws: Annotated[int, option("Weight draws of a Bayesian run.")] = 100,
+    pseudo_experiments: Annotated[int, option("Test with so many pseudo-experiments that p-values are uniform.")] = 0,
     columns: Columns = None,
     dataset: Dataset = None,
     device: Device = "auto",
@@ -155,20 +144,18 @@ def _bins(found: "Templates") -> list[tuple[str, ...]]:
 
 def export(
     run: Run,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The .onnx file or folder to write.", show_default=False)],
-    onnx: Annotated[bool, typer.Option("--onnx", help="Energy, score and log p as an ONNX graph.")] = False,
-    trigger: Annotated[
-        bool, typer.Option("--trigger", help="A small fixed-point network as an hls4ml project.")
-    ] = False,
-    draws: Annotated[int, typer.Option(help="Weight draws of a Bayesian run.")] = 100,
-    tolerance: Annotated[float, typer.Option(help="ONNX: largest difference of scores.")] = 1e-3,
+    out: Annotated[Path, option("The .onnx file or folder to write.", "--out", "-o", show_default=False)],
+    onnx: Annotated[bool, option("Energy, score and log p as an ONNX graph.", "--onnx")] = False,
+    trigger: Annotated[bool, option("A small fixed-point network as an hls4ml project.", "--trigger")] = False,
+    draws: Annotated[int, option("Weight draws of a Bayesian run.")] = 100,
+    tolerance: Annotated[float, option("ONNX: largest difference of scores.")] = 1e-3,
     signal: Annotated[
-        list[Path] | None, typer.Option(help="Trigger: a file of signal to compare on. Any number of times.")
+        list[Path] | None, option("Trigger: a file of signal to compare on. Any number of times.")
     ] = None,
-    hidden: Annotated[str, typer.Option(help="Trigger: widths of the hidden layers.")] = "32,16",
-    bits: Annotated[int, typer.Option(help="Trigger: bits of weights, inputs and results.")] = 16,
-    epochs: Annotated[int, typer.Option(help="Trigger: epochs of the distillation.")] = 30,
-    events: Annotated[int, typer.Option(help="Trigger: background events to distill on.")] = 50_000,
+    hidden: Annotated[str, option("Trigger: widths of the hidden layers.")] = "32,16",
+    bits: Annotated[int, option("Trigger: bits of weights, inputs and results.")] = 16,
+    epochs: Annotated[int, option("Trigger: epochs of the distillation.")] = 30,
+    events: Annotated[int, option("Trigger: background events to distill on.")] = 50_000,
 ) -> None:
     """Write a model as ONNX, or as a small network for a trigger.
 

@@ -45,7 +45,8 @@ def as_rows(data: Any, columns: Sequence[str] | None = None, name: str = "data")
     """
     names = column_names(data)
     if names is None:
-        values = _real(_array(data), f"{name}: the array holds")
+        plain = np.asarray(data.detach().cpu() if hasattr(data, "detach") else data)
+        values = _real(plain, f"{name}: the array holds")
         if values.ndim != 2:
             raise InputError(f"{name}: expected rows of columns with shape (N, d), got shape {values.shape}")
         if columns is not None and len(columns) != values.shape[1]:
@@ -57,10 +58,6 @@ def as_rows(data: Any, columns: Sequence[str] | None = None, name: str = "data")
             raise InputError(f"{name}: no column {column!r}; there are {', '.join(map(repr, names[:12]))}")
     parts = [_real(_column(data, column), f"{name}: the column {column!r} holds") for column in chosen]
     return Rows(_finite(np.stack(parts, axis=1), chosen, name), tuple(chosen))
-
-
-def _array(data: Any) -> NDArray[Any]:
-    return np.asarray(data.detach().cpu() if hasattr(data, "detach") else data)
 
 
 def _column(data: Any, column: str) -> NDArray[Any]:

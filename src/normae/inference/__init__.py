@@ -1,6 +1,6 @@
 """From an energy to a density: log Z, log p, scores and samples."""
 
-from normae.inference.ais import AISConfig, AISResult, ais_log_z, annealed_log_z
+from normae.inference.ais import AISConfig, AISResult, ais_log_z
 from normae.inference.classifier import Classifier
 from normae.inference.gaussian import GaussianBase, fit_base
 from normae.inference.generation import loosened
@@ -28,7 +28,6 @@ __all__ = [
     "Model",
     "Rows",
     "ais_log_z",
-    "annealed_log_z",
     "cell_centres",
     "choose_log_z",
     "evaluate_in_chunks",

@@ -24,10 +24,9 @@ A base or a path that misses a mode gives a forward bound that is too low, and s
 model a reverse one that is wrong. Either shows as bounds that disagree: `LogZDisagreement`, and no number.
 """
 
-import logging
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -36,14 +35,12 @@ from torch import Tensor
 
 from normae.energy import Energy, held, value_and_grad
 from normae.errors import InputError, LogZDisagreement
-from normae.inference.gaussian import GaussianBase, fit_base
+from normae.inference.gaussian import GaussianBase
 from normae.inference.log_z import LogZ
 from normae.progress import counted
 from normae.random import normal
 from normae.sampling.langevin import ChainConfig, LangevinState, Scale, select, step
 from normae.statistics.weights import bennett, effective_size, log_mean_exp
-
-log = logging.getLogger(__name__)
 
 EVERYWHERE = (-math.inf, math.inf)
 ACCEPTANCE = 0.65
@@ -193,11 +190,8 @@ def _move(
     return select(info.accepted, bridge.last, point), info.accepted
 
 
-class _Schedule(NamedTuple):
-    """b_0 = 0 to b_K = 1, and the step size at each."""
-
-    betas: list[float]
-    sizes: list[float]
+_Schedule = tuple[list[float], list[float]]
+"""b_0 = 0 to b_K = 1, and the step size at each."""
 
 
 def _pilot(target: _Target, start: Tensor, steps: int, generator: torch.Generator) -> _Schedule:
@@ -213,7 +207,9 @@ def _pilot(target: _Target, start: Tensor, steps: int, generator: torch.Generato
         gain = _gain(point)
         whole = PILOT_LENGTH / max(float(gain.std()), PILOT_LENGTH)
         part = min(whole, 1 - betas[-1])
-        point = _resampled(point, part * gain, generator)
+        weight = torch.softmax(part * gain, 0).to(generator.device)
+        chosen = torch.multinomial(weight, len(weight), replacement=True, generator=generator).to(gain.device)
+        point = LangevinState(*[values[chosen] for values in point])
         for _ in range(PILOT_MOVES):
             point, accepted = _move(point, target, betas[-1] + part, size, generator)
             size *= math.exp(0.5 * (float(accepted.double().mean()) - ACCEPTANCE))
@@ -222,68 +218,42 @@ def _pilot(target: _Target, start: Tensor, steps: int, generator: torch.Generato
         sizes.append(size)
     even = np.linspace(0, lengths[-1], steps + 1)
     path = np.interp(even, lengths, betas)
-    return _Schedule([*path[:-1].tolist(), 1.0], np.exp(np.interp(even, lengths, np.log(sizes))).tolist())
+    return ([*path[:-1].tolist(), 1.0], np.exp(np.interp(even, lengths, np.log(sizes))).tolist())
 
 
-def _resampled(point: LangevinState, log_weight: Tensor, generator: torch.Generator) -> LangevinState:
-    weight = torch.softmax(log_weight, 0).to(generator.device)
-    chosen = torch.multinomial(weight, len(weight), replacement=True, generator=generator).to(log_weight.device)
-    return LangevinState(*[part[chosen] for part in point])
-
-
-def _forward(
-    target: _Target, start: Tensor, schedule: _Schedule, generator: torch.Generator
+def _walk(
+    target: _Target, start: Tensor, schedule: _Schedule, generator: torch.Generator, back: bool, burn_in: int
 ) -> tuple[np.ndarray, float]:
-    """log w of each chain from the base, with shape (N,), and the mean acceptance."""
+    """log w of each chain from the base, with shape (N,), and the mean acceptance; `back` from the model, reversed."""
     betas, sizes = schedule
+    places = list(range(len(betas)))[:: -1 if back else 1]
     point, log_weight = target.at(start), torch.zeros(len(start), dtype=torch.float64, device=start.device)
+    for _ in range(burn_in):
+        point, _ = _move(point, target, betas[places[0]], sizes[places[0]], generator)
     moved = 0.0
-    for k in counted("annealing", range(1, len(betas))):
-        log_weight += (betas[k] - betas[k - 1]) * _gain(point)
-        if k < len(betas) - 1:
-            point, accepted = _move(point, target, betas[k], sizes[k], generator)
+    for here, there in counted("annealing", list(pairwise(places))):
+        log_weight += abs(betas[there] - betas[here]) * _gain(point)
+        if there != places[-1]:
+            point, accepted = _move(point, target, betas[there], sizes[there], generator)
             moved += float(accepted.double().mean())
     return log_weight.cpu().numpy(), moved / max(len(betas) - 2, 1)
 
 
-def _reverse(
-    target: _Target, start: Tensor, schedule: _Schedule, burn_in: int, generator: torch.Generator
-) -> np.ndarray:
-    """log w of each chain from the model, with shape (N,), along the path in the other order."""
-    betas, sizes = schedule
-    point, log_weight = target.at(start), torch.zeros(len(start), dtype=torch.float64, device=start.device)
-    for _ in range(burn_in):
-        point, _ = _move(point, target, 1.0, sizes[-1], generator)
-    for k in counted("annealing", range(len(betas) - 1, 0, -1)):
-        log_weight += (betas[k] - betas[k - 1]) * _gain(point)
-        if k > 1:
-            point, _ = _move(point, target, betas[k - 1], sizes[k - 1], generator)
-    return log_weight.cpu().numpy()
-
-
-class _Share(NamedTuple):
-    """Points of the base within the bounds, shape (N, d); log of the base's share P there, and its error."""
-
-    points: Tensor
-    log: float
-    error: float
-
-
-def _base_points(target: _Target, n: int, generator: torch.Generator) -> _Share:
-    """`n` points of the base within the bounds, by rejection."""
+def _base_points(target: _Target, n: int, generator: torch.Generator) -> tuple[Tensor, float, float]:
+    """`n` points of the base within the bounds, by rejection; the base's share there, and its relative error."""
     like, d = target.base.cholesky, target.base.dimension
     if target.bounds == EVERYWHERE:
-        return _Share(normal((n, d), generator, like), 0.0, 0.0)
-    found, kept, drawn, batch = [], 0, 0, SHARE_DRAWS
+        return normal((n, d), generator, like), 1.0, 0.0
+    found, kept, drawn = [], 0, 0
     while kept < n:
         if drawn >= 256 * SHARE_DRAWS:
             raise InputError(f"base: only {kept} of {drawn} points are within the bounds; narrow or move it")
-        u = normal((batch, d), generator, like)
+        u = normal((SHARE_DRAWS, d), generator, like)
         inside = u[target.within(u)]
         found.append(inside[:n])
-        kept, drawn = kept + len(inside), drawn + batch
+        kept, drawn = kept + len(inside), drawn + SHARE_DRAWS
     share = kept / drawn
-    return _Share(torch.cat(found)[:n], math.log(share), math.sqrt((1 - share) / (share * drawn)))
+    return torch.cat(found)[:n], share, math.sqrt((1 - share) / (share * drawn))
 
 
 def _bootstrap_error(forward: np.ndarray, reverse: np.ndarray, generator: torch.Generator) -> float:
@@ -331,45 +301,20 @@ def ais_log_z(
         raise InputError(f"temperature: expected a positive number, got {temperature}")
     target = _Target(energy, temperature, base, EVERYWHERE if bounds is None else bounds)
     model_points = _reverse_points(target, reverse_start, config, generator)
-    share = _base_points(target, config.chains, generator)
-    schedule = _pilot(target, share.points[:PILOT_CHAINS], config.steps, generator)
-    forward, acceptance = _forward(target, share.points, schedule, generator)
-    reverse = _reverse(target, model_points, schedule, config.burn_in, generator)
+    points, share, share_error = _base_points(target, config.chains, generator)
+    schedule = _pilot(target, points[:PILOT_CHAINS], config.steps, generator)
+    forward, acceptance = _walk(target, points, schedule, generator, False, 0)
+    reverse, _ = _walk(target, model_points, schedule, generator, True, config.burn_in)
     log_det = float(base.cholesky.double().diagonal().log().sum())
-    offset = 0.5 * base.dimension * math.log(2 * math.pi) + share.log + log_det
+    offset = 0.5 * base.dimension * math.log(2 * math.pi) + math.log(share) + log_det
     lower, upper = offset + float(log_mean_exp(forward)), offset - float(log_mean_exp(-reverse))
-    error = math.hypot(_bootstrap_error(forward, reverse, generator), share.error)
+    error = math.hypot(_bootstrap_error(forward, reverse, generator), share_error)
     log_z = LogZ(offset + float(bennett(forward, reverse)), max(error, abs(upper - lower) / 2), target.bounds)
     result = AISResult(
         log_z, lower, upper, effective_size(forward), effective_size(-reverse), acceptance, target.gradients
     )
     _check(result, config)
     return result
-
-
-def annealed_log_z(
-    energy: Energy,
-    temperature: float,
-    events: Tensor,
-    start: Tensor,
-    generators: Sequence[torch.Generator],
-    runs: Sequence[AISConfig],
-    bounds: tuple[float, float] | None = None,
-) -> AISResult:
-    """As `ais_log_z`, from the first of `runs` whose bounds agree, cheap ones first.
-
-    Args:
-        events: that the base is fitted to, with shape (N, *event).
-        start: of the reverse chains, with shape (M, *event).
-        generators: one for each run.
-    """
-    for generator, config in zip(generators[:-1], runs[:-1], strict=True):
-        try:
-            return ais_log_z(energy, temperature, fit_base(events, config.widen), start, generator, config, bounds)
-        except LogZDisagreement as error:
-            log.debug("%s; once more, with a longer one", error)
-    last = runs[-1]
-    return ais_log_z(energy, temperature, fit_base(events, last.widen), start, generators[-1], last, bounds)
 
 
 def _reverse_points(target: _Target, start: Tensor, config: AISConfig, generator: torch.Generator) -> Tensor:

@@ -90,8 +90,7 @@ class RunFolder:
         pairs = content.values() if isinstance(content, dict) else [None]
         if not all(is_pair(m) and all(map(is_number, m.values())) for m in pairs):
             raise InputError(f"{self.metrics}: expected names with value and error; run `normae evaluate {self.path}`")
-        metrics: dict[str, dict[str, float]] = content
-        return metrics
+        return dict(content)
 
     def read_provenance(self) -> dict[str, Any]:
         """What provenance.json says; one clear sentence if it is not one of ours."""
@@ -143,15 +142,12 @@ def read_json(path: Path) -> Any:
 def locked(folder: Path) -> Iterator[None]:
     """Hold `folder` for this process. The kernel frees the lock when the process ends, however it ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
+    with (folder / ".lock").open("a") as file:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(f"{folder}: in use by a running job; wait for it or choose another folder") from None
         yield
-    finally:
-        os.close(descriptor)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
@@ -207,11 +203,8 @@ class History:
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line."""
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            os.write(descriptor, (json.dumps(line) + "\n").encode())
-        finally:
-            os.close(descriptor)
+        with self.path.open("ab", buffering=0) as file:
+            file.write((json.dumps(line) + "\n").encode())
 
     @property
     def size(self) -> int:
@@ -226,7 +219,5 @@ class History:
 
 def stored(coordinates: Coordinates, base: nn.Module | None = None) -> dict[str, Tensor]:
     """The tensors of coordinates by the names that they have in model.safetensors."""
-    buffers = {} if base is None else dict(base.named_buffers())
-    return {f"{COORDINATES}{name}": tensor for name, tensor in coordinates.tensors().items()} | {
-        f"{BASE}{name}": tensor for name, tensor in buffers.items()
-    }
+    found = {f"{COORDINATES}{name}": tensor for name, tensor in coordinates.tensors().items()}
+    return found | ({} if base is None else {f"{BASE}{name}": tensor for name, tensor in base.named_buffers()})

@@ -10,9 +10,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from normae.coordinates import Coordinates
 from normae.data import linear_errors
 from normae.errors import InputError, LogZDisagreement
 from normae.files import write_json, write_text
-from normae.inference import LogZ, annealed_log_z, choose_log_z, grid_serves, loosened, proposed_log_z
+from normae.inference import LogZ, ais_log_z, choose_log_z, fit_base, grid_serves, loosened, proposed_log_z
 from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.base import Base
 from normae.networks.own import EnergyNetwork, OwnEnergy, copied
@@ -41,7 +41,6 @@ from normae.version import __version__
 
 Watch = Callable[[Any, Happening], None]
 """Called with the training and everything that happens, for a display."""
-Baselines = dict[str, dict[str, float]]
 BASE_EVENTS = 100_000
 """Most events that the base of annealed importance sampling is fitted to."""
 
@@ -89,22 +88,17 @@ class Journal:
     def open(self, training: Training) -> bool:
         """Whether there was a checkpoint to go on from; without one the folders are made new."""
         if self.team.rank == 0:
-            self._clear_up()
+            for debris in self.group.path.rglob(".*.part*"):  # of a killed job
+                debris.unlink(missing_ok=True)
+        if self.team.rank == 0 and not self.group.checkpoint.exists():
+            for history, folder, config in zip(self.histories, self.folders, self.configs, strict=True):
+                history.truncate(0)
+                write_text(folder.config, to_toml(config))
         self.team.any(False)  # nobody reads before the first process has cleared up
         if not self.group.checkpoint.exists():
             return False
         self._take_up(training)
         return True
-
-    def _clear_up(self) -> None:
-        """What a killed job left behind goes, and a new run gets its configuration."""
-        for debris in self.group.path.rglob(".*.part*"):
-            debris.unlink(missing_ok=True)
-        if self.group.checkpoint.exists():
-            return
-        for history, folder, config in zip(self.histories, self.folders, self.configs, strict=True):
-            history.truncate(0)
-            write_text(folder.config, to_toml(config))
 
     def _take_up(self, training: Training) -> None:
         """Continue from the checkpoint, which must be of these seeds and of these data."""
@@ -157,7 +151,7 @@ class Journal:
         before: Callable[[Happening], None] | None = None,
     ) -> bool:
         """Train until the end or an interruption; `before` sees what happens before it is written."""
-        with interruptible(training), limited(training, minutes, begun):
+        with stoppable(training, minutes, begun):
             for happening in training.run():
                 if before is not None and self.team.rank == 0:
                     before(happening)
@@ -174,43 +168,30 @@ def check_minutes(minutes: float | None) -> None:
 
 
 @contextmanager
-def interruptible(training: Training) -> Iterator[None]:
-    """The first Ctrl-C or termination signal ends the training after the iteration under way; a second one at once."""
+def stoppable(training: Training, minutes: float | None, begun: float) -> Iterator[None]:
+    """A signal, or the time `minutes` after `begun`, ends the training after the iteration under way.
 
-    def request(number: int, _: Any) -> None:
+    The signals are Ctrl-C and that of termination; a second one ends it at once.
+    """
+
+    def request(number: int | None = None, _: Any = None) -> None:
         training.stop = True
-        signal.signal(number, signal.SIG_DFL)
+        if number is not None:
+            signal.signal(number, signal.SIG_DFL)
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    try:
-        before = [signal.signal(number, request) for number in numbers]
-    except ValueError:  # not in the main thread, where signals cannot be handled
-        yield
-        return
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
-
-
-@contextmanager
-def limited(training: Training, minutes: float | None, begun: float) -> Iterator[None]:
-    """End the training `minutes` after `begun`, a time of `time.monotonic()`, after the iteration under way."""
-    if minutes is None:
-        yield
-        return
-
-    def request() -> None:
-        training.stop = True
-
-    timer = threading.Timer(max(60 * minutes - (time.monotonic() - begun), 0), request)
+    before: dict[int, Any] = {}
+    with suppress(ValueError):  # not in the main thread, where signals cannot be handled
+        before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    timer = threading.Timer(max(60 * (minutes or 0) - (time.monotonic() - begun), 0), request)
     timer.daemon = True
-    timer.start()
+    if minutes is not None:
+        timer.start()
     try:
         yield
     finally:
         timer.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # --- in the end
@@ -246,7 +227,9 @@ class Finish:
         given, history = self.config, self.folder.history
         if given.start or given.contrast or not given.training.epochs or not given.pretraining.epochs:
             return
-        inner, config = RunFolder(self.folder.pretrained), pretrained_config(given)
+        inner, training = RunFolder(self.folder.pretrained), replace(given.training, epochs=0)
+        name = f"{given.name}-pretrained"
+        config = replace(given, name=name, training=training, laplace=None, log_z=None, start=None)
         tensors, header = self._model(config, last=True)
         write_text(inner.config, to_toml(config))
         write_text(inner.history, history.read_text(encoding="utf-8") if history.exists() else "")
@@ -293,13 +276,9 @@ class Finish:
         tensors = self.trainer.setup.noise.tensors(weights[members.start])
         tensors |= {} if self.own is None else dict(self.own.named_buffers())
         tensors |= self._posterior(config, weights[members], tensors, header["temperature"])
-        return tensors | stored(self.coordinates, self.base) | ({} if last else self._chains()), header
-
-    def _chains(self) -> dict[str, Tensor]:
-        """The persistent chains that began at events: samples of the model, where others can begin."""
-        if self.config.sampling.chains_from != "data":
-            return {}
-        return {CHAINS: self.trainer.models.buffer.storage[self.members.start].clone()}
+        if not last and self.config.sampling.chains_from == "data":  # samples of the model, where others can begin
+            tensors |= {CHAINS: self.trainer.models.buffer.storage[members.start].clone()}
+        return tensors | stored(self.coordinates, self.base), header
 
     def _posterior(
         self, config: Run, weights: Tensor, tensors: dict[str, Tensor], temperature: float
@@ -338,46 +317,52 @@ class Finish:
             if found is not None:
                 return list(found)
 
-        def annealed() -> LogZ | None:
-            events = self._samples(energy, temperature, size, tensors.get(CHAINS))
-            return self._annealed_log_z(energy, temperature, events)
-
+        annealed = partial(self._annealed_log_z, energy, temperature, size, tensors.get(CHAINS))
         found = choose_log_z(
-            energy, temperature, self.event, config.sampling.feature.bounds, config.evaluation.log_z_cells,
-            self.device, None if config.log_z is None else annealed,
+            energy, temperature, self.event, bounds, config.evaluation.log_z_cells, self.device,
+            None if config.log_z is None else annealed,
         )  # fmt: skip
         return None if found is None else list(found)
 
-    def _samples(self, energy: ReconstructionEnergy, temperature: float, size: float, chains: Tensor | None) -> Tensor:
-        """Persistent chains, which are samples of the model, or else training events, within the bounds."""
-        feature, events = self.config.sampling.feature, self.events.train
+    def _annealed_log_z(
+        self, energy: ReconstructionEnergy, temperature: float, size: float, chains: Tensor | None
+    ) -> LogZ | None:
+        """log Z from chains between a Gaussian and samples, a short annealing first; None where the bounds disagree.
+
+        Samples are the persistent chains, or else training events, within the bounds.
+        """
+        settings, feature, events = self.config.log_z, self.config.sampling.feature, self.events.train
+        assert settings is not None
         assert isinstance(events, Tensor)
         if chains is not None:
             small = stream(self.config.seed, "log_z/small", self.device)
-            return loosened(energy, chains.to(self.device), replace(feature, step_size=size), temperature, small)
-        if feature.bounds is not None:
-            events = events[((events >= feature.bounds[0]) & (events <= feature.bounds[1])).all(dim=1)]
-        return events[:BASE_EVENTS].to(self.device)
-
-    def _annealed_log_z(self, energy: ReconstructionEnergy, temperature: float, events: Tensor) -> LogZ | None:
-        """log Z from chains between a Gaussian and events; None where the bounds on it disagree."""
-        settings, bounds = self.config.log_z, self.config.sampling.feature.bounds
-        assert settings is not None
-        runs = settings.runs()
-        names = [f"log_z/{n}" if n else "log_z" for n in range(len(runs))]
-        streams = [stream(self.config.seed, name, self.device) for name in names]
-        try:
-            found = annealed_log_z(energy, temperature, events, events, streams, runs, bounds)
-        except (LogZDisagreement, InputError) as error:  # a finished training is kept, whatever comes of its log Z
-            self.annealing = {"failed": str(error)}
-            return None
-        self.annealing = {name: value for name, value in found._asdict().items() if name != "log_z"}
-        return found.log_z
+            events = loosened(energy, chains.to(self.device), replace(feature, step_size=size), temperature, small)
+        else:
+            if feature.bounds is not None:
+                events = events[((events >= feature.bounds[0]) & (events <= feature.bounds[1])).all(dim=1)]
+            events = events[:BASE_EVENTS].to(self.device)
+        for n, run in enumerate(settings.runs()):
+            generator = stream(self.config.seed, f"log_z/{n}" if n else "log_z", self.device)
+            try:
+                base = fit_base(events, run.widen)
+                found = ais_log_z(energy, temperature, base, events, generator, run, feature.bounds)
+            except (LogZDisagreement, InputError) as error:  # a finished training is kept, whatever its log Z
+                self.annealing = {"failed": str(error)}
+            else:
+                self.annealing = {name: value for name, value in found._asdict().items() if name != "log_z"}
+                return found.log_z
+        return None
 
     @cached_property
-    def _baselines(self) -> Baselines:
-        """What linear models reach on the validation sample."""
-        return baselines(self.config, self.events, self.device)
+    def _baselines(self) -> dict[str, dict[str, float]]:
+        """Mean errors of linear models on the validation sample, with their standard errors; nothing without one."""
+        k, events = self.config.latent_dimensions, self.events
+        if events.validation is None or not k or k >= int(np.prod(events.train.shape[1:])):
+            return {}
+        found = linear_errors(events.train, events.validation, (0, k), self.device)
+        names = ("mse_mean_event", f"mse_{k}_components")
+        pairs = [{"value": float(e.mean()), "error": float(e.std() / len(e) ** 0.5)} for e in found]
+        return dict(zip(names, pairs, strict=True))
 
     def _provenance(self) -> dict[str, Any]:
         journal = self.journal
@@ -418,22 +403,3 @@ def _commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return answer.stdout.strip() or None
-
-
-def baselines(config: Run, events: Events, device: torch.device) -> Baselines:
-    """Mean errors of the linear models on the validation sample, with their standard errors; nothing without one."""
-    k = config.latent_dimensions
-    if events.validation is None or not k or k >= int(np.prod(events.train.shape[1:])):
-        return {}
-    found = linear_errors(events.train, events.validation, (0, k), device)
-    names = ("mse_mean_event", f"mse_{k}_components")
-    return {
-        name: {"value": float(e.mean()), "error": float(e.std() / len(e) ** 0.5)}
-        for name, e in zip(names, found, strict=True)
-    }
-
-
-def pretrained_config(config: Run) -> Run:
-    """The configuration of the autoencoder inside a run: the same without its NAE phase."""
-    training = replace(config.training, epochs=0)
-    return replace(config, name=f"{config.name}-pretrained", training=training, laplace=None, log_z=None, start=None)

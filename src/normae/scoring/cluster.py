@@ -154,7 +154,7 @@ class Workers:
         token = secrets.token_hex(8)
         bare: Any = replace(scorer, model=None)  # type: ignore[arg-type]
         recipe = Recipe(bare, scorer.model.device.type, self.threads)
-        recipe = self.client.submit(_itself, recipe, key=f"recipe-{token}")
+        recipe = self.client.submit(lambda own: own, recipe, key=f"recipe-{token}")
         done: queue.Queue[Any] = queue.Queue()
         open_ranges = {}
         for number, run in enumerate(ranges(parts, self.count)):
@@ -168,7 +168,13 @@ class Workers:
             _check(future)
             run, _ = open_ranges.pop(future.key)
             for part in run:
-                _await_file(folder / part.name)
+                end = time.monotonic() + PATIENCE
+                while not (path := folder / part.name).is_file():  # another machine wrote it: it may be seen later
+                    if time.monotonic() > end:
+                        raise InputError(
+                            f"{path}: written by a worker, but not seen here; write the scores to where all see them"
+                        )
+                    time.sleep(0.1)
                 watch(part.stop - part.start)
 
     def _next(self, done: "queue.Queue[Any]") -> Any:
@@ -179,10 +185,6 @@ class Workers:
                 if self.client.status != "running":
                     raise ClusterFailed("the scheduler is gone") from None
                 self.keep()
-
-
-def _itself(recipe: Recipe) -> Recipe:
-    return recipe
 
 
 def _check(future: Any) -> None:
@@ -196,15 +198,6 @@ def _check(future: Any) -> None:
         raise error
     lines = str(error).strip().splitlines()
     raise ClusterFailed(f"a worker failed with {type(error).__name__}: {lines[0][:200] if lines else 'no message'}")
-
-
-def _await_file(path: Path) -> None:
-    """A file that another machine wrote may be seen here a little later, and must be."""
-    end = time.monotonic() + PATIENCE
-    while not path.is_file():
-        if time.monotonic() > end:
-            raise InputError(f"{path}: written by a worker, but not seen here; write the scores to where all see them")
-        time.sleep(0.1)
 
 
 @contextmanager
@@ -347,18 +340,13 @@ def batch_cluster(cluster: str, threads: int, options: ClusterOptions) -> Any:
         if getattr(options, name) is not None:
             raise InputError(f"cluster options: {name} is for slurm; htcondor has directives, such as '+Key = 1'")
     disk = options.disk or configured("disk", DISK)
-    lines = {"RequestCpus": str(threads)} | _condor_lines(options.directives)
-    return dask_jobqueue.HTCondorCluster(disk=disk, job_extra_directives=lines, **common)
-
-
-def _condor_lines(directives: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for line in directives:
+    lines = {"RequestCpus": str(threads)}
+    for line in options.directives:
         key, equals, value = line.partition("=")
         if not equals:
             raise InputError(f"cluster options: directives for htcondor have the form 'key = value', got {line!r}")
-        found[key.strip()] = value.strip()
-    return found
+        lines[key.strip()] = value.strip()
+    return dask_jobqueue.HTCondorCluster(disk=disk, job_extra_directives=lines, **common)
 
 
 def _keeper(running: Any, cluster: str, count: int) -> Callable[[], None]:

@@ -9,8 +9,7 @@ depends on: a part that is there is a part that is done.
 import hashlib
 import json
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -32,6 +31,7 @@ from normae.jets.container import BadJet
 from normae.jets.sparse import is_images
 from normae.progress import progress
 from normae.scoring.scorer import Columns, Outside, Scorer, open_scorer
+from normae.sources import named
 
 __all__ = ["CHUNK", "Scored", "Scorer", "open_scorer", "parse_shard", "score"]
 CHUNK = 1 << 16
@@ -71,7 +71,11 @@ def open_file(scorer: Scorer, path: str | Path, dataset: str | None = None) -> F
     """A file that fits the run; one sentence, with the column, for one that does not."""
     path = Path(path)
     if scorer.jets:
-        rows = _count_images(path) if is_images(path) else info(path, dataset or "table").jets
+        if is_images(path):
+            with reading(path), h5py.File(path, "r") as images:
+                rows = int(images["labels"].shape[0])
+        else:
+            rows = info(path, dataset or "table").jets
         if rows == 0:
             raise InputError(f"{path}: expected at least one jet")
     else:
@@ -84,11 +88,6 @@ def open_file(scorer: Scorer, path: str | Path, dataset: str | None = None) -> F
 def _state(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_size, status.st_mtime_ns
-
-
-def _count_images(path: Path) -> int:
-    with reading(path), h5py.File(path, "r") as file:
-        return int(file["labels"].shape[0])
 
 
 def parts_of(scorer: Scorer, files: Sequence[File]) -> list[Part]:
@@ -118,45 +117,31 @@ def consecutive(parts: Sequence[Part]) -> list[list[Part]]:
 def here(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch: Watch) -> None:
     """Score parts in this process and write them into `folder`."""
     for run in consecutive(parts):
-        for part, columns, outside in score_parts(scorer, run, chunk, watch):
-            write_part(folder / part.name, part, columns, outside)
+        _score_run(scorer, run, folder, chunk, watch)
 
 
-def score_parts(
-    scorer: Scorer, parts: Sequence[Part], chunk: int, watch: Watch
-) -> Iterator[tuple[Part, Columns, Outside | None]]:
-    """The scores of parts that follow each other in one file, and which rows are outside the training sample.
-
-    Args:
-        watch: is told the rows that are done.
-    """
+def _score_run(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch: Watch) -> None:
+    """Score parts that follow each other in one file, whose rows are read in one go."""
     file = parts[0].file
     if _state(file.place) != file.state:
         raise InputError(f"{file.place}: changed since the scoring began; call again when it is complete")
     blocks = scorer.part // scorer.block
     fitting = [n for n in range(1, blocks + 1) if blocks % n == 0 and n * scorer.block <= max(chunk, scorer.block)]
     found: list[Columns] = []
-    outside: list[Outside | None] = []
+    outside: list[Outside] = []
     waiting = iter(parts)
     part = next(waiting)
     row = part.start
-    for events in read_events(scorer, part.file, row, parts[-1].stop, fitting[-1] * scorer.block):
+    for events in read_events(scorer, file, row, parts[-1].stop, fitting[-1] * scorer.block):
         found.append(scorer.score(events))
         outside.append(scorer.outside(events))
         _check_scores(scorer, file, row, events, found[-1]["score"])
         watch(len(events))
         row += len(events)
         if row == part.stop:
-            rows = np.arange(part.start, part.stop, dtype=np.int64)
             columns = {name: np.concatenate([f[name] for f in found]) for name in found[0]}
-            yield part, {"row": rows} | columns, joined(outside)
+            _write_part(folder, part, columns, reduce(Outside.joined, outside))
             found, outside, part = [], [], next(waiting, part)
-
-
-def joined(found: Iterable[Outside | None]) -> Outside | None:
-    """Of all rows together; None where the training sample has no range."""
-    known = [one for one in found if one is not None]
-    return reduce(Outside.joined, known) if known else None
 
 
 def _check_scores(scorer: Scorer, file: File, first: int, events: NDArray[Any], score: NDArray[np.float32]) -> None:
@@ -165,11 +150,9 @@ def _check_scores(scorer: Scorer, file: File, first: int, events: NDArray[Any], 
         return
     row = int(np.argmin(np.isfinite(score)))
     place = int(np.argmax(np.abs(events[row]).ravel()))
-    name = f"column {scorer.columns[place]!r}" if scorer.columns is not None else f"feature {place}"
-    value = events[row].ravel()[place]
     raise InputError(
-        f"{file.place}: the score of row {first + row} is not a finite number, its {name} holds {value:.3g}; "
-        "remove such rows"
+        f"{file.place}: the score of row {first + row} is not a finite number, its {named(scorer.columns, place)} "
+        f"holds {events[row].ravel()[place]:.3g}; remove such rows"
     )
 
 
@@ -202,16 +185,15 @@ def _jet_images(file: File, start: int, stop: int, size: int) -> Iterator[NDArra
                 raise InputError(f"{file.place}: row {start - count + error.jet} {error.problem}") from None
 
 
-def write_part(path: Path, part: Part, columns: Columns, outside: Outside | None = None) -> None:
-    """Scores of a part as a Parquet file, whole or not at all."""
-    names = pa.DictionaryArray.from_arrays(np.zeros(part.stop - part.start, np.int32), [str(part.file.path)])
-    metadata = None if outside is None else {OUTSIDE: json.dumps(outside)}
-    table = pa.table({"file": names, **columns}, metadata=metadata)
-    with atomic_path(path) as temporary:
+def _write_part(folder: Path, part: Part, columns: Columns, outside: Outside) -> None:
+    rows = np.arange(part.start, part.stop, dtype=np.int64)
+    names = pa.DictionaryArray.from_arrays(np.zeros(len(rows), np.int32), [str(part.file.path)])
+    table = pa.table({"file": names, "row": rows, **columns}, metadata={OUTSIDE: json.dumps(outside)})
+    with atomic_path(folder / part.name) as temporary:
         pyarrow.parquet.write_table(table, temporary, use_dictionary=["file"])
 
 
-def outside_of(parts: Sequence[Part], folder: Path) -> dict[str, Outside]:
+def _outside_of(parts: Sequence[Part], folder: Path) -> dict[str, Outside]:
     """By file, the rows of parts that are outside the range of the training sample, from what is written in them."""
     found: dict[str, Outside] = {}
     for part in parts:
@@ -303,18 +285,6 @@ def parse_shard(text: str | None) -> tuple[int, int]:
     return int(number), int(count)
 
 
-@contextmanager
-def parts_folder(out: Path) -> Iterator[Path]:
-    """Where the parts of `out` are kept until they are joined; nothing is left where none was written."""
-    folder = out.with_name(out.name + ".parts")
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        yield folder
-    finally:
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-
-
 def score(
     scorer: Scorer,
     files: Sequence[str | Path],
@@ -343,18 +313,23 @@ def score(
     opened = [open_file(scorer, path, dataset) for path in files]
     parts = parts_of(scorer, opened)
     mine = parts[len(parts) * number // count : len(parts) * (number + 1) // count]
-    with parts_folder(out) as folder:
+    folder = out.with_name(out.name + ".parts")
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
         missing = [part for part in mine if not (folder / part.name).is_file()]
         total, left = (sum(part.stop - part.start for part in some) for some in (mine, missing))
         with progress("scoring", total) as tick:
             tick(total - left)
             do(scorer, missing, folder, chunk, tick)
-        notes = scorer.said_of(outside_of(mine, folder))
+        notes = scorer.said_of(_outside_of(mine, folder))
         if shard is not None:
             return Scored(False, notes)
         join([folder / part.name for part in parts], out)
         for path in folder.iterdir():
             path.unlink(missing_ok=True)
+    finally:
+        if not any(folder.iterdir()):
+            folder.rmdir()
     return Scored(True, notes)
 
 

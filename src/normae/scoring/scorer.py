@@ -80,9 +80,9 @@ class Scorer:
         found = self.model.coordinates.range
         return None if found is None else found.to("cpu")
 
-    def outside(self, x: NDArray[Any]) -> "Outside | None":
-        """Which of rows with shape (N, d) lie outside the range of the training sample; None where there is none."""
-        return None if self.range is None else Outside.of(torch.from_numpy(x), self.range)
+    def outside(self, x: NDArray[Any]) -> "Outside":
+        """Which of rows with shape (N, d) lie outside the range of the training sample; of no column without one."""
+        return Outside(len(x), [], [], []) if self.range is None else Outside.of(torch.from_numpy(x), self.range)
 
     def said_of(self, files: Mapping[str, "Outside"]) -> list[str]:
         """What the user should know of rows outside, by the names of their files: nothing, or a sentence a column.
@@ -242,25 +242,16 @@ def weights_of(digest: str, model: Model) -> str:
 
 def _background(folder: RunFolder, config: Run, model: Model, weights: str) -> NDArray[np.float32]:
     """Scores of the run's test sample in rising order; kept in the run folder where that can be written."""
-    if (kept := _kept_background(folder, weights)) is not None:
-        return kept
+    not_ours = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
+    with suppress(*not_ours), folder.background.open("rb") as stream, np.load(stream, allow_pickle=False) as kept:
+        score = np.asarray(kept["score"], dtype=np.float32)
+        if str(kept["weights"]) == weights and np.all(score[:-1] <= score[1:]):
+            return score
     if config.data.test == 0 and config.data.jets is None:
         return np.zeros(0, dtype=np.float32)
     test = load_events(config.data, config.seed).test
-    score = np.concatenate([model.score(piece.numpy()) for piece in torch.split(test, 1 << 13)])
-    score.sort()
+    score = np.sort(np.concatenate([model.score(piece.numpy()) for piece in torch.split(test, 1 << 13)]))
     if folder.path.parent != zoo.FOLDER:
         with suppress(OSError), atomic_path(folder.background) as temporary:  # where the folder can be written
             np.savez(temporary, score=score, weights=weights)
     return score
-
-
-def _kept_background(folder: RunFolder, weights: str) -> NDArray[np.float32] | None:
-    if not folder.background.is_file():
-        return None
-    try:
-        with folder.background.open("rb") as stream, np.load(stream, allow_pickle=False) as kept:
-            score = np.asarray(kept["score"], dtype=np.float32)
-            return score if str(kept["weights"]) == weights and np.all(score[:-1] <= score[1:]) else None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):  # not one of ours: it is made again
-        return None

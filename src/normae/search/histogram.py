@@ -8,6 +8,7 @@ Edges at quantiles come from the run's own held-out background, not from the sam
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from normae.files import new_folder, write_json, write_text
 from normae.report import save_figure
 from normae.runs.folder import RunFolder
 from normae.runs.load import run_of
-from normae.scoring.score import File, joined, open_file, read_events
+from normae.scoring.score import File, open_file, read_events
 from normae.scoring.scorer import Outside, Scorer, open_scorer, tail_probability
 from normae.search import Sample, Templates, hepdata_tables, workspace
 from normae.sources import load_events
@@ -90,13 +91,12 @@ class Binner:
         self.log_z = scorer.model.log_z_draws(settings.draws).mean() if settings.quantity == "log_prob" else 0.0
         if settings.quantity == "p_value" and not len(scorer.background):
             raise InputError(f"--quantity p_value: {scorer.notes[0]}")
-        self.references = self._references(run) if settings.quantity == "p_value" and self.bayesian else None
-
-    def _references(self, run: RunFolder) -> NDArray[np.float32]:
+        self.references: NDArray[np.float32] | None = None
         """Scores of held-out background in rising order for each draw, with shape (K, n)."""
-        config = read(run.config)
-        held = load_events(config.data, config.seed).test[:MOST_REFERENCES].numpy()
-        return np.sort(self.scorer.model.rows(held, self.settings.draws).scores, axis=1)
+        if settings.quantity == "p_value" and self.bayesian:
+            config = read(run.config)
+            held = load_events(config.data, config.seed).test[:MOST_REFERENCES].numpy()
+            self.references = np.sort(scorer.model.rows(held, settings.draws).scores, axis=1)
 
     def values(self, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
         """The quantity of the model with shape (N,), and of each draw with shape (K, N) where there are several."""
@@ -174,19 +174,17 @@ def fill_sample(
 ) -> Sample:
     """The histogram of all events of `files`; what is observed has no weights."""
     scorer, column = binner.scorer, binner.settings.weights if name != "observed" else None
-    found, seen = None, {}
-    for file in [open_file(scorer, path, dataset) for path in files]:
-        outside: list[Outside | None] = []
-        for x, weight in _weighted_events(scorer, file, column):
-            sample = binner.sample(x, edges, weight)
-            outside.append(scorer.outside(x))
-            found = sample if found is None else found + sample
-        if (one := joined(outside)) is not None:
-            seen[str(file.path)] = one
-    if found is None:
+    if not files:
         raise InputError("expected at least one file to fill")
+    filled, seen = [], {}
+    for file in [open_file(scorer, path, dataset) for path in files]:
+        outside = []
+        for x, weight in _weighted_events(scorer, file, column):
+            filled.append(binner.sample(x, edges, weight))
+            outside.append(scorer.outside(x))
+        seen[str(file.path)] = reduce(Outside.joined, outside)
     binner.notes += [f"{name}: {sentence}" for sentence in scorer.said_of(seen)]
-    return found
+    return reduce(Sample.__add__, filled)
 
 
 def _weighted_events(

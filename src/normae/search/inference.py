@@ -83,20 +83,14 @@ def pseudo_experiments(templates: Templates, count: int, seed: int = 0) -> NDArr
     random = np.random.default_rng(seed)
     point = np.array(model.config.suggested_init())
     point[model.config.poi_index] = 0.0
-    expected = np.asarray(model.expected_actualdata(point))
+    expected, centre = np.asarray(model.expected_actualdata(point)), np.asarray(model.expected_auxdata(point))
+    widths = np.array([w for name in model.config.auxdata_order for w in model.config.param_set(name).width()])
     found = []
     for _ in counted("experiments", range(count)):
         data = random.poisson(expected).astype(np.float64)
-        found.append(_fit(model, templates, np.concatenate([data, _constraints(model, point, random)])).p_value)
+        auxiliary = centre + widths * random.standard_normal(len(centre))  # all Gaussian here
+        found.append(_fit(model, templates, np.concatenate([data, auxiliary])).p_value)
     return np.array(found)
-
-
-def _constraints(model: Any, point: Array, random: np.random.Generator) -> Array:
-    """Auxiliary measurements, all Gaussian here, around the parameters `point`."""
-    centre = np.asarray(model.expected_auxdata(point))
-    sets = [model.config.param_set(name) for name in model.config.auxdata_order]
-    widths = np.concatenate([np.asarray(one.width()) for one in sets]) if sets else np.zeros(0)
-    return centre + widths * random.standard_normal(len(centre))
 
 
 def experiments(draw: Callable[[np.random.Generator], tuple[Templates, Array]], count: int, seed: int = 0) -> Array:
@@ -107,8 +101,8 @@ def experiments(draw: Callable[[np.random.Generator], tuple[Templates, Array]], 
 
 def uniformity(p_values: Array, levels: tuple[float, ...] = (0.05, 0.16, 0.5, 0.84)) -> Uniformity:
     """Whether p-values with shape (n,) are uniform."""
-    n = len(p_values)
-    shares = {}
-    for level in levels:
-        shares[f"{level:g}"] = (float((p_values <= level).mean()), float(np.sqrt(level * (1 - level) / n)))
+    shares = {
+        f"{level:g}": (float((p_values <= level).mean()), float(np.sqrt(level * (1 - level) / len(p_values))))
+        for level in levels
+    }
     return Uniformity(float(kstest(p_values, "uniform").pvalue), shares)

@@ -171,9 +171,6 @@ def _covariance(templates: Templates, matrix: Array) -> dict[str, Any]:
 
 
 CHANNEL, STRENGTH = "anomaly", "mu"
-STRENGTH_BOUNDS = [0.0, 10.0]
-SMALLEST = 1e-9
-"""Of an expected count: pyhf needs positive ones."""
 
 
 def workspace(templates: Templates) -> dict[str, Any]:
@@ -181,10 +178,10 @@ def workspace(templates: Templates) -> dict[str, Any]:
     samples = [_sample(templates, name) for name in templates.samples]
     data = templates.background.value if templates.data is None else templates.data
     poi = STRENGTH if templates.signal is not None else ""
-    parameters = [{"name": STRENGTH, "bounds": [STRENGTH_BOUNDS], "inits": [1.0]}] if poi else []
+    parameters = [{"name": STRENGTH, "bounds": [[0.0, 10.0]], "inits": [1.0]}] if poi else []
     return {
         "channels": [{"name": CHANNEL, "samples": samples}],
-        "observations": [{"name": CHANNEL, "data": _numbers(data)}],
+        "observations": [{"name": CHANNEL, "data": [float(n) for n in data]}],
         "measurements": [{"name": "search", "config": {"poi": poi, "parameters": parameters}}],
         "version": "1.0.0",
     }
@@ -196,23 +193,17 @@ def _sample(templates: Templates, name: str) -> dict[str, Any]:
     if name == "signal":
         modifiers.append({"name": STRENGTH, "type": "normfactor", "data": None})
     elif templates.normalization:
-        size = templates.normalization
-        modifiers.append(_modifier("background_yield", "normsys", {"hi": 1 + size, "lo": 1 / (1 + size)}))
+        sides = {"hi": 1 + templates.normalization, "lo": 1 / (1 + templates.normalization)}
+        modifiers.append({"name": "background_yield", "type": "normsys", "data": sides})
     if sample.variance.any():
-        modifiers.append(_modifier(f"staterror_{CHANNEL}", "staterror", _numbers(np.sqrt(sample.variance))))
+        errors = np.sqrt(sample.variance).tolist()
+        modifiers.append({"name": f"staterror_{CHANNEL}", "type": "staterror", "data": errors})
     for k, shift in enumerate(templates.shifts[name]):
         moved = {"hi_data": _positive(sample.value + shift), "lo_data": _positive(sample.value - shift)}
-        modifiers.append(_modifier(f"weights_{k}", "histosys", moved))
+        modifiers.append({"name": f"weights_{k}", "type": "histosys", "data": moved})
     return {"name": name, "data": _positive(sample.value), "modifiers": modifiers}
 
 
-def _modifier(name: str, kind: str, data: Any) -> dict[str, Any]:
-    return {"name": name, "type": kind, "data": data}
-
-
 def _positive(values: Array) -> list[float]:
-    return _numbers(np.maximum(values, SMALLEST))
-
-
-def _numbers(values: Array) -> list[float]:
-    return [float(value) for value in values]
+    """Of expected counts, of which pyhf needs positive ones."""
+    return [float(value) for value in np.maximum(values, 1e-9)]

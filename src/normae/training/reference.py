@@ -49,7 +49,7 @@ from normae.statistics import (
 from normae.statistics.arrays import Array, as_labels, prior_log_odds
 from normae.training.config import MLPSettings
 from normae.training.supervised import permutation
-from normae.training.two_sample import CHUNK, Part, events, fit_logits, initial_weights, logits
+from normae.training.two_sample import CHUNK, Part, events, fit_logits, logits
 
 CORRECTIONS: dict[str, Callable[[ArrayLike, ArrayLike], Recalibration]] = {
     "temperature": fit_temperature,
@@ -183,12 +183,9 @@ class RatioClassifier:
         flat = events(x, "x")
         if flat.shape[1] != self.centre.numel():
             raise InputError(f"expected events of size {self.centre.numel()}, got {flat.shape[1]}")
-        pieces = [logits(self.weights, self._scaled(piece)).double().cpu() for piece in torch.split(flat, CHUNK)]
-        log_ratio: Array = torch.cat(pieces).numpy() - self.prior
-        return log_ratio
-
-    def _scaled(self, x: Tensor) -> Tensor:
-        return (x.to(self.centre.device) - self.centre) / self.width
+        scaled = ((piece.to(self.centre.device) - self.centre) / self.width for piece in torch.split(flat, CHUNK))
+        pieces = [logits(self.weights, piece).double().cpu() for piece in scaled]
+        return np.asarray(torch.cat(pieces).numpy() - self.prior)
 
 
 def train_ratio_classifier(
@@ -212,13 +209,11 @@ def train_ratio_classifier(
     order = permutation(len(flat), generator, torch.device("cpu")).numpy()
     train, validation = order[split:], order[:split]
     prior = prior_log_odds(as_labels(positive[train], train.size))
-    width, centre = torch.std_mean(flat[train], dim=0)
-    scale = torch.where(width > 0, width, 1.0).to(device), centre.to(device)
-    weights = initial_weights((flat.shape[1], *settings.hidden, 1), generator, device)
+    width, centre = (found.to(device) for found in torch.std_mean(flat[train], dim=0))
+    width = torch.where(width > 0, width, 1.0)
     parts = [
-        Part((flat[index].to(device) - scale[1]) / scale[0], torch.from_numpy(positive[index]).float().to(device))
+        Part((flat[index].to(device) - centre) / width, torch.from_numpy(positive[index]).float().to(device))
         for index in (train, validation)
     ]
-    losses = fit_logits(weights, parts[0], parts[1], settings, generator)
-    frozen = tuple(weight.detach() for weight in weights)
-    return RatioClassifier(frozen, scale[1], scale[0], prior, *losses)
+    weights, losses = fit_logits(parts[0], parts[1], settings, generator)
+    return RatioClassifier(tuple(weight.detach() for weight in weights), centre, width, prior, *losses)

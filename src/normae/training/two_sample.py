@@ -64,8 +64,7 @@ def classifier_test(
     """
     settings = settings or ClassifierSettings()
     train, validation, test = _parts(events(true, "true"), events(model, "model"), settings, generator, device)
-    weights = initial_weights((train.x.shape[1], *settings.hidden, 1), generator, device)
-    losses = fit_logits(weights, train, validation, settings, generator)
+    weights, losses = fit_logits(train, validation, settings, generator)
     scores, label = logits(weights, test.x).double().cpu().numpy(), test.label.cpu().numpy() == 1
     return ClassifierResult(auc(scores[label], scores[~label]), len(losses.train), *losses)
 
@@ -103,16 +102,6 @@ def _draw(events: Tensor, n: int, generator: torch.Generator) -> Tensor:
     return events if len(events) == n else events[permutation(len(events), generator, events.device)[:n]]
 
 
-def initial_weights(sizes: Sequence[int], generator: torch.Generator, device: torch.device | str) -> list[Tensor]:
-    """Weight (out, in) and bias (out,) of each layer in turn, uniform within 1/sqrt(in): torch's default for Linear."""
-    weights = []
-    for fan_in, fan_out in pairwise(sizes):
-        for shape in ((fan_out, fan_in), (fan_out,)):
-            uniform = torch.rand(shape, generator=generator, device=generator.device).to(device)
-            weights.append(uniform.mul_(2).sub_(1).div_(math.sqrt(fan_in)).requires_grad_())
-    return weights
-
-
 def _forward(weights: Sequence[Tensor], x: Tensor) -> Tensor:
     """The logit of label 1, with shape (N,)."""
     for weight, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
@@ -127,10 +116,18 @@ def logits(weights: Sequence[Tensor], x: Tensor) -> Tensor:
 
 
 def fit_logits(
-    weights: list[Tensor], train: Part, validation: Part, settings: MLPSettings, generator: torch.Generator
-) -> Losses:
-    """Train `weights` in place on the cross-entropy and leave those of the best validation loss there."""
-    return fit(
+    train: Part, validation: Part, settings: MLPSettings, generator: torch.Generator
+) -> tuple[list[Tensor], Losses]:
+    """Weight (out, in) and bias (out,) of each layer in turn, trained on the cross-entropy to the best validation loss.
+
+    They begin uniform within 1/sqrt(in): torch's default for Linear.
+    """
+    weights = []
+    for fan_in, fan_out in pairwise((train.x.shape[1], *settings.hidden, 1)):
+        for shape in ((fan_out, fan_in), (fan_out,)):
+            uniform = torch.rand(shape, generator=generator, device=generator.device).to(train.x.device)
+            weights.append(uniform.mul_(2).sub_(1).div_(math.sqrt(fan_in)).requires_grad_())
+    losses = fit(
         weights,
         lambda rows: binary_cross_entropy_with_logits(_forward(weights, train.x[rows]), train.label[rows]),
         len(train.x),
@@ -141,3 +138,4 @@ def fit_logits(
         validate=lambda: binary_cross_entropy_with_logits(logits(weights, validation.x), validation.label).item(),
         patience=settings.patience,
     )
+    return weights, losses
