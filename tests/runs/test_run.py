@@ -250,7 +250,7 @@ def test_damaged_files_are_one_sentence(trained, tmp_path, name, content, messag
 
 
 def test_other_densities_do_not_show_the_paper_s_values(tmp_path, make_run, unrendered):
-    train(make_run(data__density="ring"), tmp_path / "run")
+    train(make_run(data__density="one-gaussian"), tmp_path / "run")
     evaluate(tmp_path / "run", device="cpu")
     assert "0.979" not in report(tmp_path / "run").read_text()
 
