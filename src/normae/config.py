@@ -130,8 +130,10 @@ class Run:
         if self.base is not None and (self.coordinates.kind != "table" or self.contrast is None):
             raise InputError('base: expected coordinates.kind = "table" and a [contrast] table with it')
         self._check_spaces()
-        self._check_ensemble()
         self._check_own()
+        least = 4 if self.bayesian is None else 2  # without a width of their own their spread is all that is known
+        if self.ensemble is not None and self.ensemble.members < least:
+            raise InputError(f"ensemble.members: expected at least {least}, got {self.ensemble.members}")
         if len(self.posteriors) > 1 and not (self.modes and len(self.posteriors) == 2):
             raise InputError(f"expected at most one posterior, got [{'] and ['.join(self.posteriors)}]")
         if self.network.spectral_norm and self.bayesian is not None:
@@ -145,12 +147,6 @@ class Run:
             raise InputError(
                 f"sampling.buffer: expected at least the batch of {batch} persistent chains, got {self.sampling.buffer}"
             )
-
-    def _check_ensemble(self) -> None:
-        """Members with a width of their own are a mixture; the spread of others is all that is known of them."""
-        least = 4 if self.bayesian is None else 2
-        if self.ensemble is not None and self.ensemble.members < least:
-            raise InputError(f"ensemble.members: expected at least {least}, got {self.ensemble.members}")
 
     def _check_own(self) -> None:
         """Networks of one's own have weights without error bars; an energy alone has no latent space and no decoder."""

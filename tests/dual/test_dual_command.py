@@ -22,7 +22,8 @@ from normae.inference import Rows
 from normae.report import Report
 from normae.runs.folder import locked
 from normae.runs.session import train
-from normae.training.reference import ClassifierReference, calibration, choose_correction, classifier_reference
+from normae.statistics.calibration import calibration, choose_correction
+from normae.training.reference import ClassifierReference, classifier_reference
 from tiny_run import tiny
 from tiny_table import rows, trained
 
@@ -335,14 +336,14 @@ def test_the_spread_over_classifiers_is_part_of_the_verdict():
 def test_an_uncalibrated_score_is_corrected_by_the_simplest_means():
     sample = draw_labelled(A, B, 6000, 0, "holdout")
     true = true_ratio(A, B, sample)
-    assert choose_correction(true, sample, 0)[0] == "none"
-    name, correct = choose_correction(2.0 * true, sample, 0)
+    assert choose_correction(true, sample.labels, 0)[0] == "none"
+    name, correct = choose_correction(2.0 * true, sample.labels, 0)
     assert name == "temperature"
     assert correct([1.0])[0] == pytest.approx(0.5, abs=0.03)
-    name, correct = choose_correction(2.0 * true + 3.0, sample, 0)
+    name, correct = choose_correction(2.0 * true + 3.0, sample.labels, 0)
     assert name == "Platt"
     assert correct([3.0])[0] == pytest.approx(0.0, abs=0.1)
-    assert choose_correction(np.sign(true) * true**2, sample, 0)[0] == "isotonic"
+    assert choose_correction(np.sign(true) * true**2, sample.labels, 0)[0] == "isotonic"
 
 
 def test_the_range_that_a_classifier_can_judge():

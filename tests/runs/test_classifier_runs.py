@@ -21,8 +21,8 @@ from normae.runs.folder import RunFolder, read_tensors
 from normae.runs.session import train
 from normae.sources import load_both
 from normae.statistics import auc
+from normae.statistics.calibration import CORRECTIONS
 from normae.training import ClassifierConfig, ClassifierTrainer, Record
-from normae.training.reference import CORRECTIONS
 from tiny_jets import CONFIGS, SAMPLE, tiny_jets
 
 TINY = [

@@ -304,7 +304,7 @@ def test_bad_arguments_are_one_sentence(run, files, tmp_path, capfd, monkeypatch
 
 def test_without_dask(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(InputError, match=r"install it with `pip install 'normae\[cluster\]'`"):
+    with pytest.raises(InputError, match=r"distributed is not installed; `pip install 'normae\[cluster\]'`"):
         on_cluster("local")
 
 

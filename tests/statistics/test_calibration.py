@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from normae.errors import InputError
-from normae.statistics import (
+from normae.statistics.calibration import (
     calibration_error,
     class_probability,
     cross_entropy,

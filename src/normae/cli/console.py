@@ -58,7 +58,10 @@ REFRESH = 0.1
 
 
 class Bars:
-    """A display for `normae.progress`: bars with the time left, on standard error where that is a terminal."""
+    """A display for `normae.progress`: bars with the time left, on standard error where that is a terminal.
+
+    They vanish when the work is done.
+    """
 
     def __init__(self) -> None:
         self.live: Progress | None = None
@@ -70,7 +73,20 @@ class Bars:
         if QUIET or total < 2 or not errors.is_terminal:
             yield ignore
             return
-        live = self.live = self.live or _bars()
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        live = self.live = self.live or Progress(
+            TextColumn("{task.description:<11}", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}", markup=False),
+            console=errors,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=output.is_terminal,  # what goes into a file must not be caught for the terminal
+            speed_estimate_period=600,
+        )
         task, begun = live.add_task(what, total=total, note=""), time.monotonic()
 
         def tick(done: int = 1, note: str = "") -> None:
@@ -88,24 +104,6 @@ class Bars:
             if not live.tasks:
                 live.stop()
                 self.live = None
-
-
-def _bars() -> "Progress":
-    """Bars that vanish when the work is done. What goes into a file must not be caught for the terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    return Progress(
-        TextColumn("{task.description:<11}", markup=False),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-        console=errors,
-        auto_refresh=False,
-        transient=True,
-        redirect_stdout=output.is_terminal,
-        speed_estimate_period=600,
-    )
 
 
 # --- a training

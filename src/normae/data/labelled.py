@@ -15,7 +15,7 @@ from normae.data.toys import Density
 from normae.errors import InputError
 from normae.files import check_file
 from normae.random import stream
-from normae.statistics.arrays import as_labels
+from normae.statistics.arrays import as_labels, cut_indices
 
 WANTED = "give a .npz file with the events as x and their labels, 1 for B and 0 for A, as labels"
 
@@ -73,18 +73,3 @@ def draw_labelled(a: Density, b: Density, n: int, seed: int, name: str) -> Label
 def cut(sample: Labelled, shares: Sequence[float], seed: int) -> list[Labelled]:
     """Disjoint parts of the sample with these shares of each class, which sum to one, in random order."""
     return [sample.take(index) for index in cut_indices(sample.labels, shares, seed)]
-
-
-def cut_indices(
-    labels: NDArray[np.bool_], shares: Sequence[float], seed: int, name: str = "cut"
-) -> list[NDArray[np.int64]]:
-    """Which events of `labels`, with shape (N,), belong to each part of `cut`; `name` tells cuts of one seed apart."""
-    pieces: list[list[NDArray[np.int64]]] = [[] for _ in shares]
-    generator = stream(seed, f"dual/{name}")
-    for label in (False, True):
-        members = np.flatnonzero(labels == label)
-        members = members[torch.randperm(members.size, generator=generator).numpy()]
-        ends = np.round(np.cumsum(shares)[:-1] * members.size).astype(np.int64)
-        for piece, part in zip(pieces, np.split(members, ends), strict=True):
-            piece.append(part)
-    return [np.concatenate(piece) for piece in pieces]

@@ -30,7 +30,7 @@ from normae.data.table import (
     one_length,
     reading,
 )
-from normae.errors import InputError
+from normae.errors import InputError, require
 from normae.files import check_file
 
 BLOCK = 4 << 20
@@ -327,10 +327,9 @@ def _hdf5(path: Path, dataset: str | None, stack: ExitStack) -> Table:
 
 
 def _root(path: Path, dataset: str | None, stack: ExitStack) -> Table:
-    try:
-        import uproot
-    except ImportError:
-        raise InputError(f"{path}: ROOT files need uproot; install it with `pip install 'normae[root]'`") from None
+    require("root", "uproot")
+    import uproot
+
     file = stack.enter_context(uproot.open(path))
     trees = sorted({key.partition(";")[0] for key, kind in file.classnames().items() if kind == "TTree"})
     if dataset is None and len(trees) != 1:

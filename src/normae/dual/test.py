@@ -25,7 +25,8 @@ from normae.runs.classifier import load_classifier
 from normae.runs.load import load, run_of
 from normae.sources import KINDS, Kind, events_of_class, file_in, jets_path, read_jet_images
 from normae.statistics import Estimate
-from normae.training.reference import ClassifierReference, calibration, classifier_reference
+from normae.statistics.calibration import calibration
+from normae.training.reference import ClassifierReference, classifier_reference
 
 QUICK = 20_000
 """Jets of each class that a classifier is trained on here."""

@@ -17,7 +17,8 @@ from normae.runs.classifier import load_classifier
 from normae.runs.folder import RunFolder, read_json
 from normae.sources import pieces
 from normae.statistics import auc, background_efficiency, rejection
-from normae.training.reference import ClassifierReference, calibration
+from normae.statistics.calibration import calibration
+from normae.training.reference import ClassifierReference
 
 CALIBRATION = {
     "ece": "expected calibration error",

@@ -31,6 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import expit, logsumexp
 from torch import Tensor
 
 from normae.energy import Energy, held, value_and_grad
@@ -40,7 +41,6 @@ from normae.inference.log_z import LogZ
 from normae.progress import counted
 from normae.random import normal
 from normae.sampling.langevin import ChainConfig, LangevinState, Scale, select, step
-from normae.statistics.weights import bennett, effective_size, log_mean_exp
 
 EVERYWHERE = (-math.inf, math.inf)
 ACCEPTANCE = 0.65
@@ -256,6 +256,29 @@ def _base_points(target: _Target, n: int, generator: torch.Generator) -> tuple[T
     return torch.cat(found)[:n], share, math.sqrt((1 - share) / (share * drawn))
 
 
+def log_mean_exp(log_weight: np.ndarray) -> np.ndarray:
+    """log of the mean of exp over the last axis."""
+    return np.asarray(logsumexp(log_weight, axis=-1) - math.log(log_weight.shape[-1]))
+
+
+def effective_size(log_weight: np.ndarray) -> float:
+    """(sum w)^2 / sum w^2 of weights with shape (N,)."""
+    return float(np.exp(2 * logsumexp(log_weight) - logsumexp(2 * log_weight)))
+
+
+def bennett(forward: np.ndarray, reverse: np.ndarray) -> np.ndarray:
+    """log Z_1/Z_0 with shape (...), from log weights with shapes (..., N_F) and (..., N_R), by bisection."""
+    shift = math.log(reverse.shape[-1] / forward.shape[-1])
+    both = np.concatenate([forward, reverse], axis=-1)
+    low, high = both.min(axis=-1) - abs(shift) - 50, both.max(axis=-1) + abs(shift) + 50
+    for _ in range(50):
+        middle = (low + high) / 2
+        up = expit(forward - middle[..., None] + shift).sum(-1)
+        down = expit(middle[..., None] - reverse - shift).sum(-1)
+        low, high = np.where(up > down, middle, low), np.where(up > down, high, middle)
+    return np.asarray((low + high) / 2)
+
+
 def _bootstrap_error(forward: np.ndarray, reverse: np.ndarray, generator: torch.Generator) -> float:
     """The spread of Bennett's estimate over resampled chains."""
     seed = int(torch.randint(1 << 62, (1,), generator=generator, device=generator.device))
@@ -296,7 +319,7 @@ def ais_log_z(
     >>> abs(found.log_z.value - 2.757) < 0.05  # 3/2 log 2 pi
     True
     """
-    config = AISConfig() if config is None else config
+    config = config or AISConfig()
     if not 0 < temperature < math.inf:
         raise InputError(f"temperature: expected a positive number, got {temperature}")
     target = _Target(energy, temperature, base, EVERYWHERE if bounds is None else bounds)

@@ -9,12 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from normae.config import Run, choose_device, read
-from normae.data.labelled import Labelled
 from normae.errors import InputError
 from normae.files import write_json
 from normae.inference.classifier import Classifier, Correction
@@ -25,8 +23,8 @@ from normae.runs.load import run_of
 from normae.runs.writing import Journal, Watch, check_minutes, machine_facts
 from normae.sources import load_both
 from normae.statistics import Estimate, IsotonicRecalibration, LinearRecalibration, Recalibration, auc
+from normae.statistics.calibration import calibration, choose_correction
 from normae.training import ClassifierTrainer
-from normae.training.reference import calibration, choose_correction
 
 KNOTS = ("calibration.x", "calibration.y")
 """The tensors of an isotonic correction."""
@@ -68,7 +66,7 @@ def build_network(config: Run, event: tuple[int, ...]) -> nn.Sequential:
 def _finish(folder: RunFolder, config: Run, trainer: ClassifierTrainer, hashes: list[str], seconds: float) -> None:
     logit = trainer.held_logits(trainer.best).cpu().numpy() - trainer.prior
     labels = trainer.held_labels.cpu().numpy() == 1
-    method, correct = choose_correction(logit, Labelled(np.zeros((labels.size, 0), np.float32), labels), config.seed)
+    method, correct = choose_correction(logit, labels, config.seed)
     tensors, numbers = _correction_tensors(method, correct)
     weights = {name: view[0] for name, view in trainer.layout.views(trainer.best).items()}
     header = {

@@ -3,7 +3,6 @@
 A signal, or a limit of wall-clock time, ends a training after the iteration under way and leaves it whole.
 """
 
-import os
 import platform
 import signal
 import subprocess
@@ -11,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +46,7 @@ BASE_EVENTS = 100_000
 # --- as it goes
 
 
+@dataclass
 class Journal:
     """Writes what happens to a training of several runs side by side, and takes it up again.
 
@@ -57,23 +57,19 @@ class Journal:
         replicas: models of each run that are trained side by side; a line of metrics has their means.
         team: the processes; the first one writes.
 
-    Attributes:
-        start: what is known about the models that the runs began with, one for each.
+    `start` is what is known about the models that the runs began with, one for each.
     """
 
-    def __init__(
-        self,
-        group: RunFolder,
-        folders: list[RunFolder],
-        configs: list[Run],
-        hashes: list[Any],
-        replicas: int = 1,
-        team: Group | None = None,
-    ) -> None:
-        self.group, self.folders, self.configs, self.hashes = group, folders, configs, hashes
-        self.replicas, self.team = replicas, team or Group()
-        self.histories = [History(folder.history) for folder in folders]
-        self.start: list[dict[str, Any]] | None = None
+    group: RunFolder
+    folders: list[RunFolder]
+    configs: list[Run]
+    hashes: list[Any]
+    replicas: int = 1
+    team: Group = field(default_factory=Group)
+    start: list[dict[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        self.histories = [History(folder.history) for folder in self.folders]
         self._begun = time.monotonic()
 
     @property
@@ -394,9 +390,7 @@ def machine_facts(device: torch.device) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree; NORMAE_COMMIT names it where a tree was copied without its history."""
-    if "NORMAE_COMMIT" in os.environ:
-        return os.environ["NORMAE_COMMIT"]
+    """The commit of the source tree."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)

@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from normae.config import read_toml, structure_as
-from normae.errors import ClusterFailed, InputError
+from normae.errors import ClusterFailed, InputError, require
 from normae.inference import Model
 from normae.runs.load import load_run
 from normae.scoring.score import Doer, Part, Watch, consecutive, here
@@ -213,18 +213,16 @@ def open_workers(
         options: of the batch jobs.
     """
     _check_arguments(cluster, count, threads, options)
-    distributed = _dask()
-    with _quiet():
+    with _quiet(), ExitStack() as stack:
         if "://" in cluster:
-            with _connected(distributed, cluster, cluster) as client:
-                yield Workers(client, max(len(client.scheduler_info()["workers"]), 1), threads, lambda: None)
+            client = _connected(cluster, cluster, stack)
+            yield Workers(client, max(len(client.scheduler_info()["workers"]), 1), threads, lambda: None)
             return
-        count = count or len(os.sched_getaffinity(0))
-        with (
-            _started(distributed, cluster, count, threads or 1, options or ClusterOptions()) as running,
-            _connected(distributed, running, cluster) as client,
-        ):
-            yield Workers(client, count, threads or 1, _keeper(running, cluster, count))
+        count, threads, options = count or len(os.sched_getaffinity(0)), threads or 1, options or ClusterOptions()
+        running = local_cluster(count, options) if cluster == "local" else batch_cluster(cluster, threads, options)
+        stack.callback(running.close, timeout=60)
+        client = _connected(running, cluster, stack)
+        yield Workers(client, count, threads, _keeper(running, cluster, count))
 
 
 def on_cluster(
@@ -232,7 +230,6 @@ def on_cluster(
 ) -> Doer:
     """`open_workers` as what `normae.scoring.score.score` takes for `do`: no cluster where nothing is to be done."""
     _check_arguments(cluster, count, threads, options)
-    _dask()
 
     def do(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch: Watch) -> None:
         if parts:
@@ -255,15 +252,7 @@ def _check_arguments(cluster: str, count: int | None, threads: int | None, optio
         raise InputError(f"--cluster {cluster}: expected --workers N, how many jobs to ask for")
     if cluster in SUBMIT and shutil.which(SUBMIT[cluster]) is None:
         raise InputError(f"--cluster {cluster}: no command {SUBMIT[cluster]} here; call from where jobs are submitted")
-
-
-def _dask() -> Any:
-    try:
-        import dask_jobqueue  # noqa: F401
-        import distributed
-    except ImportError:
-        raise InputError("--cluster: dask is not installed; install it with `pip install 'normae[cluster]'`") from None
-    return distributed
+    require("cluster", "dask_jobqueue", "distributed")
 
 
 @contextmanager
@@ -280,32 +269,27 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-@contextmanager
-def _connected(distributed: Any, place: Any, name: str) -> Iterator[Any]:
+def _connected(place: Any, name: str, stack: ExitStack) -> Any:
+    """A client of a scheduler, closed with the stack."""
+    import distributed
+
     try:
         client = distributed.Client(place, timeout=PATIENCE, set_as_default=False)
     except (OSError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise InputError(f"--cluster {name}: no dask scheduler of this version answers there ({reason})") from None
-    try:
-        yield client
-    finally:
-        client.close(timeout=PATIENCE)
+    stack.callback(client.close, timeout=PATIENCE)
+    return client
 
 
-@contextmanager
-def _started(distributed: Any, cluster: str, count: int, threads: int, options: ClusterOptions) -> Iterator[Any]:
-    if cluster == "local":
-        running = distributed.LocalCluster(
-            n_workers=count, threads_per_worker=1, processes=True, memory_limit=options.memory or 0,
-            dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL + 1, local_directory=options.scratch,
-        )  # fmt: skip
-    else:
-        running = batch_cluster(cluster, threads, options)
-    try:
-        yield running
-    finally:
-        running.close(timeout=60)
+def local_cluster(count: int, options: ClusterOptions) -> Any:
+    """A cluster of so many processes of this machine."""
+    import distributed
+
+    return distributed.LocalCluster(
+        n_workers=count, threads_per_worker=1, processes=True, memory_limit=options.memory or 0,
+        dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL + 1, local_directory=options.scratch,
+    )  # fmt: skip
 
 
 def batch_cluster(cluster: str, threads: int, options: ClusterOptions) -> Any:

@@ -106,8 +106,7 @@ class Binner:
         else:
             nominal, each = self._quantity(rows.score()), rows.scores
         if self.references is not None:
-            pairs = zip(each, self.references, strict=True)
-            each = np.stack([tail_probability(score, reference)[0] for score, reference in pairs])
+            each = np.stack([tail_probability(*pair)[0] for pair in zip(each, self.references, strict=True)])
         return nominal, each if self.bayesian else None
 
     def sample(self, x: NDArray[Any], edges: Array, weights: NDArray[Any] | None = None) -> Sample:
@@ -196,9 +195,7 @@ def _weighted_events(
             yield events, None
         return
     if scorer.jets or scorer.columns is None:
-        raise InputError(
-            f"--weights {column}: expected a run that was trained on named columns, or --columns with them"
-        )
+        raise InputError(f"--weights {column}: expected a run that was trained on named columns, or --columns with it")
     with open_table(file.path, file.dataset) as table:
         for _, values in table.chunks([*scorer.columns, column], size=size, dtype=scorer.model.event_dtype):
             yield values[:, :-1], values[:, -1]

@@ -15,21 +15,7 @@ from normae.statistics.auc import (
     wasserstein,
     wasserstein_halves,
 )
-from normae.statistics.calibration import (
-    CalibrationError,
-    IsotonicRecalibration,
-    LinearRecalibration,
-    Recalibration,
-    Reliability,
-    calibration_error,
-    class_probability,
-    cross_entropy,
-    equal_count_edges,
-    fit_isotonic,
-    fit_platt,
-    fit_temperature,
-    reliability,
-)
+from normae.statistics.calibration import IsotonicRecalibration, LinearRecalibration, Recalibration
 from normae.statistics.density import REGION_EDGES, grid_kl, kl_divergence, pearson, regions, relative_deviation
 from normae.statistics.dual import (
     BinnedResiduals,
@@ -82,16 +68,15 @@ from normae.statistics.thermometers import (
 )
 
 __all__ = [
-    "REGION_EDGES", "BinnedResiduals", "CalibrationError", "CoverageBand", "DualRule", "Equipartition", "Estimate",
-    "IsotonicRecalibration", "Line", "LinearRecalibration", "PairLines", "PullSummary", "RatioComparison",
-    "Recalibration", "RelativeDensityCheck", "Reliability", "SlopeLine", "SlopePoint", "TooFewDraws", "Verdict", "auc",
-    "auc_difference", "background_efficiency", "balanced_pearson", "binned_residuals", "calibration_error",
-    "class_probability", "compare_ratios", "confidence_levels", "configurational_temperature", "coverage",
-    "coverage_by_region", "coverage_over_trainings", "critical_levels", "cross_entropy", "density_mean_and_std",
-    "density_pulls", "equal_count_edges", "equipartition", "fit_isotonic", "fit_line", "fit_platt", "fit_temperature",
-    "format_estimate", "grid_kl", "ideal_auc_from_kl", "kl_divergence", "largest_level", "log_mean_density",
-    "manifold_temperature", "mean_and_std", "mixture_constants", "next_temperature", "pair_histogram", "pair_lines",
-    "pearson", "pulls", "pulls_over_trainings", "ratio_histogram", "regions", "rejection", "relative_density_check",
-    "relative_deviation", "reliability", "sample_mean", "share_outside", "share_within", "slope_line", "thermal_mean",
-    "unit_slope_temperature", "verdict", "wasserstein", "wasserstein_halves",
+    "REGION_EDGES", "BinnedResiduals", "CoverageBand", "DualRule", "Equipartition", "Estimate", "IsotonicRecalibration",
+    "Line", "LinearRecalibration", "PairLines", "PullSummary", "RatioComparison", "Recalibration",
+    "RelativeDensityCheck", "SlopeLine", "SlopePoint", "TooFewDraws", "Verdict", "auc", "auc_difference",
+    "background_efficiency", "balanced_pearson", "binned_residuals", "compare_ratios", "confidence_levels",
+    "configurational_temperature", "coverage", "coverage_by_region", "coverage_over_trainings", "critical_levels",
+    "density_mean_and_std", "density_pulls", "equipartition", "fit_line", "format_estimate", "grid_kl",
+    "ideal_auc_from_kl", "kl_divergence", "largest_level", "log_mean_density", "manifold_temperature", "mean_and_std",
+    "mixture_constants", "next_temperature", "pair_histogram", "pair_lines", "pearson", "pulls", "pulls_over_trainings",
+    "ratio_histogram", "regions", "rejection", "relative_density_check", "relative_deviation", "sample_mean",
+    "share_outside", "share_within", "slope_line", "thermal_mean", "unit_slope_temperature", "verdict", "wasserstein",
+    "wasserstein_halves",
 ]  # fmt: skip

@@ -22,7 +22,7 @@ resampled by itself.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
+from normae.random import stream
 
 Array = NDArray[np.float64]
 
@@ -87,6 +88,26 @@ def prior_log_odds(labels: NDArray[np.bool_]) -> float:
     """log(n_1 / n_0): what the logit of a calibrated classifier exceeds log r by, in a sample of this composition."""
     positive = int(labels.sum())
     return float(np.log(positive / (labels.size - positive)))
+
+
+def cut_indices(
+    labels: NDArray[np.bool_], shares: Sequence[float], seed: int, name: str = "cut"
+) -> list[NDArray[np.int64]]:
+    """Which of N events belong to disjoint parts with these shares of each class, in random order.
+
+    Args:
+        labels: with shape (N,).
+        name: tells cuts of one seed apart.
+    """
+    pieces: list[list[NDArray[np.int64]]] = [[] for _ in shares]
+    generator = stream(seed, f"dual/{name}")
+    for label in (False, True):
+        members = np.flatnonzero(labels == label)
+        members = members[torch.randperm(members.size, generator=generator).numpy()]
+        ends = np.round(np.cumsum(shares)[:-1] * members.size).astype(np.int64)
+        for piece, part in zip(pieces, np.split(members, ends), strict=True):
+            piece.append(part)
+    return [np.concatenate(piece) for piece in pieces]
 
 
 # --- numbers with errors

@@ -19,7 +19,9 @@ known, and is no test of zero.
 **Recalibration** maps log r to a better log r, fitted on events that the classifier has not seen: Platt's a log r + b,
 the temperature scaling log r / tau (a = 1/tau, b = 0), or the best monotonic function (isotonic regression). The
 sample's log(n_1/n_0) is a fixed offset in the fit, so that the result stays a likelihood ratio. Platt's targets (n_1 +
-1)/(n_1 + 2) and 1/(n_0 + 2) in place of 1 and 0 keep a separable sample from driving a to infinity.
+1)/(n_1 + 2) and 1/(n_0 + 2) in place of 1 and 0 keep a separable sample from driving a to infinity. Which of the three:
+the simplest that leaves a calibrated score. Each is fitted on one half of the events and judged on the other, and the
+other way round, since it would flatter itself on its own half. If none suffices, the one with the least cross-entropy.
 """
 
 import math
@@ -34,7 +36,17 @@ from scipy.optimize import minimize
 from scipy.special import expit, logit
 
 from normae.errors import InputError
-from normae.statistics.arrays import Array, Estimate, as_events, as_labels, prior_log_odds, resampled, sample_mean
+from normae.random import stream
+from normae.statistics.arrays import (
+    Array,
+    Estimate,
+    as_events,
+    as_labels,
+    cut_indices,
+    prior_log_odds,
+    resampled,
+    sample_mean,
+)
 
 BINS = 20
 Recalibration = Callable[[ArrayLike], Array]
@@ -217,3 +229,50 @@ def _minimize(design: Array, positive: NDArray[np.bool_]) -> list[float]:
 
     start = np.eye(len(design))[0]
     return [float(x) for x in minimize(loss, start, jac=True, hess=curvature, method="trust-exact").x]
+
+
+# --- which of them
+
+CORRECTIONS: dict[str, Callable[[ArrayLike, ArrayLike], Recalibration]] = {
+    "temperature": fit_temperature,
+    "Platt": fit_platt,
+    "isotonic": fit_isotonic,
+}
+"""From the simplest on."""
+
+
+class Calibration(NamedTuple):
+    """How far a score is from the probability that it claims to be, on held-out events."""
+
+    error: CalibrationError
+    reliability: Reliability
+    cross_entropy: Estimate
+
+
+def calibration(log_ratio: Array, labels: ArrayLike, seed: int) -> Calibration:
+    """Of log r with shape (N,) at events with these labels, in bins of equal numbers of events."""
+    probability = class_probability(log_ratio, labels)
+    edges = equal_count_edges(probability)
+    error = calibration_error(probability, labels, edges, generator=stream(seed, "dual/calibration"))
+    return Calibration(error, reliability(probability, labels, edges), cross_entropy(log_ratio, labels))
+
+
+def choose_correction(log_ratio: Array, labels: NDArray[np.bool_], seed: int) -> tuple[str, Recalibration]:
+    """The correction's name and function, from log r and labels of held-out events; "none" for a calibrated one."""
+    if calibration(log_ratio, labels, seed).error.calibrated:
+        return "none", lambda ratio: np.asarray(ratio, dtype=np.float64)
+    judged = {name: _cross_fitted(fit, log_ratio, labels, seed) for name, fit in CORRECTIONS.items()}
+    suffices = [name for name, found in judged.items() if found.error.calibrated]
+    name = suffices[0] if suffices else min(judged, key=lambda name: judged[name].cross_entropy.value)
+    return name, CORRECTIONS[name](log_ratio, labels)
+
+
+def _cross_fitted(
+    fit: Callable[[ArrayLike, ArrayLike], Recalibration], log_ratio: Array, labels: NDArray[np.bool_], seed: int
+) -> Calibration:
+    """The calibration of each half of the events with the correction that the other half gives."""
+    one, other = cut_indices(labels, (0.5, 0.5), seed)
+    corrected = np.empty(log_ratio.size)
+    for fitted, judged in ((one, other), (other, one)):
+        corrected[judged] = fit(log_ratio[fitted], labels[fitted])(log_ratio[judged])
+    return calibration(corrected, labels, seed)

@@ -83,14 +83,6 @@ def as_draws(draws: ArrayLike, name: str = "draws", least: int = 2) -> NDArray[A
     return rows
 
 
-def as_truth(draws: NDArray[Any], true: ArrayLike) -> Array:
-    """`true` as a vector with shape (N,), one value for each column of `draws`; -inf is a value."""
-    values = as_vector(true, "true")
-    if values.size != draws.shape[1]:
-        raise InputError(f"expected one true value per event, {draws.shape[1]} as in the draws, got {values.size}")
-    return values
-
-
 def chunks(draws: NDArray[Any], name: str = "draws", size: int = CHUNK) -> Iterator[tuple[slice, Array]]:
     """The columns of (n, N) in turn, as (slice, float64 array with shape (n, <= size)); refuses what is not finite."""
     for start in range(0, draws.shape[1], size):
@@ -108,12 +100,6 @@ def mean_and_std(draws: ArrayLike) -> tuple[Array, Array]:
     for part, values in chunks(rows):
         mean[part], std[part] = values.mean(axis=0), values.std(axis=0, ddof=1)
     return mean, std
-
-
-def scaled_density(log_draws: Array, log_true: Array) -> tuple[Array, Array]:
-    """Draws (n, N) and truth (N,) of p, both divided by the largest density at each event."""
-    scale = np.maximum(log_draws.max(axis=0), log_true)
-    return np.exp(log_draws - scale), np.exp(log_true - scale)
 
 
 def density_mean_and_std(log_draws: ArrayLike) -> tuple[Array, Array]:
@@ -158,10 +144,15 @@ def _event_by_event(
 ) -> Array:
     """`rule` of draws (n, N) and truth (N,), or of p where these are log p, with shape (N,)."""
     rows = as_draws(draws)
-    values, found = as_truth(rows, true), np.empty(rows.shape[1])
+    values, found = as_vector(true, "true"), np.empty(rows.shape[1])
+    if values.size != rows.shape[1]:
+        raise InputError(f"expected one true value per event, {rows.shape[1]} as in the draws, got {values.size}")
     for part, columns in chunks(rows):
-        pair = columns, values[part]
-        found[part] = rule(*(scaled_density(*pair) if density else pair))
+        truth = values[part]
+        if density:
+            scale = np.maximum(columns.max(axis=0), truth)
+            columns, truth = np.exp(columns - scale), np.exp(truth - scale)
+        found[part] = rule(columns, truth)
     return found
 
 
@@ -189,14 +180,9 @@ def relative_density_check(score_draws: ArrayLike, log_draws: ArrayLike) -> Rela
     if not moving.any():
         raise InputError("score_draws: expected weight draws that differ, got the same E/T from all")
     low, middle, high = np.quantile(density_width[moving] / score_width[moving], (0.16, 0.5, 0.84))
-    return RelativeDensityCheck(_correlation(density_width, score_width), (float(low), float(middle), float(high)))
-
-
-def _correlation(first: Array, second: Array) -> Estimate:
-    """Pearson's r; unknown if one of the two is the same at every event."""
-    if first.size < 3 or np.ptp(first) == 0 or np.ptp(second) == 0:
-        return Estimate(math.nan, math.nan)
-    return pearson(first, second)
+    known = density_width.size > 2 and np.ptp(density_width) > 0 and np.ptp(score_width) > 0
+    correlation = pearson(density_width, score_width) if known else Estimate(math.nan, math.nan)
+    return RelativeDensityCheck(correlation, (float(low), float(middle), float(high)))
 
 
 # --- several trainings as one posterior
@@ -307,12 +293,10 @@ def _quantile_levels(draws: Array, true: Array) -> Array:
     return np.where(inside, levels, np.inf)
 
 
-def _gaussian_levels(draws: Array, true: Array) -> Array:
-    """2 Phi(|t|) - 1 with shape (N,)."""
-    return np.asarray(erf(np.abs(_pull(draws, true)) / math.sqrt(2)))
-
-
-_RULES: dict[str, Callable[[Array, Array], Array]] = {"quantile": _quantile_levels, "gaussian": _gaussian_levels}
+_RULES: dict[str, Callable[[Array, Array], Array]] = {
+    "quantile": _quantile_levels,
+    "gaussian": lambda draws, true: np.asarray(erf(np.abs(_pull(draws, true)) / math.sqrt(2))),  # 2 Phi(|t|) - 1
+}
 
 
 def coverage(
@@ -351,14 +335,12 @@ def coverage_by_region(
     critical, region = critical_levels(rows, true, kind, density), np.asarray(regions).ravel()
     if region.size != critical.size:
         raise InputError(f"expected the region of each of {critical.size} events, got {region.size}")
-    return np.stack([_share_up_to(critical[region == index], asked) for index in range(count)])
-
-
-def _share_up_to(critical: Array, levels: Array) -> Array:
-    """The share of `critical`, with shape (N,), not above each level; 1e-12 allows for rounding at the outermost."""
-    if critical.size == 0:
-        return np.full(levels.size, np.nan)
-    return np.asarray(np.searchsorted(np.sort(critical), levels + 1e-12, side="right") / critical.size)
+    found = np.full((count, asked.size), np.nan)
+    for index in range(count):
+        if (own := np.sort(critical[region == index])).size:
+            # 1e-12 allows for rounding at the outermost level.
+            found[index] = np.searchsorted(own, asked + 1e-12, side="right") / own.size
+    return found
 
 
 def _check_levels(levels: Array, kind: str, n: int) -> None:

@@ -254,7 +254,13 @@ def next_temperature(points: Sequence[SlopePoint], start: float) -> float:
         root = slope_line(points).root
     except InputError:
         root = None
-    for left, right in _brackets(ordered):
+    pairs = [
+        (left, right)
+        for left, right in pairwise(ordered)
+        if (left.slope.value - 1) * (right.slope.value - 1) <= 0 and left.temperature < right.temperature
+    ]
+    if pairs:  # between neighbours where m - 1 changes sign: the closest in m
+        left, right = min(pairs, key=lambda pair: sum(abs(point.slope.value - 1) for point in pair))
         x, y = math.log(left.temperature), math.log(right.temperature)
         share = 0.5 if root is None else (root.value - x) / (y - x)
         return math.exp(x + min(max(share, MARGIN), 1 - MARGIN) * (y - x))
@@ -265,13 +271,3 @@ def next_temperature(points: Sequence[SlopePoint], start: float) -> float:
         down = abs(ordered[0].slope.value - 1) < abs(ordered[-1].slope.value - 1)
         return math.exp(low - step if down else high + step)
     return math.exp(max(root.value, low - reach) if root.value <= low else min(root.value, high + reach))
-
-
-def _brackets(ordered: Sequence[SlopePoint]) -> list[tuple[SlopePoint, SlopePoint]]:
-    """Neighbours in T between which m - 1 changes sign, the closest in m first."""
-    pairs = [
-        (left, right)
-        for left, right in pairwise(ordered)
-        if (left.slope.value - 1) * (right.slope.value - 1) <= 0 and left.temperature < right.temperature
-    ]
-    return sorted(pairs, key=lambda pair: abs(pair[0].slope.value - 1) + abs(pair[1].slope.value - 1))

@@ -1,10 +1,7 @@
 """The supervised classifier as reference of the dual test, its calibration measured and, if needed, corrected.
 
 Three samples that share no event: one trains the classifier, one finds out whether its score is calibrated and fits the
-correction, one measures the calibration before and after and is where the dual test is made. Which correction: the
-simplest of temperature, Platt and isotonic that leaves a calibrated score; each is fitted on one half of the second
-sample and judged on the other, and the other way round, since it would flatter itself on its own half. If none
-suffices, the one with the least cross-entropy.
+correction, one measures the calibration before and after and is where the dual test is made.
 
 A classifier has an error of its own, which its calibration does not show: trainings on 20k events of each class differ
 by some percent in the slope. So there are several, each trained on a random half of the first sample, and the reference
@@ -20,43 +17,22 @@ What it gives is log r, without the composition of the sample. Network and train
 inputs are standardized first, so that pixels of 1e-3 train as well as numbers of order one.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from normae.data.labelled import Labelled, cut_indices
+from normae.data.labelled import Labelled
 from normae.errors import InputError
 from normae.random import stream
-from normae.statistics import (
-    CalibrationError,
-    Estimate,
-    Recalibration,
-    Reliability,
-    calibration_error,
-    class_probability,
-    cross_entropy,
-    equal_count_edges,
-    fit_isotonic,
-    fit_platt,
-    fit_temperature,
-    reliability,
-)
-from normae.statistics.arrays import Array, as_labels, prior_log_odds
+from normae.statistics.arrays import Array, as_labels, cut_indices, prior_log_odds
+from normae.statistics.calibration import Calibration, calibration, choose_correction
 from normae.training.config import MLPSettings
 from normae.training.supervised import permutation
 from normae.training.two_sample import CHUNK, Part, events, fit_logits, logits
 
-CORRECTIONS: dict[str, Callable[[ArrayLike, ArrayLike], Recalibration]] = {
-    "temperature": fit_temperature,
-    "Platt": fit_platt,
-    "isotonic": fit_isotonic,
-}
-"""From the simplest on."""
 MEMBERS = 4
 """Classifiers: twice the work of one on the full sample."""
 
@@ -70,14 +46,6 @@ class RatioSettings(MLPSettings):
     def __post_init__(self) -> None:
         if min(self.batch, self.max_epochs, self.patience, *self.hidden) < 1 or not 0 < self.validation_share < 1:
             raise InputError("a ratio classifier needs positive sizes and a validation share between 0 and 1")
-
-
-class Calibration(NamedTuple):
-    """How far a score is from the probability that it claims to be, on held-out events."""
-
-    error: CalibrationError
-    reliability: Reliability
-    cross_entropy: Estimate
 
 
 class ClassifierReference(NamedTuple):
@@ -124,40 +92,10 @@ def classifier_reference(
         held.append(classifier(torch.from_numpy(holdout.x)))
         raw.append(classifier(torch.from_numpy(test.x)))
     mean = np.mean(raw, axis=0)
-    method, correct = choose_correction(np.mean(held, axis=0), holdout, seed)
+    method, correct = choose_correction(np.mean(held, axis=0), holdout.labels, seed)
     before, corrected = calibration(mean, test.labels, seed), correct(mean)
     after = before if method == "none" else calibration(corrected, test.labels, seed)
     return ClassifierReference(corrected, np.stack([correct(row) for row in raw]), method, before, after)
-
-
-def calibration(log_ratio: Array, labels: ArrayLike, seed: int) -> Calibration:
-    """Of log r with shape (N,) at events with these labels, in bins of equal numbers of events."""
-    probability = class_probability(log_ratio, labels)
-    edges = equal_count_edges(probability)
-    error = calibration_error(probability, labels, edges, generator=stream(seed, "dual/calibration"))
-    return Calibration(error, reliability(probability, labels, edges), cross_entropy(log_ratio, labels))
-
-
-def choose_correction(log_ratio: Array, holdout: Labelled, seed: int) -> tuple[str, Recalibration]:
-    """The correction's name and function for a classifier that gives `log_ratio` at the held-out events; "none" for a
-    calibrated one."""
-    if calibration(log_ratio, holdout.labels, seed).error.calibrated:
-        return "none", lambda ratio: np.asarray(ratio, dtype=np.float64)
-    judged = {name: _cross_fitted(fit, log_ratio, holdout.labels, seed) for name, fit in CORRECTIONS.items()}
-    suffices = [name for name, found in judged.items() if found.error.calibrated]
-    name = suffices[0] if suffices else min(judged, key=lambda name: judged[name].cross_entropy.value)
-    return name, CORRECTIONS[name](log_ratio, holdout.labels)
-
-
-def _cross_fitted(
-    fit: Callable[[ArrayLike, ArrayLike], Recalibration], log_ratio: Array, labels: NDArray[np.bool_], seed: int
-) -> Calibration:
-    """The calibration of each half of the events with the correction that the other half gives."""
-    one, other = cut_indices(labels, (0.5, 0.5), seed)
-    corrected = np.empty(log_ratio.size)
-    for fitted, judged in ((one, other), (other, one)):
-        corrected[judged] = fit(log_ratio[fitted], labels[fitted])(log_ratio[judged])
-    return calibration(corrected, labels, seed)
 
 
 # --- one classifier

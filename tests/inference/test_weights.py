@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from normae.statistics.weights import bennett, effective_size, log_mean_exp
+from normae.inference.ais import bennett, effective_size, log_mean_exp
 
 
 def test_bennett_on_gaussian_weights():
