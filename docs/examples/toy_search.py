@@ -10,6 +10,7 @@ weight draw of a Bayesian run, another one in each experiment: the variation tha
 """
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from normae.runs.folder import RunFolder
 from normae.scoring.score import open_scorer
 from normae.search import Templates
 from normae.search.histogram import Binner, HistogramSettings
-from normae.search.inference import discovery, experiments, uniformity
+from normae.search.inference import discovery, uniformity
 from normae.statistics.histogram import fill
 
 BACKGROUND = DENSITIES["two-gaussians"]()
@@ -84,6 +85,14 @@ class ToySearch:
     def experiment(self, random: np.random.Generator) -> tuple[Templates, np.ndarray]:
         """New templates and new data, of background only."""
         return self.templates(random), self.data(random)
+
+
+def experiments(
+    draw: Callable[[np.random.Generator], tuple[Templates, np.ndarray]], count: int, seed: int = 0
+) -> np.ndarray:
+    """p-values with shape (count,) of whole experiments: `draw` gives new templates and new data each time."""
+    random = np.random.default_rng(seed)
+    return np.array([discovery(*draw(random)).p_value for _ in range(count)])
 
 
 def main() -> None:

@@ -13,9 +13,11 @@ from normae.statistics.histogram import covariance
 pyhf = pytest.importorskip("pyhf")
 yaml = pytest.importorskip("yaml")
 
-from normae.search.inference import build, discovery, experiments, pseudo_experiments, uniformity  # noqa: E402
+from normae.search.inference import build, discovery, pseudo_experiments, uniformity  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples"))
+
+from toy_search import experiments  # noqa: E402
 
 EDGES = np.array([0.0, 1.0, 2.0, 3.0])
 EXPECTED = np.array([1000.0, 300.0, 60.0])

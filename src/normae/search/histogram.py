@@ -175,15 +175,17 @@ def fill_sample(
     scorer, column = binner.scorer, binner.settings.weights if name != "observed" else None
     if not files:
         raise InputError("expected at least one file to fill")
-    filled, seen = [], {}
+    total, seen = None, {}
     for file in [open_file(scorer, path, dataset) for path in files]:
         outside = []
         for x, weight in _weighted_events(scorer, file, column):
-            filled.append(binner.sample(x, edges, weight))
+            sample = binner.sample(x, edges, weight)
+            total = sample if total is None else total + sample
             outside.append(scorer.outside(x))
         seen[str(file.path)] = reduce(Outside.joined, outside)
     binner.notes += [f"{name}: {sentence}" for sentence in scorer.said_of(seen)]
-    return reduce(Sample.__add__, filled)
+    assert total is not None  # every file has events
+    return total
 
 
 def _weighted_events(

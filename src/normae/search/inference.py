@@ -10,7 +10,6 @@ that a deficit has a p-value above one half instead of one that is cut there.
 """
 
 import warnings
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,16 +92,10 @@ def pseudo_experiments(templates: Templates, count: int, seed: int = 0) -> NDArr
     return np.array(found)
 
 
-def experiments(draw: Callable[[np.random.Generator], tuple[Templates, Array]], count: int, seed: int = 0) -> Array:
-    """p-values with shape (count,) of whole experiments: `draw` gives new templates and new data each time."""
-    random = np.random.default_rng(seed)
-    return np.array([discovery(*draw(random)).p_value for _ in range(count)])
-
-
-def uniformity(p_values: Array, levels: tuple[float, ...] = (0.05, 0.16, 0.5, 0.84)) -> Uniformity:
+def uniformity(p_values: Array) -> Uniformity:
     """Whether p-values with shape (n,) are uniform."""
     shares = {
         f"{level:g}": (float((p_values <= level).mean()), float(np.sqrt(level * (1 - level) / len(p_values))))
-        for level in levels
+        for level in (0.05, 0.16, 0.5, 0.84)
     }
     return Uniformity(float(kstest(p_values, "uniform").pvalue), shares)

@@ -2,23 +2,19 @@
 
 An array has one dimension, float64, no NaN, enough entries. Labelled samples have label 1 for events of B, 0 for those
 of A; both must be there. Every measure that compares the classes gives them the same weight whatever their numbers:
-with n_1 and n_0 events an event of class c counts 1 / (2 n_c). The weights sum to one, and for n_1 = n_0 they are those
-of a plain mean.
+with n_1 and n_0 events an event of class c counts 1 / (2 n_c).
 
 **An estimate** is printed in one way: its error is rounded to the leading digit and the value to the same decimal
 place, so that what is printed is what is known: 0.00143 with error 0.00011 reads "0.0014 ± 0.0001".
 
 **Pearson's r** of pairs (a, b), standardized to u and v, has the influence function
 
-    psi = u v - r (u^2 + v^2) / 2,      Var(r) = E[psi^2] / N,
+    psi = u v - r (u^2 + v^2) / 2,      Var(r) = E[psi^2] / N;
 
-which holds for any distribution with four moments; the textbook (1 - r^2)^2 / N is its Gaussian case and is wrong for
-log-likelihoods, which are skewed.
+the textbook (1 - r^2)^2 / N is its Gaussian case and is wrong for log-likelihoods, which are skewed.
 
-**The bootstrap** of sums over events resamples how often each event counts. A resample of N events with replacement
-gives event i the multiplicity k_i, sum k_i = N. A statistic that is a function of sums over events needs no copy of
-them, only sums weighted by k. If the number of events of each class is fixed by how the sample was made, each class is
-resampled by itself.
+**The bootstrap** of sums over events resamples how often each event counts, k_i with sum k_i = N, and copies no event.
+Each class is resampled by itself, since the sample was made with so many of each.
 """
 
 import math

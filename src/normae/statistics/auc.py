@@ -1,33 +1,24 @@
 """How far apart two samples are: ROC curves and the area under them, and the Wasserstein distance.
 
 **The area** has the error of DeLong, DeLong and Clarke-Pearson (1988). With m positive scores X and n negative scores Y
-it is the Mann-Whitney mean over all pairs
-
-    AUC = mean of psi(X_i, Y_j),    psi = 1 if X > Y, 1/2 if X = Y, 0 otherwise,
-
-and its variance is that of the two row means, V_i = mean_j psi(X_i, Y_j) and W_j = mean_i psi(X_i, Y_j):
+it is the mean over all pairs of psi = 1 if X > Y, 1/2 if X = Y, 0 otherwise, and its variance is that of the two row
+means, V_i = mean_j psi(X_i, Y_j) and W_j = mean_i psi(X_i, Y_j):
 
     Var(AUC) = Var(V) / m + Var(W) / n.
 
-The row means need no pairs: if r is the midrank of a score among all and s among its own class, then
-V_i = (r_i - s_i) / n and W_j = 1 - (r_j - s_j) / m (Sun and Xu 2014), which costs three sorts.
+If r is the midrank of a score among all and s among its own class, then V_i = (r_i - s_i) / n and W_j = 1 - (r_j - s_j)
+/ m (Sun and Xu 2014), which costs three sorts.
 
 **ROC curves.** A cut at t keeps the signal efficiency eps_S = P(s > t | signal) and the background efficiency eps_B =
-P(s > t | background); the background rejection is 1/eps_B. With m signal and n background events the counting error of
-eps_B at a given eps_S has two parts: the background that passes fluctuates, and so does the cut, a quantile of the
-signal,
+P(s > t | background). The counting error of eps_B at a given eps_S has two parts: the background that passes
+fluctuates, and so does the cut, a quantile of the signal,
 
     Var(eps_B) = eps_B (1 - eps_B) / n  +  (d eps_B / d eps_S)^2 eps_S (1 - eps_S) / m.
 
 The slope of the curve is its difference quotient over two standard deviations of eps_S to each side.
 
-**The Wasserstein distance** of two samples of one observable, with distribution functions F and G,
-
-    W = integral |F(u) - G(u)| du,
-
-is the mean distance over which probability has to be moved. It is given in units of the standard deviation of the
-truth, so that observables can be compared. It is never zero for finite samples; what two halves of the truth have is
-the scale of what cannot be told apart.
+**The Wasserstein distance** of two samples of one observable, W = integral |F(u) - G(u)| du, is given in standard
+deviations of the truth. It is never zero for finite samples; two halves of the truth give the scale.
 """
 
 import math

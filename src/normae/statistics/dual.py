@@ -4,15 +4,10 @@ With B the events of label 1 and A those of label 0 the models say (Eq. (loglr_t
 
     log r(x) = log p_B(x) - log p_A(x) = E_A/T_A - E_B/T_B + C,    C = log Z_A - log Z_B,
 
-and a reference, the truth or a calibrated classifier, says log r_ref. The line
-
-    log r_ref = m log r + C
-
-is fitted by least squares of the reference on the model with each class at half of the total weight: m = cov(ref,
-model) / var(model), C = <ref> - m <model>. Errors of m and C are those of a bootstrap within each class; they count
-events, not trainings. If both densities are right, m = 1, and C = 0 where log r has its log Z. Noise in the model,
-uncorrelated with the reference, makes m smaller: by var(log r) / (var(log r) + var(noise)). Noise in the reference does
-not.
+and a reference, the truth or a calibrated classifier, says log r_ref. The line log r_ref = m log r + C is fitted by
+least squares of the reference on the model with each class at half of the total weight. Errors of m and C are those of
+a bootstrap within each class; they count events, not trainings. If both densities are right, m = 1, and C = 0 where
+log r has its log Z. Noise in the model makes m smaller: by var(log r) / (var(log r) + var(noise)).
 
 **The verdict.** Two conditions, since with 500k events any network differs from 1 by many of its errors:
 
@@ -23,14 +18,12 @@ not.
 
 A tail with less weight than a bin is not judged by these; it shows in the share of events with |delta log r| >= 1.
 
-**Over weight draws.** A draw a of A and a draw b of B give log r_ab(x) = log p_b(x) - log p_a(x): n_a n_b ratios at
-each event. Since that is a difference, mean and variance over pairs are a difference and a sum of those over draws, and
-the line log r_ref = m log r_ab + C follows for every pair from second moments over the events,
+**Over weight draws.** A draw a of A and a draw b of B give log r_ab(x) = log p_b(x) - log p_a(x). Since that is a
+difference, the line follows for every pair from second moments over the events, one matrix product for all:
 
-    cov(ref, b - a) = cov(ref, b) - cov(ref, a),    var(b - a) = var(b) + var(a) - 2 cov(a, b),
+    cov(ref, b - a) = cov(ref, b) - cov(ref, a),    var(b - a) = var(b) + var(a) - 2 cov(a, b).
 
-one matrix product for all. Histograms of log r are counted pair by pair in blocks of events. Nothing of shape
-(n_a n_b, N) is ever made.
+Histograms of log r are counted pair by pair in blocks of events. Nothing of shape (n_a n_b, N) is ever made.
 """
 
 import math
@@ -208,17 +201,13 @@ def verdict(line: Line, residuals: BinnedResiduals, rule: DualRule | None = None
     slope_passes = abs(slope.value - 1) <= reach
     beyond = np.abs(residuals.residual) - rule.residual_tolerance - rule.sigmas * residuals.error
     linear = bool((beyond <= 0).all())
-    parts = [_slope_words(slope, slope_passes, reach), _linear_words(residuals, linear, beyond, rule)]
-    both = slope_passes and linear
-    joint = "; " if slope_passes == linear else ", but "
-    return Verdict(both, slope_passes, linear, f"{'Passes' if both else 'Fails'}: {joint.join(parts)}.")
-
-
-def _slope_words(slope: Estimate, passes: bool, reach: float) -> str:
-    if passes:
-        return f"the slope m = {slope} is compatible with 1 (within {reach:.2g})"
-    why = "the models overstate log r" if slope.value < 1 else "the models understate log r"
-    return f"the slope m = {slope} is not compatible with 1 (farther than {reach:.2g}): {why}"
+    words = f"the slope m = {slope} is compatible with 1 (within {reach:.2g})"
+    if not slope_passes:
+        why = "the models overstate log r" if slope.value < 1 else "the models understate log r"
+        words = f"the slope m = {slope} is not compatible with 1 (farther than {reach:.2g}): {why}"
+    both, joint = slope_passes and linear, "; " if slope_passes == linear else ", but "
+    sentence = f"{'Passes' if both else 'Fails'}: {words}{joint}{_linear_words(residuals, linear, beyond, rule)}."
+    return Verdict(both, slope_passes, linear, sentence)
 
 
 def _linear_words(residuals: BinnedResiduals, linear: bool, beyond: Array, rule: DualRule) -> str:

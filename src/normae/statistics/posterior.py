@@ -4,47 +4,27 @@ Each draw w is a normalized density, log p_w(x) = -E_w(x)/T_w - log Z_w. Over th
 
     <f> = mean_w f_w(x),    sigma(f)^2 = sum_w (f_w(x) - <f>)^2 / (n - 1),    t(x) = (<f> - f_true) / sigma(f),
 
-the last being the paper's pull, Eq. (pull), for f = log p or f = p. If the truth is one more member of the family of
-the draws, independent of them and Gaussian, t is sqrt(1 + 1/n) times a Student variable with n - 1 degrees of freedom:
-its width is sqrt[(n + 1)(n - 1) / (n (n - 3))], 1.015 at n = 100, and not exactly one.
+the last being the paper's pull, Eq. (pull), for f = log p or f = p. If the truth is one more draw, and Gaussian, its
+width is sqrt[(n + 1)(n - 1) / (n (n - 3))], 1.015 at n = 100. What is homogeneous in p does not change if p_w(x) and
+p_true(x) are divided by the largest density at x, so that nothing overflows.
 
-**p without overflow.** Whatever is homogeneous in p (a pull, sigma(p)/<p>, whether the truth lies in an interval) does
-not change if p_w(x) and p_true(x) are both divided by s(x). With s the largest density at x nothing overflows, also
-where log p is in the thousands.
-
-**The paper's check** (section 3.3): to first order in the fluctuation of the energy, and if log Z did not fluctuate,
-
-    p_w = <p> (1 - delta(E_w/T_w) + ...),    sigma(p) / <p> ~ sigma(E/T).
-
-Beyond first order the left side is larger: a log p that is Gaussian with width s gives sqrt(exp(s^2) - 1), and at most
-sqrt(n) with n draws, where one draw holds all of <p>.
-
-**Do the error bars hold?** Marginal coverage of intervals from weight draws, and the widths of pulls.
+**The paper's check** (section 3.3): to first order, and if log Z did not fluctuate, sigma(p) / <p> ~ sigma(E/T).
+Beyond first order the left side is larger: sqrt(exp(s^2) - 1) for a Gaussian log p of width s, and at most sqrt(n).
 
 **Quantile intervals**, Eq. (quantiles): C = [q_(alpha/2), q_(1 - alpha/2)] of the n draws at x. If the truth is one
-more draw, all n + 1 places of the truth among them are equally likely, so that P(truth < i-th smallest draw) = i / (n +
-1) whatever the distribution. The i-th smallest draw is therefore the i/(n + 1) quantile (Weibull's plotting position,
-`numpy.quantile(method="weibull")`), and the coverage is 1 - alpha. numpy's default calls it the (i - 1)/(n - 1)
-quantile; its intervals reach only
+more draw, P(truth < i-th smallest draw) = i / (n + 1) whatever the distribution. So the i-th smallest is the i/(n + 1)
+quantile (Weibull's position), where numpy's default, (i - 1)/(n - 1), covers only (1 - alpha) (n - 1) / (n + 1). The
+level 1 - alpha needs n + 1 >= 2/alpha draws.
 
-    P(truth in C) = (1 - alpha) (n - 1) / (n + 1)    (where both ends are draws, and nearly so between),
-
-two percent too few at n = 100 (0.931 at 95 %), as if the posterior were too narrow. Weibull's positions end at 1/(n +
-1): the level 1 - alpha needs n + 1 >= 2/alpha draws, and 100 draws reach 0.980.
-
-**Gaussian intervals**, Eq. (gaussian): <f> +- Phi^-1(1 - alpha/2) sigma(f). With n = 100 their mean and width are known
-to 10 % and 7 % of sigma, which costs 0.004 of coverage at 95 %.
+**Gaussian intervals**, Eq. (gaussian): <f> +- Phi^-1(1 - alpha/2) sigma(f).
 
 **One pass for all levels.** The intervals are nested, so an event is covered from one level on: its critical level is
-|2 u - 1| with u the interpolated plotting position of the truth among the draws, or 2 Phi(|t|) - 1 with t the pull. The
-coverage at a level is the share of events whose critical level does not exceed it: no quantile is computed, and no
-array is larger than a chunk of events.
+|2 u - 1| with u the interpolated position of the truth among the draws, or 2 Phi(|t|) - 1 with t the pull. The coverage
+at a level is the share of events whose critical level does not exceed it.
 
-**The error of a coverage.** One training's errors are correlated over x: its 250k events are not 250k tests, and a
-binomial error is far too small. Coverage is therefore averaged over independent trainings on independent samples; its
-band is the spread over them, and the error of the mean that spread over the square root of their number. For the same
-reason the width of the pulls over the events of one training is below one even for a perfect posterior: part of the
-variance is the scatter of the mean from training to training. `total_width` adds the two.
+**The error of a coverage** is its spread over independent trainings: the errors of one are correlated over x, and a
+binomial error is far too small. For the same reason the width of the pulls of one training is below one even for a
+perfect posterior; `total_width` adds the scatter of their mean from training to training.
 """
 
 import math

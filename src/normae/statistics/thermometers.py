@@ -1,19 +1,12 @@
 """Which temperature: from samples alone, and from the slope of the dual test.
 
-**Without a signal sample.** For events of p = exp(-E/T)/Z integration by parts gives, in every fixed direction,
+**Without a signal sample.** For events of p = exp(-E/T)/Z integration by parts gives the configurational temperature,
 
-    <(dE/dx_i)^2> = T <d^2 E/dx_i^2>,    so    T = <|grad E|^2> / <laplacian E>,
-
-the configurational temperature. It is also the optimum of score matching for 1/T at a fixed energy. A ratio of means;
-its error is that of a bootstrap over events.
+    <(dE/dx_i)^2> = T <d^2 E/dx_i^2>,    so    T = <|grad E|^2> / <laplacian E>.
 
 **Equipartition.** An energy that is quadratic in d_eff independent residuals of equal width has <E> = T d_eff / 2. The
-effective dimension of residuals with covariance C is the participation ratio
-
-    d_eff = (tr C)^2 / tr C^2,
-
-d for d equal eigenvalues and 1 for a single one. tr C^2 is estimated without bias by the mean of (r_i r_j)^2 over pairs
-of different events, which no number of features makes expensive.
+effective dimension of residuals with covariance C is the participation ratio d_eff = (tr C)^2 / tr C^2. tr C^2 is
+estimated without bias by the mean of (r_i r_j)^2 over pairs of different events, whatever the number of features.
 
 **On the manifold.** A density exp(-E/T) over a space of finite measure has the likelihood's optimum where its mean
 energy is that of the data,
@@ -21,7 +14,6 @@ energy is that of the data,
     <E>_T = sum_k E_k exp(-E_k/T) / sum_k exp(-E_k/T) = <E>_data,
 
 with E_k at points that are spread evenly. <E>_T grows with T, d<E>_T/dT = Var_T(E)/T^2, so there is one root at most.
-In few dimensions, as on a latent sphere, the sum needs no chain; its error is that of importance sampling.
 
 **From the slope.** Trainings at temperatures T_k give slopes m_k of the dual test, Eq. (m_fit) of the paper. They are
 fitted by a power law, log m = a + b (log T - c), with weights from the errors of m, so that slopes near zero count
@@ -79,9 +71,7 @@ class Equipartition(NamedTuple):
     dimension: Estimate
 
 
-def equipartition(
-    energy: ArrayLike, residuals: ArrayLike, n_bootstrap: int = 200, *, generator: torch.Generator
-) -> Equipartition:
+def equipartition(energy: ArrayLike, residuals: ArrayLike, *, generator: torch.Generator) -> Equipartition:
     """The temperature at which residuals share an energy equally.
 
     Args:
@@ -102,7 +92,7 @@ def equipartition(
         dimension = (weights @ square / weights.sum()) ** 2 / (weights @ own @ weights / pairs)
         return float(2 * (weights @ values / weights.sum()) / dimension), float(dimension)
 
-    drawn = resampled(both, np.ones(values.size, dtype=bool), n_bootstrap, generator)
+    drawn = resampled(both, np.ones(values.size, dtype=bool), 200, generator)
     found = both(np.ones(values.size, dtype=np.int64))
     errors = drawn.std(axis=0, ddof=1)
     return Equipartition(Estimate(found[0], float(errors[0])), Estimate(found[1], float(errors[1])))

@@ -79,11 +79,10 @@ def classifier_reference(
     settings: RatioSettings,
     seed: int,
     device: torch.device | str = "cpu",
-    members: int = MEMBERS,
 ) -> ClassifierReference:
     """Train on the first sample, correct with the second, and give log r and calibration on the third."""
     held, raw = [], []
-    for k in range(members):
+    for k in range(MEMBERS):
         generator = stream(seed, f"dual/classifier/{k}")
         half = training.take(cut_indices(training.labels, (0.5, 0.5), seed, f"half/{k}")[0])
         classifier = train_ratio_classifier(
