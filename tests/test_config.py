@@ -65,6 +65,9 @@ def test_the_paper_preset_has_the_paper_s_numbers():
         ({"data__density": "three-gaussians"}, "data.density: expected one of"),
         ({"data__file": "x.npy"}, "one of density, file and jets"),
         ({"network": 3}, "network: expected a table"),
+        ({"network__hidden": ["a"]}, "network.hidden: expected a whole number, got 'a'"),
+        ({"network__hidden": 3}, "network.hidden: expected a list, got 3"),
+        ({"sampling__feature__bounds": [1.0]}, "sampling.feature.bounds: expected a list of 2, got [1.0]"),
         ({"network__latent_space": "sphere"}, "sampling.latent.sphere: expected"),
         ({"sampling__latent__sphere": "geodesic"}, 'expected network.latent_space = "sphere"'),
         ({"sampling__feature__sphere": "project", "sampling__feature__bounds": None}, "events do not live on a sphere"),
@@ -98,7 +101,7 @@ def test_a_name_that_no_file_can_hold_is_one_sentence():
 def test_missing_table():
     content = tiny()
     del content["data"]
-    with pytest.raises(InputError, match="data"):
+    with pytest.raises(InputError, match="the key 'data' is missing"):
         structure(content)
 
 

@@ -97,8 +97,5 @@ def one_gaussian() -> GaussianMixture:
     return GaussianMixture(torch.zeros(1, 2), torch.eye(2)[None], torch.ones(1))
 
 
-DENSITIES: Mapping[str, Callable[[], Density]] = {
-    "two-gaussians": two_gaussians,
-    "one-gaussian": one_gaussian,
-}
+DENSITIES: Mapping[str, Callable[[], Density]] = {"two-gaussians": two_gaussians, "one-gaussian": one_gaussian}
 """The densities that a configuration can name."""

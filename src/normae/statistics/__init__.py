@@ -1,11 +1,6 @@
 """Measures of a learned density against a known one: pure functions of arrays, each number with its error."""
 
-from normae.statistics.arrays import (
-    Estimate,
-    format_estimate,
-    sample_mean,
-    share_within,
-)
+from normae.statistics.arrays import Estimate, format_estimate, sample_mean, share_within
 from normae.statistics.auc import (
     auc,
     auc_difference,
