@@ -1,13 +1,14 @@
 """Configurations: every mistake is one sentence that names the key; what is written is read back."""
 
 import contextlib
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normae.config import read, structure, to_toml
+from normae.config import read, structure, structure_as, to_toml
 from normae.errors import InputError
 from tiny_run import tiny
 
@@ -103,6 +104,19 @@ def test_missing_table():
     del content["data"]
     with pytest.raises(InputError, match="the key 'data' is missing"):
         structure(content)
+
+
+@dataclass(frozen=True)
+class Named:
+    widths: dict[str, float] = field(default_factory=dict)
+
+
+def test_a_table_with_names_of_the_user_s():
+    assert structure_as(Named, {"widths": {"mass": 2, "pt": 0.5}}, "here").widths == {"mass": 2.0, "pt": 0.5}
+    with pytest.raises(InputError, match="here: widths.mass: expected a number, got 'a'"):
+        structure_as(Named, {"widths": {"mass": "a"}}, "here")
+    with pytest.raises(InputError, match="here: widths: expected a table, got 3"):
+        structure_as(Named, {"widths": 3}, "here")
 
 
 def test_overrides(tmp_path):

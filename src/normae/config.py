@@ -261,6 +261,10 @@ def _typed(hint: Any, value: Any, place: str, source: str) -> Any:
         if isinstance(value, Mapping):
             return structure_as(kind, value, source, f"{place}.")  # type: ignore[arg-type]
         expected = "a table"
+    elif get_origin(kind) is dict:
+        if isinstance(value, Mapping):
+            return {key: _typed(parts[1], item, f"{place}.{key}", source) for key, item in value.items()}
+        expected = "a table"
     elif get_origin(kind) is tuple:
         if isinstance(value, list | tuple) and len(value) == (len(value) if ... in parts else len(parts)):
             return tuple(_typed(parts[0], item, place, source) for item in value)
