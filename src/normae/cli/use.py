@@ -37,9 +37,10 @@ def score(
 
     Example: normae score runs/toy events.parquet -o scores.parquet
     """
-    from normae.scoring.score import open_scorer
+    from normae.scoring.score import open_scorer, parse_shard
     from normae.scoring.score import score as score_files
 
+    parse_shard(shard)
     do = _place(cluster, workers, threads, cluster_options)
     scorer = open_scorer(run, parse_columns(columns), device, explain)
     for sentence in scorer.notes:

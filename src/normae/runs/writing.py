@@ -312,7 +312,6 @@ class Finish:
             found = proposed_log_z(energy, temperature, bounds, stream(config.seed, "log_z/base", self.device))
             if found is not None:
                 return list(found)
-
         annealed = partial(self._annealed_log_z, energy, temperature, size, tensors.get(CHAINS))
         found = choose_log_z(
             energy, temperature, self.event, bounds, config.evaluation.log_z_cells, self.device,

@@ -328,7 +328,7 @@ def score(
         for path in folder.iterdir():
             path.unlink(missing_ok=True)
     finally:
-        if not any(folder.iterdir()):
+        if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
     return Scored(True, notes)
 
