@@ -228,7 +228,7 @@ def test_blocks_and_threads_do_not_matter(sample: jets.Jets, monkeypatch: pytest
     whole = jets.images(sample)
     monkeypatch.setattr(imaging, "BLOCK", 7)
     np.testing.assert_allclose(jets.images(sample), whole, atol=1e-7)
-    monkeypatch.setattr("normae.jets.kernels.cores", lambda: 1)
+    monkeypatch.setattr("normae.jets.container.cores", lambda: 1)
     np.testing.assert_allclose(jets.images(sample), whole, atol=1e-7)
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from normae import jets
 from normae.errors import InputError
-from normae.jets.formats import strings_of_pickle
 from normae.jets.reader import _edges
+from normae.jets.toptagging import strings_of_pickle
 from normae.sources import read_sparse
 
 Build = Callable[..., Any]

@@ -14,7 +14,7 @@ from normae import jets
 from normae.errors import InputError
 from normae.jets import substructure
 from normae.jets.cluster import _direction, leading_jet
-from normae.jets.kernels import compiled
+from normae.jets.container import compiled
 
 SETTINGS = settings(max_examples=40, deadline=None)
 TAUS = ("tau1", "tau2", "tau3")

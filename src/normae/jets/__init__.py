@@ -7,8 +7,17 @@ eta, phi, mass, tau1, tau2, tau3, from `Jets` or from pictures.
 from typing import Any
 
 from normae.jets.container import Jets, concatenate, from_counts, from_lists
-from normae.jets.formats import write
-from normae.jets.imaging import images, pixel_centres, pixel_index, pixel_to_plane
+from normae.jets.imaging import (
+    SparseImages,
+    images,
+    is_jets,
+    pixel_centres,
+    pixel_index,
+    pixel_to_plane,
+    read_images,
+    sparse_images,
+    write_images,
+)
 from normae.jets.pipeline import (
     check_output,
     check_suffix,
@@ -18,8 +27,7 @@ from normae.jets.pipeline import (
     summary,
     write_columns,
 )
-from normae.jets.reader import chunks, info, read
-from normae.jets.sparse import SparseImages, is_jets, read_images, sparse_images, write_images
+from normae.jets.reader import chunks, info, read, write
 from normae.jets.substructure import THRESHOLD, jets_of_images, observables
 
 _LAZY = dict.fromkeys(("Job", "Process", "check_run", "generate"), "generator") | {"save_figures": "gallery"}

@@ -33,8 +33,7 @@ import math
 
 import numpy as np
 
-from normae.jets.container import Float64, Int64
-from normae.jets.kernels import compiled
+from normae.jets.container import Float64, Int64, compiled
 
 Momenta = tuple[Float64, Float64, Float64, Float64]
 TWO_PI = 2 * math.pi

@@ -2,11 +2,17 @@
 
 Jet i owns the constituents offsets[i] to offsets[i + 1] of the flat arrays pt, eta, phi. Constituents are massless,
 so these three numbers are all of their four-momentum: E = pt cosh(eta), pz = pt sinh(eta).
+
+Work on jets goes block by block over the machine's cores: numpy code, and kernels that numba compiles, release the
+interpreter's lock.
 """
 
-from collections.abc import Iterator, Sequence
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +25,9 @@ Int64 = NDArray[np.int64]
 UNLABELLED = -1
 """The label of jets from a file without labels."""
 LABELS = (UNLABELLED, 0, 1)
+T = TypeVar("T")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., object])
 
 
 class BadJet(InputError):
@@ -29,18 +38,16 @@ class BadJet(InputError):
         self.jet, self.problem = jet, problem
 
 
+def wrap(phi: NDArray[Any]) -> NDArray[Any]:
+    """phi brought into [-pi, pi]."""
+    return np.asarray((phi + np.pi) % (2 * np.pi) - np.pi)
+
+
 def offsets_of(counts: NDArray[Any]) -> Int64:
     """Offsets with shape (N + 1,) of N rows with `counts` entries each."""
     offsets = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=offsets[1:])
     return offsets
-
-
-def ragged_index(offsets: Int64, rows: Int64) -> Int64:
-    """Positions in the flat arrays of all entries of `rows`, in the order of `rows`."""
-    counts = offsets[rows + 1] - offsets[rows]
-    shift = offsets[rows] - offsets_of(counts)[:-1]
-    return np.arange(counts.sum(), dtype=np.int64) + np.repeat(shift, counts)
 
 
 def falling_order(jet: Int64, pt: Float32) -> Int64:
@@ -94,8 +101,9 @@ class Jets:
     def __getitem__(self, rows: slice | NDArray[Any] | Sequence[int]) -> "Jets":
         """The jets of a slice, of a boolean mask with shape (N,), or of integer indices, in that order."""
         index = np.arange(len(self), dtype=np.int64)[rows]
-        flat = ragged_index(self.offsets, index)
-        offsets = offsets_of(self.counts[index])
+        counts = self.counts[index]
+        offsets = offsets_of(counts)
+        flat = np.arange(offsets[-1]) + np.repeat(self.offsets[index] - offsets[:-1], counts)
         return Jets(self.labels[index], offsets, self.pt[flat], self.eta[flat], self.phi[flat])
 
     def blocks(self, size: int) -> Iterator["Jets"]:
@@ -135,3 +143,55 @@ def concatenate(parts: Sequence[Jets]) -> Jets:
     labels = np.concatenate([p.labels for p in parts])
     flat = [np.concatenate([getattr(p, name) for p in parts]) for name in ("pt", "eta", "phi")]
     return replace(from_counts(labels, counts, *flat), skipped=sum(p.skipped for p in parts))
+
+
+# --- blocks over cores, and compiled kernels
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(work: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
+    """work(task) for each task, a few of them at once in threads; the results come in the order of the tasks."""
+    with ThreadPoolExecutor(cores()) as pool:
+        waiting: deque[Future[R]] = deque()
+        for task in tasks:
+            waiting.append(pool.submit(work, task))
+            if len(waiting) > cores():
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def map_blocks(work: Callable[[int, Jets], None], jets: Jets, size: int) -> None:
+    """Call work(start, block) for successive blocks of `size` jets, in threads; the work writes its own result.
+
+    An error that names a jet of the block names it by its place in the whole.
+    """
+
+    def numbered(task: tuple[int, Jets]) -> None:
+        try:
+            work(*task)
+        except BadJet as error:
+            raise BadJet(task[0] + error.jet, error.problem) from error
+
+    tasks = list(zip(range(0, len(jets), size), jets.blocks(size), strict=True))
+    for _ in map(numbered, tasks) if len(tasks) <= 1 or cores() == 1 else in_order(numbered, tasks):
+        pass
+
+
+def missing(package: str) -> InputError:
+    """What to say where an optional package is not installed."""
+    return InputError(f"this needs {package}, which is not installed: pip install 'normae[jets]'")
+
+
+def compiled(function: F) -> F:
+    """`function` compiled by numba: cached on disk, without the interpreter's lock, 1 / 0 = inf."""
+    try:
+        import numba
+    except ImportError:
+        raise missing("numba") from None
+    kernel: F = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return kernel

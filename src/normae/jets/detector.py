@@ -19,8 +19,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.jets.container import Float64, Int64
-from normae.jets.kernels import compiled
+from normae.jets.container import Float64, Int64, compiled
 
 RADIUS, HALF_LENGTH, FIELD = 1.15, 3.51, 2.0
 CURVATURE = 0.299792458 * FIELD  # GeV per m and unit charge

@@ -30,11 +30,9 @@ from numpy.typing import NDArray
 from normae.errors import InputError
 from normae.files import write_json
 from normae.jets.cluster import leading_jet
-from normae.jets.container import Float64, Int64, Jets, from_lists, offsets_of
+from normae.jets.container import Float64, Int64, Jets, compiled, from_lists, missing, offsets_of
 from normae.jets.detector import energy_flow
-from normae.jets.formats import write, writing
-from normae.jets.kernels import compiled, missing
-from normae.jets.reader import read
+from normae.jets.reader import read, write, writing
 from normae.progress import Tick, progress
 
 NEUTRINOS = (12, 14, 16)

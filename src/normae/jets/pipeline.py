@@ -15,10 +15,17 @@ from numpy.typing import NDArray
 from normae.errors import InputError
 from normae.files import atomic_path
 from normae.jets.container import UNLABELLED, BadJet, Jets
-from normae.jets.formats import writing
-from normae.jets.imaging import pixelate, preprocess
-from normae.jets.reader import Rows, chunks, info, row_range
-from normae.jets.sparse import SparseImages, is_images, join_images, read_images, sparse_images, write_images
+from normae.jets.imaging import (
+    SparseImages,
+    is_images,
+    join_images,
+    pixelate,
+    preprocess,
+    read_images,
+    sparse_images,
+    write_images,
+)
+from normae.jets.reader import Rows, chunks, info, row_range, writing
 from normae.jets.substructure import NAMES, THRESHOLD, check_threshold, observables, usable
 
 T = TypeVar("T")

@@ -1,28 +1,42 @@
-"""Jets from files: one reader for all formats, by row range, in chunks, with bounded memory.
+"""Jets from files and into files: one reader for all formats, by row range, in chunks, with bounded memory.
 
-A format is recognized by its content, not by its name. Each chunk is checked before it is passed on: momenta finite,
-some pT, |eta| at most 30, label 0 or 1. Constituents without pT are padding and are dropped; the others are put in
-order of falling pT.
+A format is recognized by its content, not by its name: our own HDF5, the npz files of simulated jets, and the public
+TopTagging files (`toptagging`). Own HDF5 (`format` = "normae-jets", `version` = 1, further attributes say how the jets
+were made):
+
+    labels (N,) int8, offsets (N + 1,) int64, pt, eta, phi (C,) float32, none compressed
+
+npz: `label`, `count`, `jet` (pT, eta, phi, mass of each jet), and over constituents `pt` (float16), `deta`, `dphi`
+(int16) with eta = eta_jet + deta / 20000 and the same for phi.
+
+A source is a file that is open: `count` jets, loaded by range as (labels, counts, pt, eta, phi, finite). Each chunk is
+checked before it is passed on: momenta finite, some pT, |eta| at most 30, label 0 or 1. Constituents without pT are
+padding and are dropped; the others are put in order of falling pT.
 """
 
 import operator
-from collections.abc import Iterator
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from normae.errors import InputError
-from normae.files import check_file
-from normae.jets.container import LABELS, Jets, falling_order, offsets_of
-from normae.jets.formats import FORMAT, IMAGES, Npz, Ragged, Table, text_of
-from normae.jets.kernels import in_order
+from normae.files import atomic_path, check_file
+from normae.jets.container import LABELS, UNLABELLED, Jets, falling_order, in_order, offsets_of, wrap
+from normae.jets.toptagging import Table
 from normae.progress import counted
 
+FORMAT = "normae-jets"
+IMAGES = "normae-images"
+VERSION = 1
+ANGLE_UNIT = 20000.0
 Rows = int | tuple[int, int] | slice | range | None
 CHUNK = 2048
 MAX_ETA = 30.0
@@ -36,15 +50,129 @@ _REASONS = (
 )
 
 
-class Source(Protocol):
-    """A file that is open: how many jets it has, and its rows by range."""
+def text_of(value: Any) -> str:
+    """An attribute as text."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
-    count: int
-    alignment: int
+
+def check_version(file: h5py.File) -> None:
+    """Refuse a file of a version that this program does not know."""
+    text = text_of(file.attrs.get("version", VERSION))
+    if not text.isdecimal() or not 1 <= int(text) <= VERSION:
+        raise InputError(f"the file has version {text}, but this normae reads versions up to {VERSION}")
+
+
+def check_flat(name: str, values: Any, kinds: str) -> None:
+    """Refuse what is not a one-dimensional array (or dataset) whose type is one of `kinds` of numpy."""
+    if len(values.shape or ()) != 1:
+        raise InputError(f"{name!r} has the shape {values.shape}, but one dimension is expected")
+    try:
+        found = values.dtype
+    except (ValueError, TypeError) as error:  # h5py knows no such type of numpy
+        raise InputError(f"{name!r} has a type that cannot be read ({error}); the file may be damaged") from error
+    if found.kind not in kinds:
+        wanted = "real numbers" if "f" in kinds else "integers"
+        raise InputError(f"{name!r} has the type {found}, but {wanted} are expected")
+
+
+def check_datasets(file: h5py.File, kinds: dict[str, str]) -> None:
+    """Refuse a file without one of the flat datasets that are named, each with its kinds of type."""
+    for name, allowed in kinds.items():
+        if not isinstance(file.get(name), h5py.Dataset):
+            raise InputError(f"the file has no dataset {name!r}")
+        check_flat(name, file[name], allowed)
+
+
+def read_offsets(file: h5py.File, flat: tuple[str, ...]) -> NDArray[np.int64]:
+    """The offsets with shape (N + 1,), which rise from 0 to the length of each of the datasets `flat`."""
+    offsets = np.asarray(file["offsets"][:], dtype=np.int64)
+    rising = len(offsets) == len(file["labels"]) + 1 and offsets[0] == 0 and (offsets[1:] >= offsets[:-1]).all()
+    if not rising or {len(file[name]) for name in flat} != {int(offsets[-1])}:
+        raise InputError(f"the offsets do not match the labels or the lengths of {', '.join(flat)}")
+    return offsets
+
+
+def _single(values: NDArray[Any]) -> NDArray[np.float32]:
+    """float32; what does not fit becomes infinite, and the reader then finds it."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32, copy=False)
+
+
+class Ragged:
+    """Our own HDF5 file."""
+
+    alignment = 1  # rows that the file compresses together
+
+    def __init__(self, file: h5py.File) -> None:
+        check_version(file)
+        check_datasets(file, {"labels": "biuf", "offsets": "iu", "pt": "iuf", "eta": "iuf", "phi": "iuf"})
+        self.file = file
+        self.offsets = read_offsets(file, ("pt", "eta", "phi"))
+        self.count = len(file["labels"])
 
     def load(self, start: int, stop: int) -> tuple[NDArray[Any], ...]:
-        """labels, counts with shape (n,); pt, eta, phi with shape (C,); finite with shape (n,)."""
-        ...
+        """Rows start to stop: labels, counts with shape (n,), pt, eta, phi with shape (C,), finite with shape (n,)."""
+        first, last = self.offsets[start], self.offsets[stop]
+        flat = (_single(self.file[name][first:last]) for name in ("pt", "eta", "phi"))
+        counts = np.diff(self.offsets[start : stop + 1])
+        return (self.file["labels"][start:stop], counts, *flat, np.ones(stop - start, dtype=bool))
+
+
+class Npz:
+    """An npz file of simulated jets; its arrays are small enough to be held whole."""
+
+    alignment = 1
+
+    def __init__(self, path: Path) -> None:
+        self.arrays: dict[str, NDArray[Any]] = {}
+        try:
+            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+                for name in ("count", "jet", "pt", "deta", "dphi"):
+                    if name not in arrays:
+                        raise InputError(f"the file has no array {name!r}")
+                    self.arrays[name] = arrays[name]
+                unknown = np.full(self.arrays["count"].shape[:1], UNLABELLED, dtype=np.int8)
+                self.arrays["label"] = arrays.get("label", unknown)
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
+            raise InputError(f"the npz file is truncated or damaged ({error})") from error
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(f"the npz file cannot be read: {error}") from error
+        self._check()
+        self.count = len(self.arrays["label"])
+        self.offsets = offsets_of(self.arrays["count"])
+
+    def _check(self) -> None:
+        """Refuse arrays whose shapes, types or lengths do not belong together."""
+        kinds = {"label": "biuf", "count": "iu", "pt": "iuf", "deta": "iuf", "dphi": "iuf"}
+        for name, allowed in kinds.items():
+            check_flat(name, self.arrays[name], allowed)
+        label, count, jet, pt = (self.arrays[name] for name in ("label", "count", "jet", "pt"))
+        if jet.shape != (len(label), 4) or jet.dtype.kind not in "iuf":
+            raise InputError(f"'jet' has the shape {jet.shape} and type {jet.dtype}, expected real ({len(label)}, 4)")
+        if len(count) != len(label):
+            raise InputError(f"'count' has {len(count)} entries, but 'label' has {len(label)}")
+        if (wrong := np.flatnonzero((count < 0) | (count > len(pt)))).size:
+            raise InputError(f"row {wrong[0]} has a count of {count[wrong[0]]}, but there are {len(pt)} constituents")
+        total = int(count.sum(dtype=np.int64))
+        for name in ("pt", "deta", "dphi"):
+            if len(self.arrays[name]) != total:
+                raise InputError(f"{name!r} has {len(self.arrays[name])} entries, but 'count' sums to {total}")
+
+    def load(self, start: int, stop: int) -> tuple[NDArray[Any], ...]:
+        """As that of `Ragged`."""
+        flat = slice(self.offsets[start], self.offsets[stop])
+        counts = self.arrays["count"][start:stop].astype(np.int64)
+        axis = np.repeat(self.arrays["jet"][start:stop, 1:3].astype(np.float64), counts, axis=0)
+        with np.errstate(invalid="ignore"):
+            eta = axis[:, 0] + self.arrays["deta"][flat] / ANGLE_UNIT
+            phi = wrap(axis[:, 1] + self.arrays["dphi"][flat] / ANGLE_UNIT)
+        values = map(_single, (self.arrays["pt"][flat], eta, phi))
+        return (self.arrays["label"][start:stop], counts, *values, np.ones(stop - start, dtype=bool))
+
+
+Source = Ragged | Npz | Table
 
 
 class Info(NamedTuple):
@@ -67,7 +195,10 @@ def open_source(path: str | Path, key: str = "table") -> Iterator[Source]:
             yield Npz(path)
             return
         with _hdf5(path, magic) as file:
-            yield _in_file(file, key)
+            kind = text_of(file.attrs.get("format"))
+            if kind == IMAGES:
+                raise InputError("the file holds images already, where jets are expected")
+            yield Ragged(file) if kind == FORMAT else Table(file, key)
     except InputError as error:
         raise error if str(error).startswith(str(path)) else InputError(f"{path}: {error}") from error
 
@@ -82,48 +213,26 @@ def _hdf5(path: Path, magic: bytes) -> Iterator[h5py.File]:
     with file:
         try:
             yield file
-        except (OSError, RuntimeError) as error:
-            raise InputError(f"the file is truncated or damaged ({_first_line(error)})") from error
-
-
-def _in_file(file: h5py.File, key: str) -> Source:
-    """The source in an open HDF5 file."""
-    try:
-        kind = text_of(file.attrs.get("format"))
-    except KeyError as error:
-        raise InputError(f"the file is truncated or damaged ({_first_line(error)})") from error
-    if kind == IMAGES:
-        raise InputError("the file holds images already, where jets are expected")
-    return Ragged(file) if kind == FORMAT else Table(file, key)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
-
-def _whole(value: Any, rows: Any) -> int:
-    """A border of `rows` as an integer."""
-    try:
-        if isinstance(value, bool | np.bool_):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise InputError(f"rows must be an integer, a slice or (start, stop), got {rows!r}") from None
+        except (KeyError, OSError, RuntimeError) as error:
+            words = str(error).splitlines() or [type(error).__name__]
+            raise InputError(f"the file is truncated or damaged ({words[0]})") from error
 
 
 def row_range(rows: Rows, count: int) -> tuple[int, int]:
     """(start, stop) within `count` jets. An integer means that many from the start; nothing is clamped."""
-    start: Any
-    stop: Any
+    ends: tuple[Any, Any] = (0, count if rows is None else rows)
     if isinstance(rows, tuple) and len(rows) == 2:
-        start, stop = rows
+        ends = rows
     elif isinstance(rows, slice | range):
         if rows.step not in (None, 1):
             raise InputError(f"rows must be contiguous, got a step of {rows.step}")
-        start, stop = 0 if rows.start is None else rows.start, count if rows.stop is None else rows.stop
-    else:
-        start, stop = 0, count if rows is None else rows
-    start, stop = _whole(start, rows), _whole(stop, rows)
+        ends = (0 if rows.start is None else rows.start, count if rows.stop is None else rows.stop)
+    try:
+        if any(isinstance(end, bool | np.bool_) for end in ends):
+            raise TypeError
+        start, stop = map(operator.index, ends)
+    except TypeError:
+        raise InputError(f"rows must be an integer, a slice or (start, stop), got {rows!r}") from None
     if start < 0 or stop < start:
         raise InputError(f"rows {start}:{stop} is not a range of rows")
     if stop > count:
@@ -257,10 +366,36 @@ def read(path: str | Path, rows: Rows = None, *, skip_bad: bool = False, key: st
 def info(path: str | Path, key: str = "table") -> Info:
     """Format, number of jets and attributes of a file, without reading its jets."""
     with open_source(path, key) as source:
-        attributes = {k: _plain(v) for k, v in source.file.attrs.items()} if isinstance(source, Ragged) else {}
-        name = {Ragged: "normae-jets HDF5", Npz: "npz"}.get(type(source), "TopTagging HDF5 (pandas)")
+        kept = source.file.attrs.items() if isinstance(source, Ragged) else ()
+        attributes = {name: value.item() if isinstance(value, np.generic) else value for name, value in kept}
+        name = {Ragged: "normae-jets HDF5", Npz: "npz", Table: "TopTagging HDF5 (pandas)"}[type(source)]
         return Info(name, source.count, attributes)
 
 
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+# --- writing
+
+
+@contextmanager
+def writing(path: str | Path, attributes: dict[str, Any] | None = None) -> Iterator[Callable[[Jets], None]]:
+    """A function that appends jets to a new file in our own HDF5 format, which appears whole or not at all."""
+    counts = [np.zeros(0, dtype=np.int64)]
+    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+        file.attrs.update({"format": FORMAT, "version": VERSION, **(attributes or {})})
+        for name, kind in {"labels": np.int8, "pt": np.float32, "eta": np.float32, "phi": np.float32}.items():
+            file.create_dataset(name, shape=(0,), maxshape=(None,), dtype=kind, chunks=(1 << 16,))
+
+        def append(jets: Jets) -> None:
+            for name in ("labels", "pt", "eta", "phi"):
+                values, data = getattr(jets, name), file[name]
+                data.resize((len(data) + len(values),))
+                data[len(data) - len(values) :] = values
+            counts.append(jets.counts)
+
+        yield append
+        file["offsets"] = offsets_of(np.concatenate(counts))
+
+
+def write(path: str | Path, jets: Jets, attributes: dict[str, Any] | None = None) -> None:
+    """Write `jets` to `path` in our own HDF5 format, whole or not at all."""
+    with writing(path, attributes) as append:
+        append(jets)

@@ -19,10 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.errors import InputError
-from normae.jets.container import BadJet, Float64, Jets, from_counts
-from normae.jets.formats import wrap
+from normae.jets.container import BadJet, Float64, Jets, from_counts, map_blocks, wrap
 from normae.jets.imaging import SIDE, centroid, pixel_to_plane, plane
-from normae.jets.kernels import map_blocks
 
 RADIUS = 0.8
 THRESHOLD = 1e-5
