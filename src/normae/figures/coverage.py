@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike
 
 from normae.errors import InputError
 from normae.figures.densities import region_labels, region_legend, region_map
-from normae.figures.style import LEARNED_COLOUR, REGION_COLOURS, TRUE_COLOUR, square
+from normae.figures.style import DASHES, LEARNED_COLOUR, REGION_COLOURS, TRUE_COLOUR, square
 from normae.statistics.arrays import Array, as_vector
 
 CURVE_COLOURS = (LEARNED_COLOUR, "tab:blue", "tab:green", "tab:orange", "tab:purple")
-DASHES = (0, (4, 1.5))
-TIGHT: dict[str, Any] = {"labelspacing": 0.25, "borderaxespad": 0.4}
+REACH = 5.0
+"""Where the axis of pulls ends."""
 
 
 class Curve(NamedTuple):
@@ -33,15 +33,15 @@ class Curve(NamedTuple):
     band: ArrayLike | None = None
 
 
-def pull_histogram(ax: Axes, pulls: Mapping[str, ArrayLike], reach: float = 5.0, bins: int = 60) -> Axes:
+def pull_histogram(ax: Axes, pulls: Mapping[str, ArrayLike]) -> Axes:
     """Densities of pulls beside the unit Gaussian, and, dashed, the Gaussian of their mean and width.
 
     Args:
-        pulls: label to pulls with shape (N,).
-        reach: the axis ends at +- reach; pulls beyond count in the total, in mean and width, and are named.
+        pulls: label to pulls with shape (N,); those beyond the axis count in the total, in mean and width, and are
+            named.
     """
-    edges = np.linspace(-reach, reach, bins + 1)
-    fine = np.linspace(-reach, reach, 301)
+    edges = np.linspace(-REACH, REACH, 61)
+    fine = np.linspace(-REACH, REACH, 301)
     unit = _normal(fine, 0.0, 1.0)
     ax.plot(fine, unit, color=TRUE_COLOUR, linewidth=1.2, label=r"$\mathcal{N}(0, 1)$")
     top = unit.max()
@@ -49,9 +49,9 @@ def pull_histogram(ax: Axes, pulls: Mapping[str, ArrayLike], reach: float = 5.0,
         t = as_vector(values, "pulls", least=2)
         density = np.histogram(t, edges)[0] / (t.size * (edges[1] - edges[0]))
         ax.plot(fine, _normal(fine, t.mean(), t.std()), color=colour, linestyle=DASHES, linewidth=0.9)
-        ax.stairs(density, edges, color=colour, linewidth=1.4, label=f"{label}: {_pull_words(t, reach)}")
+        ax.stairs(density, edges, color=colour, linewidth=1.4, label=f"{label}: {_pull_words(t)}")
         top = max(top, float(density.max()))
-    ax.set(xlim=(-reach, reach), ylim=(0, top * (1.22 + 0.13 * len(pulls))), xlabel="pull $t$", ylabel="density")
+    ax.set(xlim=(-REACH, REACH), ylim=(0, top * (1.22 + 0.13 * len(pulls))), xlabel="pull $t$", ylabel="density")
     ax.legend(loc="upper center", borderaxespad=0.3, labelspacing=0.3).set_in_layout(False)
     return ax
 
@@ -61,8 +61,8 @@ def _normal(t: Array, mean: float, width: float) -> Array:
     return density
 
 
-def _pull_words(t: Array, reach: float) -> str:
-    outside = float(np.mean(np.abs(t) > reach))
+def _pull_words(t: Array) -> str:
+    outside = float(np.mean(np.abs(t) > REACH))
     share = f"{100 * outside:.0f}" if outside >= 0.01 else f"{100 * outside:.1g}"
     beyond = f", {share} % outside" if outside >= 5e-4 else ""
     return rf"$\mu={t.mean():.2f}$, $\sigma={t.std():.2f}${beyond}"
@@ -78,9 +78,8 @@ def coverage_curves(ax: Axes, levels: ArrayLike, curves: Sequence[Curve]) -> Axe
     coloured = list(zip(curves, CURVE_COLOURS, strict=False))
     for curve, colour in coloured:
         _curve(ax, levels, curve, colour)
-    handles = [_handle(colour, curve.label) for curve, colour in coloured]
-    ax.legend(handles=[*handles, *_kinds()], loc=_free_corner(levels, curves), **TIGHT)
-    return _coverage_frame(ax)
+    handles = [Line2D([], [], color=colour, label=curve.label) for curve, colour in coloured]
+    return _coverage_frame(ax, levels, curves, handles)
 
 
 def region_coverage(
@@ -112,8 +111,7 @@ def region_coverage(
     # A second legend on the same axes would replace the first, were that not kept as an artist of its own.
     if (row := ax.get_legend()) is not None:
         ax.add_artist(row).set_clip_on(False)
-    ax.legend(handles=_kinds(), title=text, loc=_free_corner(levels, curves), alignment="left", **TIGHT)
-    return _coverage_frame(ax)
+    return _coverage_frame(ax, levels, curves, title=text, alignment="left")
 
 
 def coverage_by_region_maps(
@@ -152,22 +150,17 @@ def _curve(ax: Axes, levels: ArrayLike, curve: Curve, colour: str) -> None:
         ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
-def _handle(colour: str, label: str, style: Any = "-") -> Line2D:
-    return Line2D([], [], color=colour, linestyle=style, linewidth=1.6, label=label)
-
-
-def _kinds() -> list[Line2D]:
-    """Entries that tell solid from dashed."""
-    return [_handle("0.4", "quantile"), _handle("0.4", "Gaussian", DASHES)]
-
-
-def _free_corner(levels: ArrayLike, curves: Sequence[Curve]) -> str:
-    """Where a legend hides no curve: conservative curves leave the lower right free, overconfident ones the other."""
+def _coverage_frame(
+    ax: Axes, levels: ArrayLike, curves: Sequence[Curve], handles: Sequence[Line2D] = (), **legend: Any
+) -> Axes:
+    """The diagonal, and a legend where it hides no curve: conservative ones leave the lower right free."""
     observed = np.array([kind for curve in curves for kind in (curve.quantile, curve.gaussian)], dtype=np.float64)
-    return "lower right" if np.nanmean(observed - np.asarray(levels)) > 0 else "upper left"
-
-
-def _coverage_frame(ax: Axes) -> Axes:
+    corner = "lower right" if np.nanmean(observed - np.asarray(levels)) > 0 else "upper left"
+    kinds = [
+        Line2D([], [], color="0.4", linestyle=style, label=kind)
+        for kind, style in (("quantile", "-"), ("Gaussian", DASHES))
+    ]
+    ax.legend(handles=[*handles, *kinds], loc=corner, labelspacing=0.25, borderaxespad=0.4, **legend)
     ax.plot([0, 1], [0, 1], color=TRUE_COLOUR, linestyle=":", linewidth=1.2, zorder=1)
     ax.set(xlabel="nominal coverage", ylabel="observed coverage")
     return square(ax, 0, 1)

@@ -17,11 +17,11 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, ListedColormap, LogNorm, Normalize
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
 from normae.figures.style import (
+    DASHES,
     INSIDE_COLOUR,
     LEARNED_COLOUR,
     OUTSIDE_COLOUR,
@@ -33,6 +33,7 @@ from normae.figures.style import (
     count_map,
     marker,
     plane,
+    round_ticks,
     scatter_outside,
     square,
 )
@@ -82,9 +83,7 @@ def field_map(
     drawn = _image(ax, x, y, np.where(values > 0, values, low) if log else values, colormaps["viridis"], norm)
     bar = colour_bar(ax, drawn, label)
     if log and high / low < 300:
-        bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        bar.ax.yaxis.set_major_formatter("{x:g}")
-        bar.ax.yaxis.set_minor_formatter(NullFormatter())
+        round_ticks(bar.ax.yaxis)
     return plane(ax)
 
 
@@ -109,12 +108,14 @@ def region_map(ax: Axes, x: ArrayLike, y: ArrayLike, regions: ArrayLike) -> Axes
     return plane(ax)
 
 
-def deviation_map(ax: Axes, points: ArrayLike, outside_mask: ArrayLike, limit: float = 0.1) -> Axes:
-    """Points with shape (N, 2): light grey, and red where `outside_mask`, with shape (N,), says |Delta| >= limit."""
+def deviation_map(ax: Axes, points: ArrayLike, outside_mask: ArrayLike) -> Axes:
+    """Points with shape (N, 2): light grey, and red where `outside_mask`, with shape (N,), says |Delta| >= 10 %."""
     outside = scatter_outside(ax, points, outside_mask)
-    count, percent = int(outside.sum()), rf"{100 * limit:g}\,\%"
-    labels = (rf"$|\Delta| < {percent}$", rf"$|\Delta| \geq {percent}$: {count:,} of {outside.size:,}")
-    handles = [marker(colour, label) for colour, label in zip((INSIDE_COLOUR, OUTSIDE_COLOUR), labels, strict=True)]
+    count = f"{int(outside.sum()):,} of {outside.size:,}"
+    handles = [
+        marker(INSIDE_COLOUR, r"$|\Delta| < 10\,\%$"),
+        marker(OUTSIDE_COLOUR, rf"$|\Delta| \geq 10\,\%$: {count}"),
+    ]
     ax.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, **TIGHT)
     return plane(ax)
 
@@ -157,33 +158,25 @@ def likelihood_correlation(
     finite = np.isfinite(true) & np.isfinite(model)
     x, y = -true[finite], -model[finite]
     low, high = common_limits(x, y)
+    ends = np.array([low, high])
     if regions is None:
         count_map(ax, x, y, (low, high))
     else:
-        _points(ax, x, y, np.asarray(regions).ravel()[finite])
-    _lines(ax, (low, high), limit)
+        bands = np.asarray(regions).ravel()[finite]
+        for band, colour in enumerate(REGION_COLOURS):
+            chosen = bands == band
+            ax.scatter(x[chosen], y[chosen], s=1.2, color=colour, linewidths=0, rasterized=True)
+        region_legend(ax, np.unique(bands).tolist())
+    ax.plot(ends, ends, color=TRUE_COLOUR, linestyle=":", linewidth=1.2)
+    if limit is not None:
+        for slope in (1 - limit, 1 + limit):
+            ax.plot(ends, slope * ends, color=OUTSIDE_COLOUR, linewidth=1.0)
+        handle = Line2D([], [], color=OUTSIDE_COLOUR, linewidth=1.0, label=rf"$|\Delta| = {100 * limit:g}\,\%$")
+        ax.legend(handles=[handle], loc="lower right")
     corner = f"Pearson {pearson(x, y).value:.4f}" if text is None else text
     ax.text(0.04, 0.96, corner, transform=ax.transAxes, va="top")
     ax.set(xlabel=r"$-\log\, p_\mathrm{true}(x)$", ylabel=r"$-\log\, p_\theta(x)$")
     return square(ax, low, high)
-
-
-def _points(ax: Axes, x: Array, y: Array, bands: Array) -> None:
-    for band, colour in enumerate(REGION_COLOURS):
-        chosen = bands == band
-        ax.scatter(x[chosen], y[chosen], s=1.2, color=colour, linewidths=0, rasterized=True)
-    region_legend(ax, [band for band in range(len(REGION_COLOURS)) if (bands == band).any()])
-
-
-def _lines(ax: Axes, span: tuple[float, float], limit: float | None) -> None:
-    ends = np.array(span)
-    ax.plot(ends, ends, color=TRUE_COLOUR, linestyle=":", linewidth=1.2)
-    if limit is None:
-        return
-    for slope in (1 - limit, 1 + limit):
-        ax.plot(ends, slope * ends, color=OUTSIDE_COLOUR, linewidth=1.0)
-    handle = Line2D([], [], color=OUTSIDE_COLOUR, linewidth=1.0, label=rf"$|\Delta| = {100 * limit:g}\,\%$")
-    ax.legend(handles=[handle], loc="lower right")
 
 
 def region_labels() -> list[str]:
@@ -199,12 +192,11 @@ def region_legend(ax: Axes, bands: list[int], above: bool = False) -> None:
         Line2D([], [], linestyle="", marker="s", markersize=6, color=REGION_COLOURS[band], label=labels[band])
         for band in bands
     ]
-    title = r"$-\log\, p_\mathrm{true}$"
-    tight = {"title": title, "handletextpad": 0.1, "handlelength": 1.2, "borderaxespad": 0.3}
+    place: dict[str, Any] = {"loc": "lower right", "labelspacing": 0.25}
     if above:
-        ax.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=5, columnspacing=0.7, **tight)
-    else:
-        ax.legend(handles=handles, loc="lower right", labelspacing=0.25, **tight)
+        place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 5, "columnspacing": 0.7}
+    title = r"$-\log\, p_\mathrm{true}$"
+    ax.legend(handles=handles, title=title, handletextpad=0.1, handlelength=1.2, borderaxespad=0.3, **place)
 
 
 RATIO_FLOOR = 0.01
@@ -230,7 +222,7 @@ def marginal(
     width = None if band is None else np.asarray(band, dtype=np.float64)
     above, below = axes
     above.plot(x, truth, color=TRUE_COLOUR, label="true")
-    above.plot(x, model, color=LEARNED_COLOUR, linestyle=(0, (4, 1.5)), label="learned")
+    above.plot(x, model, color=LEARNED_COLOUR, linestyle=DASHES, label="learned")
     if width is not None:
         above.fill_between(x, model - width, model + width, color=LEARNED_COLOUR, alpha=0.25, linewidth=0)
     above.set(xlim=(x[0], x[-1]), ylim=(0, 1.3 * max(truth.max(), model.max())), ylabel="marginal density")

@@ -10,11 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from normae.errors import InputError
-from normae.figures.style import colour_bar
+from normae.figures.style import DASHES, band_stairs, colour_bar, density_in, even_edges, round_ticks
 from normae.jets.gallery import AXIS_NAMES, CLASSES, COLOURS
 from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE
 from normae.statistics.arrays import Array
@@ -87,15 +86,11 @@ def energy_histograms(ax: Axes, edges: Array, shown: Sequence[ClassHistogram], t
     for one in shown:
         colour, words = COLOURS[one.kind], "trained on" if one.kind == trained_on else "signal"
         ax.stairs(one.density, edges, color=colour, label=f"{CLASSES[one.kind]} ({words})")
-        if one.band is not None:
-            low = np.maximum(one.density - one.band, 0)
-            ax.stairs(one.density + one.band, edges, baseline=low, fill=True, color=colour, alpha=0.3, linewidth=0)
+        band_stairs(ax, one.density, edges, one.band, colour, 0.3)
     top = max(float(one.density.max()) for one in shown)
     ax.set(xscale="log", xlim=(edges[0], edges[-1]), ylim=(0, 1.35 * top), xlabel="energy / temperature $E/T$")
     ax.set_ylabel(r"share of jets per unit of $\log_{10}(E/T)$")
-    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    ax.xaxis.set_major_formatter("{x:g}")
-    ax.xaxis.set_minor_formatter(NullFormatter())
+    round_ticks(ax.xaxis)
     ax.legend(loc="upper right")
     return ax
 
@@ -113,13 +108,12 @@ def observable_panels(axes: Sequence[Axes], samples: Sequence[ObservableSample])
     """Six axes in the order of the paper's figures: truth as a solid line, generated jets dashed."""
     for ax, (name, label) in zip(axes, AXIS_NAMES.items(), strict=True):
         everything = np.concatenate([s.truth[name] for s in samples] + [s.generated[name] for s in samples])
-        low, high = np.quantile(everything, (0.003, 0.997))
         bins = int(np.clip(np.sqrt(everything.size / len(samples)) / 2, 10, 50))
-        edges = np.linspace(low, high if high > low else low + 1e-6, bins + 1)
+        edges = even_edges(everything, 0.003, bins)
         top = 0.0
         for place, sample in enumerate(samples):
-            for values, style in ((sample.truth[name], "-"), (sample.generated[name], (0, (4, 1.5)))):
-                density = np.histogram(values, edges)[0] / (values.size * np.diff(edges))
+            for values, style in ((sample.truth[name], "-"), (sample.generated[name], DASHES)):
+                density = density_in(values, edges)
                 ax.stairs(density, edges, color=COLOURS[sample.kind], linestyle=style)
                 top = max(top, float(density.max()))
             ax.text(0.03, 0.965 - 0.085 * place, sample.text[name], transform=ax.transAxes, va="top", fontsize=9,
@@ -129,7 +123,7 @@ def observable_panels(axes: Sequence[Axes], samples: Sequence[ObservableSample])
     handles = [Line2D([], [], color=COLOURS[s.kind], label=CLASSES[s.kind]) for s in samples]
     handles += [
         Line2D([], [], color="0.3", label="true"),
-        Line2D([], [], color="0.3", linestyle=(0, (4, 1.5)), label="generated"),
+        Line2D([], [], color="0.3", linestyle=DASHES, label="generated"),
     ]
     axes[0].legend(handles=handles, loc="center left", fontsize=8.5, labelspacing=0.25)
     return axes
@@ -157,7 +151,10 @@ def picture_rows(
         signed = name == "residual"
         reach = max(float(np.quantile(np.abs(images), RESIDUAL_SHARE)), FLOOR)
         norm = Normalize(-reach, reach) if signed else LogNorm(FLOOR, highest)
-        strip = side_by_side(images if signed else np.maximum(images, FLOOR))
+        gap = np.full((SIDE, GAP), np.nan)
+        shown = images if signed else np.maximum(images, FLOOR)
+        pieces = [piece for image in shown for piece in (image, gap)]
+        strip = np.concatenate(pieces[:-1], axis=1, dtype=np.float64)
         drawn = ax.imshow(strip, origin="lower", norm=norm, aspect=PIXEL_PHI / PIXEL_ETA, interpolation="nearest",
                           cmap="RdBu_r" if signed else "viridis")  # fmt: skip
         ax.set(xticks=[], yticks=[])
@@ -169,10 +166,3 @@ def picture_rows(
     for column, title in enumerate(titles):
         axes[0].text(column * (SIDE + GAP) + SIDE / 2, SIDE + 1, title, ha="center", va="bottom", fontsize=9)
     return axes
-
-
-def side_by_side(images: NDArray[Any]) -> NDArray[np.float64]:
-    """Images with shape (K, 40, 40) as one, with gaps of NaN between them: (40, 40 K + gaps)."""
-    gap = np.full((SIDE, GAP), np.nan)
-    pieces = [piece for image in images for piece in (image.astype(np.float64), gap)]
-    return np.concatenate(pieces[:-1], axis=1)

@@ -22,6 +22,7 @@ from normae.figures.style import (
     OUTSIDE_COLOUR,
     TIGHT,
     TRUE_COLOUR,
+    band_stairs,
     common_limits,
     count_map,
     marker,
@@ -31,8 +32,6 @@ from normae.figures.style import (
 )
 from normae.statistics import Estimate, SlopeLine, SlopePoint, balanced_pearson, pearson
 from normae.statistics.arrays import as_pair
-
-SIGMA_STYLES = ((1, "-"), (3, "--"))
 
 
 class Contours(NamedTuple):
@@ -104,23 +103,18 @@ def ratio_outside_map(
         contours: solid at 1 sigma, dashed at 3.
     """
     outside = scatter_outside(ax, points, outside_mask)
-    for contour in contours:
-        _draw_contours(ax, contour)
+    for label, colour, *grid in contours:
+        x, y, density = (np.asarray(values, dtype=np.float64) for values in grid)
+        if density.shape != (x.size, y.size):
+            raise InputError(f"{label}: expected a density of shape ({x.size}, {y.size}), got {density.shape}")
+        for sigmas, style in ((1, "-"), (3, "--")):
+            level = float(density.max() * np.exp(-(sigmas**2) / 2))
+            ax.contour(x, y, density.T, levels=[level], colors=[colour], linestyles=[style], linewidths=1.4)
     count = f"{int(outside.sum()):,} of {outside.size:,}"
     handles = [marker(OUTSIDE_COLOUR, rf"$|\Delta \log\, r| \geq {limit:g}$: {count}")]
     handles += [Line2D([], [], color=contour.colour, label=contour.label) for contour in contours]
     ax.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, **TIGHT)
     return plane(ax)
-
-
-def _draw_contours(ax: Axes, contour: Contours) -> None:
-    """Solid at 1 sigma, dashed at 3."""
-    x, y, density = (np.asarray(values, dtype=np.float64) for values in (contour.x, contour.y, contour.density))
-    if density.shape != (x.size, y.size):
-        raise InputError(f"{contour.label}: expected a density of shape ({x.size}, {y.size}), got {density.shape}")
-    for sigmas, style in SIGMA_STYLES:
-        level = float(density.max() * np.exp(-(sigmas**2) / 2))
-        ax.contour(x, y, density.T, levels=[level], colors=[contour.colour], linestyles=[style], linewidths=1.4)
 
 
 def ratio_histograms(ax: Axes, edges: ArrayLike, samples: Sequence[RatioSample], reference_name: str = "true") -> Axes:
@@ -139,10 +133,7 @@ def ratio_histograms(ax: Axes, edges: ArrayLike, samples: Sequence[RatioSample],
         ax.stairs(reference, cuts, fill=True, color=sample.colour, alpha=0.18)
         ax.stairs(reference, cuts, color=TRUE_COLOUR, linewidth=0.8)
         ax.stairs(learned, cuts, color=sample.colour, linewidth=1.5)
-        if sample.band is not None:
-            half = np.asarray(sample.band, dtype=np.float64)
-            low = np.maximum(learned - half, 0)
-            ax.stairs(learned + half, cuts, baseline=low, fill=True, color=sample.colour, alpha=0.45, linewidth=0)
+        band_stairs(ax, learned, cuts, sample.band, sample.colour, 0.45)
         top = max(top, float(reference.max()), float(learned.max()))
     handles = [Line2D([], [], color=sample.colour, linewidth=1.6, label=sample.label) for sample in samples]
     handles += [
@@ -248,7 +239,11 @@ def temperatures_compared(ax: Axes, rows: Sequence[ComparedTemperatures]) -> Axe
     for k, name in enumerate(names):
         shift = 0.25 - 0.5 * (k + 0.5) / len(names)
         shown = [(y + shift, row.estimates.get(name), row.wanted) for y, row in zip(places, rows, strict=True)]
-        kept = [(y, e.value / w.value, _relative(e, w)) for y, e, w in shown if e is not None and e.value > 0]
+        kept = [
+            (y, e.value / w.value, float(np.hypot(e.error / e.value, w.error / w.value)))
+            for y, e, w in shown
+            if e is not None and e.value > 0
+        ]
         style: dict[str, Any] = {"fmt": MARKERS[k % len(MARKERS)], "color": f"C{k}", "capsize": 2, "markersize": 5}
         y, value, error = np.array(kept).reshape(-1, 3).T
         known = np.isfinite(error)
@@ -260,10 +255,6 @@ def temperatures_compared(ax: Axes, rows: Sequence[ComparedTemperatures]) -> Axe
     ax.tick_params(axis="y", length=0)
     ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=3)
     return ax
-
-
-def _relative(estimate: Estimate, wanted: Estimate) -> float:
-    return float(np.hypot(estimate.error / estimate.value, wanted.error / wanted.value))
 
 
 def component_temperatures(ax: Axes, estimates: Sequence[Estimate], model: float) -> Axes:

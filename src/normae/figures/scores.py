@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
+from normae.figures.style import density_in, even_edges
 
 Values = NDArray[np.floating]
 KIND_COLOURS = {"training": "tab:gray", "held out": "tab:blue", "sampled": "tab:red"}
@@ -20,15 +21,10 @@ def score_histograms(ax: Axes, scores: Mapping[str, Values]) -> Axes:
     everything = np.concatenate(list(scores.values()))
     edges = np.linspace(everything.min(), np.quantile(everything, 0.9995), 61)
     for kind, values in scores.items():
-        _density(ax, values, edges, kind)
+        ax.stairs(density_in(values, edges), edges, color=KIND_COLOURS[kind], label=kind, linewidth=1.3)
     ax.set(xlabel="score $E/T$", ylabel="normalized", yscale="log", xlim=(edges[0], edges[-1]))
     ax.legend()
     return ax
-
-
-def _density(ax: Axes, values: Values, edges: NDArray[np.float64], kind: str) -> None:
-    density = np.histogram(values, edges)[0] / (values.size * np.diff(edges))
-    ax.stairs(density, edges, color=KIND_COLOURS[kind], label=kind, linewidth=1.3)
 
 
 def column_histograms(
@@ -36,10 +32,9 @@ def column_histograms(
 ) -> Sequence[Axes]:
     """One axis for each of d columns: rows held out, shape (N, d), and rows drawn from the model, shape (M, d)."""
     for k, (ax, name, text) in enumerate(zip(axes, names, texts, strict=True)):
-        low, high = np.quantile(held_out[:, k], (0.002, 0.998))
-        edges = np.linspace(low, high if high > low else low + 1.0, 41)
+        edges = even_edges(held_out[:, k], 0.002, 40, 1.0)
         for values, kind in ((held_out[:, k], "held out"), (sampled[:, k], "sampled")):
-            _density(ax, values, edges, kind)
+            ax.stairs(density_in(values, edges), edges, color=KIND_COLOURS[kind], label=kind, linewidth=1.3)
         ax.set(xlabel=name, ylabel="normalized", xlim=(edges[0], edges[-1]))
         ax.set_ylim(0, 1.3 * ax.get_ylim()[1])
         ax.text(0.03, 0.97, text, transform=ax.transAxes, va="top", fontsize=8)
@@ -86,10 +81,6 @@ def trigger_rates(ax: Axes, original: Mapping[str, ArrayLike], fixed: Mapping[st
 # --- speed
 
 
-FASTER_COLOUR = "tab:blue"
-SLOWER_COLOUR = "0.6"
-
-
 def speed_bars(ax: Axes, labels: Sequence[str], values: ArrayLike, errors: ArrayLike) -> Axes:
     """A bar for each ratio of speeds, the first on top; grey where it is below 1.
 
@@ -102,7 +93,7 @@ def speed_bars(ax: Axes, labels: Sequence[str], values: ArrayLike, errors: Array
     if not len(labels) == len(ratios) == len(widths) or not (ratios > 0).all():
         raise InputError(f"expected a positive ratio and an error for each of {len(labels)} labels")
     places = np.arange(len(labels))[::-1]
-    colours = [FASTER_COLOUR if r >= 1 else SLOWER_COLOUR for r in ratios]
+    colours = ["tab:blue" if r >= 1 else "0.6" for r in ratios]
     ax.barh(places, ratios - 1, left=1, color=colours, height=0.62)
     ax.errorbar(ratios, places, xerr=widths, fmt="none", ecolor="0.15", elinewidth=1, capsize=2)
     for place, r in zip(places, ratios, strict=True):

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
@@ -23,6 +24,7 @@ REGION_COLOURS = ("tab:red", "tab:blue", "tab:green", "tab:orange", "tab:purple"
 """Colours of the five bands of -log p_true, from the peak outwards."""
 TRUE_COLOUR = "0.15"
 LEARNED_COLOUR = "tab:red"
+DASHES = (0, (4, 1.5))
 OUTSIDE_COLOUR = "tab:red"
 INSIDE_COLOUR = "0.82"
 PANEL = (3.9, 3.5)
@@ -92,6 +94,13 @@ def colour_bar(ax: Axes, drawn: Any, label: str, width: float = 0.05, extend: st
     return ax.figure.colorbar(drawn, cax=place, label=label, extend=extend)
 
 
+def round_ticks(axis: Any) -> None:
+    """1, 2 and 5 of each decade of a logarithmic axis, as plain numbers."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
 def square(ax: Axes, low: float, high: float) -> Axes:
     """The same limits on both axes, and a square frame."""
     ax.set(xlim=(low, high), ylim=(low, high))
@@ -118,6 +127,26 @@ def scatter_outside(ax: Axes, points: ArrayLike, outside_mask: ArrayLike) -> NDA
 def marker(colour: str, label: str) -> Line2D:
     """A point for a legend."""
     return Line2D([], [], linestyle="", marker="o", markersize=5, color=colour, label=label)
+
+
+def band_stairs(ax: Axes, density: Array, edges: Array, band: ArrayLike | None, colour: str, alpha: float) -> None:
+    """The band around a histogram with shape (B,), from 0 at the lowest, where there is one."""
+    if band is not None:
+        half = np.asarray(band, dtype=np.float64)
+        low = np.maximum(density - half, 0)
+        ax.stairs(density + half, edges, baseline=low, fill=True, color=colour, alpha=alpha, linewidth=0)
+
+
+def density_in(values: NDArray[Any], edges: Array) -> Array:
+    """The share of N values per unit in each bin with `edges` (B + 1,), with shape (B,)."""
+    density: Array = np.histogram(values, edges)[0] / (values.size * np.diff(edges))
+    return density
+
+
+def even_edges(values: NDArray[Any], tails: float, bins: int, least: float = 1e-6) -> Array:
+    """Edges of even bins with shape (bins + 1,) over all of N values but a share `tails` at either end."""
+    low, high = np.quantile(values, (tails, 1 - tails))
+    return np.linspace(low, high if high > low else low + least, bins + 1)
 
 
 def plane(ax: Axes) -> Axes:
