@@ -4,6 +4,8 @@ Its score is log r = log p_top - log p_QCD; label 1 is top. What is corrected wa
 jets only measure, before and after.
 """
 
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,30 +18,26 @@ from normae.report.paper import PaperValue
 from normae.runs.classifier import load_classifier
 from normae.runs.folder import RunFolder, read_json
 from normae.sources import pieces
-from normae.statistics import auc, background_efficiency, rejection
+from normae.statistics import background_efficiency
 from normae.statistics.calibration import calibration
 from normae.training.reference import ClassifierReference
-
-CALIBRATION = {
-    "ece": "expected calibration error",
-    "ece_perfect": "the same of a perfect classifier",
-    "ece_corrected": "the same after correction",
-}
 
 
 class ClassifierStudy(Study):
     """A classifier of jets."""
 
     needed = ("auc", "rejection_20", "rejection_30", "ece", "ece_perfect")
-    own = CALIBRATION
+    own: ClassVar = {
+        "ece": "expected calibration error",
+        "ece_perfect": "the same of a perfect classifier",
+        "ece_corrected": "the same after correction",
+    }
     of_jets = True
 
     def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:  # noqa: ARG002
         """Tagging and calibration on the test jets; the scores are kept."""
         found, labels = classifier_scores(self.run, jets.held_out_jets(self.config), device, self.config.seed)
-        top, qcd = found.log_ratio[labels], found.log_ratio[~labels]
-        metrics = {"auc": auc(top, qcd)}
-        metrics |= {name: rejection(top, qcd, share) for name, share in jets.EFFICIENCIES.items()}
+        metrics = jets.separation(found.log_ratio[labels], found.log_ratio[~labels])
         metrics |= {"ece": found.before.error.measured, "ece_perfect": found.before.error.perfect}
         metrics |= {"cross_entropy": found.before.cross_entropy}
         if found.method != "none":
@@ -59,11 +57,9 @@ class ClassifierStudy(Study):
             save_figure(figure, self.run.figures, "training", columns)
 
     def title(self) -> str:
-        """What it is."""
         return f"a supervised classifier of top and QCD jets, seed {self.config.seed}"
 
     def summary(self, metrics: Metrics) -> str:
-        """AUC and calibration."""
         corrected = f"; corrected, it is {metrics['ece_corrected']}" if "ece_corrected" in metrics else ""
         return (
             f"A supervised classifier, which knows both classes: AUC {metrics['auc']} on the test jets. Its expected "
@@ -72,7 +68,6 @@ class ClassifierStudy(Study):
         )
 
     def sample(self) -> dict[str, str]:
-        """The jets."""
         data = self.config.data
         return {
             "training sample": f"{data.train:,} jets of each class",
@@ -80,7 +75,6 @@ class ClassifierStudy(Study):
         }
 
     def settings(self) -> dict[str, str]:
-        """The encoder with one output."""
         given = self.config.classifier
         assert given is not None
         return {
@@ -92,11 +86,9 @@ class ClassifierStudy(Study):
         }
 
     def values(self) -> tuple[PaperValue, ...]:
-        """The last line of the table of section 4.1."""
         return jets.tagging_values("supervised", "classifier")
 
     def checks(self, metrics: Metrics) -> list[Check]:
-        """Calibration."""
         found, perfect = metrics.get("ece_corrected", metrics["ece"]), metrics["ece_perfect"]
         good = found.value < perfect.value + 3 * max(perfect.error, 1e-12)
         said = f"The expected calibration error is {found} after correction; a perfect score would have {perfect}."
@@ -105,7 +97,6 @@ class ClassifierStudy(Study):
         ]
 
     def captions(self, metrics: Metrics) -> Captions:  # noqa: ARG002
-        """ROC curve, reliability and losses."""
         return {
             "roc": ("ROC curve", "Top jets kept over QCD jets kept, and the rejection of QCD jets. Dotted: a coin."),
             "reliability": (
@@ -115,7 +106,6 @@ class ClassifierStudy(Study):
         }  # fmt: skip
 
     def limits(self) -> str:
-        """Where log r means something."""
         return "Its log odds are a likelihood ratio only where both classes have jets and for jets made like these."
 
 

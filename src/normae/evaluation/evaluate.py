@@ -1,16 +1,12 @@
 """Judge a run, and write its page. What kind of run it is, is decided here, once."""
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 from normae.config import Run, read
 from normae.errors import InputError
-from normae.evaluation.classifier import ClassifierStudy
-from normae.evaluation.jet_study import JetStudy
 from normae.evaluation.study import Metrics, Study
-from normae.evaluation.table import TableStudy
-from normae.evaluation.toy import ToyStudy
-from normae.evaluation.toy_posterior import BayesianToyStudy
 from normae.figures import figure_style
 from normae.files import write_json, write_text
 from normae.report import render
@@ -27,13 +23,16 @@ def study_of(run: RunFolder, data: str | Path | None = None) -> Study:
 
 
 def _kind(config: Run) -> type[Study]:
+    """The class for a kind of data; only its own file is imported."""
+    place = ("toy_posterior", "BayesianToyStudy") if config.posteriors else ("toy", "ToyStudy")
     if config.classifier is not None:
-        return ClassifierStudy
-    if config.data.jets is not None:
-        return JetStudy
-    if config.data.file is not None:
-        return TableStudy
-    return BayesianToyStudy if config.posteriors else ToyStudy
+        place = ("classifier", "ClassifierStudy")
+    elif config.data.jets is not None:
+        place = ("jet_study", "JetStudy")
+    elif config.data.file is not None:
+        place = ("table", "TableStudy")
+    found: type[Study] = getattr(import_module(f"normae.evaluation.{place[0]}"), place[1])
+    return found
 
 
 def evaluate(

@@ -6,20 +6,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from normae import figures
-from normae.evaluation import jets
-from normae.evaluation.study import (
-    Captions,
-    Draw,
-    Metrics,
-    Study,
-    acceptance_check,
-    draw_training,
-    graded,
-    posterior_words,
-)
+from normae.evaluation import jets, study
+from normae.evaluation.study import Captions, Draw, Metrics, Study
 from normae.inference import Model
 from normae.jets.gallery import CLASSES
 from normae.jets.substructure import NAMES
@@ -69,41 +60,33 @@ class JetStudy(Study):
 
     def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:
         """Tagging, simpler models, energies of the chains, generated jets; energies and observables are kept."""
-        config = self.config
-        model, test = load(self.run.path, device), jets.held_out_jets(config)
-        scores = jets.jet_scores(self.run, model, test, config.evaluation.draws if config.posteriors else 1)
-        metrics = jets.tagging_metrics(scores) | jets.simple_models(
-            test.background, config.latent_dimensions, model.device
-        )
-        metrics |= chain_metrics(self.run, config, model)
+        run, config = self.run, self.config
+        model, test = load(run.path, device), jets.held_out_jets(config)
+        scores = jets.jet_scores(run, model, test, config.evaluation.draws if config.posteriors else 1)
+        metrics = jets.tagging_metrics(scores)
+        metrics |= jets.simple_models(test.background, config.latent_dimensions, model.device)
+        metrics |= chain_metrics(run, config, model)
         made = None
         if config.training.epochs:
             usual = config.evaluation.generated if model.device.type == "cuda" else 0
             count = usual if generated is None else generated
-            made = jets.generated_jets(self.run, model, test.background, count, config.seed)
+            made = jets.generated_jets(run, model, test.background, count, config.seed)
             metrics |= {} if made is None else jets.generation_metrics(made, config.seed)
-        return metrics, lambda: self._draw(model, test, scores, metrics, made)
 
-    def _draw(
-        self,
-        model: Model,
-        test: jets.JetTest,
-        scores: jets.JetScores,
-        metrics: Metrics,
-        made: jets.GeneratedJets | None,
-    ) -> None:
-        words = f"{self.network}, AUC {jets.auc_words(metrics, scores.mixture)}"
-        jets.draw_roc(self.run, jets.roc_curve_of(words, scores, 1 - test.label), len(test.background))
-        draw_energies(self.run, scores, test.label)
-        draw_galleries(self.run, model, test, scores)
-        draw_training(self, figures.training_energies, 2, TRAINING_COLUMNS)
-        if made is not None:
-            draw_generated(self.run.figures, {test.label: (made, metrics)})
+        def draw() -> None:
+            words = f"{self.network}, AUC {jets.auc_words(metrics, scores.mixture)}"
+            jets.draw_roc(run, jets.roc_curve_of(words, scores, 1 - test.label), len(test.background))
+            draw_energies(run, scores, test.label)
+            draw_galleries(run, model, test, scores)
+            study.draw_training(self, figures.training_energies, 2, TRAINING_COLUMNS)
+            if made is not None:
+                draw_generated(run.figures, {test.label: (made, metrics)})
+
+        return metrics, draw
 
     # --- words
 
     def title(self) -> str:
-        """The kind of model, and what it tags."""
         kind = ("Bayesian " if self.config.posteriors else "") + ("normalized " if self.config.training.epochs else "")
         background, signal = self.classes
         ensemble = self.config.ensemble
@@ -112,7 +95,6 @@ class JetStudy(Study):
         return f"{'a' if kind else 'an'} {kind}autoencoder trained on {background} jets, which tags {tags}, {which}"
 
     def summary(self, metrics: Metrics) -> str:
-        """Tagging, error bars and generated jets."""
         background, signal = self.classes
         modes = self.config.modes
         auc = metrics["auc"] if modes else metrics.get("auc_draws", metrics["auc"])
@@ -136,7 +118,6 @@ class JetStudy(Study):
         return said
 
     def sample(self) -> dict[str, str]:
-        """The jets."""
         data = self.config.data
         return {
             "training sample": f"{data.train:,} {self.classes[0]} jets, images of 40 × 40 pixels",
@@ -144,7 +125,6 @@ class JetStudy(Study):
         }
 
     def numbers(self, metrics: Metrics) -> dict[str, str | Estimate]:
-        """Energies, and those of simpler models."""
         return {
             "energy of the background": metrics["energy_background"],
             "energy of the mean image alone": f"{metrics['mse_mean_image'].value:.3g}",
@@ -153,12 +133,10 @@ class JetStudy(Study):
         }  # fmt: skip
 
     def values(self) -> tuple[PaperValue, ...]:
-        """Those of section 4.1."""
         theirs = self.config.network.latent == PAPER_LATENT
         return jets.tagging_values(f"{self.classes[1]}-tagging", self.network, theirs, self.config.modes)
 
     def choices(self) -> str:
-        """What was chosen where the paper is silent, and where we depart from it."""
         scale = {"temperature": "energies divided by T", "plain": "energies as they are"}
         config, chain = self.config, self.config.sampling.feature
         lines = [
@@ -176,7 +154,6 @@ class JetStudy(Study):
         return "\n## Chosen where the paper is silent, or where we depart from it\n\n" + "\n".join(lines) + "\n"
 
     def limits(self) -> str:
-        """No log p, and of what the error bars are."""
         config, said = self.config, (
             "E/T is a score; log Z is not known for images, so that there is no log p.\nTrained on simulated jets only,"
             " which are not part of the package. The paper's values are for the public TopTagging sample."
@@ -184,16 +161,16 @@ class JetStudy(Study):
         if config.bayesian is not None and not config.modes:
             return said + f" Its error bars are those of {BAYESIAN[config.bayesian.layers]},\nnot of another training."
         if config.posteriors:
-            return said + f" Its error bars are of this posterior: {posterior_words(config)}."
+            return said + f" Its error bars are of this posterior: {study.posterior_words(config)}."
         return said + " The model is deterministic: its scores have no error bars."
 
     # --- health
 
     def checks(self, metrics: Metrics) -> list[Check]:
-        """Reconstruction, energies, chains, stability and tagging."""
         lines, checks = self.training_lines(), [self._reconstruction_check(metrics)]
         if lines and self.config.training.epochs:
-            checks += [_gap_check(lines), *self._chain_checks(lines), *self._equilibrium_check(metrics)]
+            checks += [_gap_check(lines), *self._latent_check(lines), study.acceptance_check(lines, self.config)]
+            checks += self._equilibrium_check(metrics)
         return [*checks, self.stability(), _tagging_check(metrics)]
 
     def _reconstruction_check(self, metrics: Metrics) -> Check:
@@ -207,17 +184,17 @@ class JetStudy(Study):
         status: Status = "good" if energy < 1.5 * best else "warning"
         return Check("reconstruction", status, f"The energy of the jets it was trained on is {share}.", remedy)
 
-    def _chain_checks(self, lines: Sequence[Mapping[str, Any]]) -> list[Check]:
+    def _latent_check(self, lines: Sequence[Mapping[str, Any]]) -> list[Check]:
         accepted = lines[-1].get("latent_acceptance")
         if accepted is None:
-            return [acceptance_check(lines, self.config)]
+            return []
         exact = "exact" if self.config.sampling.latent.exact else "approximate"
         said = f"The latent chain accepts {100 * accepted:.1f} %; its test is {exact}."
         if accepted > 0.95:
             said += " Its steps are short: larger ones go further in as many."
         remedy = f"{'Raise' if accepted > 0.95 else 'Lower'} sampling.latent.step_size."
         status: Status = "good" if 0.3 < accepted <= 0.95 else "warning"
-        return [Check("latent chain", status, said, remedy), acceptance_check(lines, self.config)]
+        return [Check("latent chain", status, said, remedy)]
 
     def _equilibrium_check(self, metrics: Metrics) -> list[Check]:
         """Where negative samples are relaxed below T, so that they may not lie above the manifold they came from."""
@@ -233,7 +210,6 @@ class JetStudy(Study):
         ]
 
     def captions(self, metrics: Metrics) -> Captions:
-        """ROC curve, energies, galleries, generated jets, and the course of the training."""
         background, signal = self.classes
         bands = "; bands are one standard deviation over weight draws" if self.config.posteriors else ""
         error = ", ± the standard deviation over weight draws" if self.config.posteriors else ""
@@ -276,7 +252,7 @@ def _gap_check(lines: Sequence[dict[str, Any]]) -> Check:
     gap = (positive - negative) / max(positive, negative)
     return Check(
         "energies meet",
-        graded(abs(gap), 0.1, 0.5),
+        study.graded(abs(gap), 0.1, 0.5),
         f"(E⁺ − E⁻) is {100 * gap:+.0f} % of the larger one over the last tenth of the training; it vanishes where "
         "samples follow the data.",
         "Train for more epochs (training.epochs), or with longer chains.",
@@ -307,9 +283,8 @@ SMALL = 1.5
 
 def energy_densities(scores: jets.JetScores, label: int) -> tuple[Array, list[figures.ClassHistogram]]:
     """Even bins in log E/T, and the densities of both classes per unit of log10, with their spread over draws."""
-    ends = np.log10([np.quantile(e, (0.001, 0.999)) for e in (scores.background, scores.signal)]) - np.log10(
-        scores.temperature
-    )
+    sides = (scores.background, scores.signal)
+    ends = np.log10([np.quantile(e, (0.001, 0.999)) for e in sides]) - np.log10(scores.temperature)
     size = min(scores.background.shape[1], scores.signal.shape[1])
     cuts = np.linspace(ends[:, 0].min(), ends[:, 1].max() + 1e-6, int(np.clip(size**0.5 / 2, 12, 60)) + 1)
     shown = []
@@ -347,62 +322,42 @@ def draw_galleries(run: RunFolder, model: Model, test: jets.JetTest, scores: jet
     chosen = {"gallery-anomalous": np.argsort(-central, kind="stable"), "gallery-typical": middle}
     for name, order in chosen.items():
         index = order[:GALLERY]
-        titles = [
-            f"{CLASSES[test.label if i < count else 1 - test.label]}, $E/T$ =\n{score_words(central[i], sigma[i])}"
-            for i in index
-        ]
-        images = _images(test, index, count)
-        _gallery(run, name, images, reconstructed(model, images), titles)
+        labels = [CLASSES[test.label if i < count else 1 - test.label] for i in index]
+        scored = [_score_words(central[i], sigma[i]) for i in index]
+        titles = [f"{label}, $E/T$ =\n{words}" for label, words in zip(labels, scored, strict=True)]
+        parts = [(test.background, i) if i < count else (test.signal, i - count) for i in index.tolist()]
+        _gallery(run, name, torch.cat([events[torch.tensor([i])] for events, i in parts]), model, titles)
 
 
-def score_words(value: float, sigma: float) -> str:
-    """A score, with its error where there is one."""
+def _score_words(value: float, sigma: float) -> str:
     return format_estimate(Estimate(float(value), float(sigma)), 2) if sigma > 0 else f"{value:#.3g}".rstrip(".")
 
 
-def _images(test: jets.JetTest, index: NDArray[np.int64], count: int) -> NDArray[np.float32]:
-    """The pictures at `index` of background and then signal, with shape (K, 1, 40, 40)."""
-    parts = [(test.background, i) if i < count else (test.signal, i - count) for i in index.tolist()]
-    return np.concatenate([events[torch.tensor([i])].numpy() for events, i in parts])
-
-
-def reconstructed(model: Model, images: NDArray[np.float32]) -> NDArray[np.float32]:
-    """What the network, at the centre of its posterior, makes of images with shape (K, 1, 40, 40)."""
+def _gallery(run: RunFolder, name: str, images: Tensor, model: Model, titles: Sequence[str]) -> None:
+    """Images with shape (K, 1, 40, 40), what the network makes of them at the centre of its posterior, and the rest."""
     with torch.no_grad():
         energy = model.energy_function
-        made = energy.decode(energy.encode(torch.from_numpy(images).to(model.device)))
-    found: NDArray[np.float32] = made.cpu().numpy()
-    return found
-
-
-def _gallery(
-    run: RunFolder, name: str, images: NDArray[Any], reconstruction: NDArray[Any], titles: Sequence[str]
-) -> None:
-    rows = [images[:, 0], reconstruction[:, 0], images[:, 0] - reconstruction[:, 0]]
-    names = ["input", "reconstruction", "residual"]
+        made = energy.decode(energy.encode(images.to(model.device))).cpu()
+    rows = {"input": images[:, 0], "reconstruction": made[:, 0], "residual": images[:, 0] - made[:, 0]}
+    shown = {kind: row.numpy() for kind, row in rows.items()}
     figure, axes = figures.new_figure(3, 1, panel=(SMALL * len(images), 1.3 * SMALL))
-    figures.picture_rows(axes[:, 0], rows, names, titles)
-    columns = {
-        f"{kind}_{k}": picture.ravel() for kind, row in zip(names, rows, strict=True) for k, picture in enumerate(row)
-    }
+    figures.picture_rows(axes[:, 0], list(shown.values()), list(shown), titles)
+    columns = {f"{kind}_{k}": picture.ravel() for kind, row in shown.items() for k, picture in enumerate(row)}
     save_figure(figure, run.figures, name, columns)
 
 
 # --- generated jets
 
 
-def observable_sample(label: int, made: jets.GeneratedJets, metrics: Metrics) -> figures.ObservableSample:
-    """One class of the figures of appendix C.2, with a distance for each panel."""
-    text = {
-        name: f"W = {metrics[f'wasserstein_{name}']} (halves {metrics[f'wasserstein_{name}_truth'].value:.3f})"
-        for name in made.generated
-    }
-    return figures.ObservableSample(label, made.generated, made.truth, text)
-
-
 def draw_generated(folder: Path, made: dict[int, tuple[jets.GeneratedJets, Metrics]], name: str = "generated") -> None:
     """The six observables of generated and true jets, and some generated ones as pictures, by the class's label."""
-    samples = [observable_sample(label, *found) for label, found in sorted(made.items())]
+    samples = []
+    for label, (found, metrics) in sorted(made.items()):
+        text = {
+            of: f"W = {metrics[f'wasserstein_{of}']} (halves {metrics[f'wasserstein_{of}_truth'].value:.3f})"
+            for of in NAMES
+        }
+        samples.append(figures.ObservableSample(label, found.generated, found.truth, text))
     figure, axes = figures.new_figure(2, 3, panel=(4.0, 3.2))
     figures.observable_panels(axes.ravel(), samples)
     parts = [

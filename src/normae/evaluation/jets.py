@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from normae import statistics
 from normae.config import Run
 from normae.data import SparseEvents, linear_errors
 from normae.errors import InputError
@@ -37,20 +38,22 @@ from normae.report import save_figure
 from normae.report.paper import TAGGING, TAGGING_METRICS, PaperValue
 from normae.runs.folder import RunFolder, read_tensors
 from normae.sources import KINDS, _parts, events_of_class, file_in, jets_path, pieces, read_jet_images
-from normae.statistics import (
-    Estimate,
-    auc,
-    background_efficiency,
-    rejection,
-    sample_mean,
-    wasserstein,
-    wasserstein_halves,
-)
+from normae.statistics import Estimate, background_efficiency, sample_mean
 from normae.statistics.arrays import Array
 from normae.training.two_sample import classifier_test
 
 FEWEST_TESTED = 10
 """Jets of each class that numbers with errors need."""
+EFFICIENCIES = {"rejection_20": 0.2, "rejection_30": 0.3}
+"""Signal efficiencies of the paper's table."""
+CURVE = np.concatenate([np.linspace(0.001, 0.05, 50, endpoint=False), np.linspace(0.05, 1.0, 191)])
+"""Signal efficiencies of a ROC curve."""
+CPU_CHAINS, CUDA_CHAINS = 256, 4096
+"""Chains that run side by side."""
+SHOWN = 8
+"""Generated jets of which the pictures are kept."""
+FEWEST = 60
+"""Jets that a classifier test can be made with."""
 
 
 class JetTest(NamedTuple):
@@ -86,23 +89,9 @@ def held_out_jets(config: Run) -> JetTest:
                 parts = _parts(len(events), config.data, config.seed, f"{path}: expected at least {{}} {kind} jets")
                 events = events.rows(parts[1])
         chosen.append(events.first(config.data.test or len(events)))
-        if len(chosen[-1]) < FEWEST_TESTED:
-            raise InputError(
-                f"{path}: expected at least {FEWEST_TESTED} {kind} jets for the test, got {len(chosen[-1])}"
-            )
+        if (count := len(chosen[-1])) < FEWEST_TESTED:
+            raise InputError(f"{path}: expected at least {FEWEST_TESTED} {kind} jets for the test, got {count}")
     return JetTest(chosen[0], chosen[1], label)
-
-
-EFFICIENCIES = {"rejection_20": 0.2, "rejection_30": 0.3}
-"""Signal efficiencies of the paper's table."""
-CURVE = np.concatenate([np.linspace(0.001, 0.05, 50, endpoint=False), np.linspace(0.05, 1.0, 191)])
-"""Signal efficiencies of a ROC curve."""
-CPU_CHAINS, CUDA_CHAINS = 256, 4096
-"""Chains that run side by side."""
-SHOWN = 8
-"""Generated jets of which the pictures are kept."""
-FEWEST = 60
-"""Jets that a classifier test can be made with."""
 
 
 @dataclass(frozen=True)
@@ -146,11 +135,7 @@ class JetScores:
 
 
 def jet_scores(run: RunFolder, model: Model, test: JetTest, draws: int) -> JetScores:
-    """The energies of the test sample: those that scores.npz keeps, where they belong to this run and these jets.
-
-    Args:
-        draws: weight draws; 1 for a deterministic run.
-    """
+    """The energies of the test sample: those that scores.npz keeps, where they belong to this run and these jets."""
     key = digest(run, test.digest, str(draws))
     constants = read_tensors(run.model)[1].get("constants")
     names = ("background", "signal", *([] if constants is None else ["shift"]))
@@ -207,21 +192,24 @@ def write_kept(path: Path, key: str, arrays: dict[str, NDArray[Any]]) -> None:
 def tagging_metrics(scores: JetScores) -> Metrics:
     """AUC and background rejections, mean scores, and what the draws say of all of them."""
     signal, background = scores.central
-    metrics = {"auc": auc(signal, background)}
-    metrics |= {name: rejection(signal, background, share) for name, share in EFFICIENCIES.items()}
+    metrics = separation(signal, background)
     metrics |= {"score_background": sample_mean(background), "score_signal": sample_mean(signal)}
     metrics |= {"energy_background": sample_mean(scores.mean_energy(scores.background))}
     metrics |= {"temperature": Estimate(scores.temperature, 0.0)}
     if not scores.bayesian:
         return metrics
-    rows = list(zip(scores.signal, scores.background, strict=True))
-    metrics["auc_draws"] = over([auc(s, b).value for s, b in rows])
-    for name, share in EFFICIENCIES.items():
-        metrics[f"{name}_draws"] = over([rejection(s, b, share).value for s, b in rows])
+    rows = [separation(s, b) for s, b in zip(scores.signal, scores.background, strict=True)]
+    metrics |= {f"{name}_draws": over([row[name].value for row in rows]) for name in rows[0]}
     for name, energy in (("background", scores.background), ("signal", scores.signal)):
         relative = energy.std(axis=0, ddof=1, dtype=np.float64) / scores.mean_energy(energy)
         metrics[f"relative_sigma_{name}"] = Estimate(float(np.median(relative)), 0.0)
     return metrics
+
+
+def separation(signal: NDArray[Any], background: NDArray[Any]) -> Metrics:
+    """AUC and rejections of scores with shapes (N,) and (M,)."""
+    shares = {name: statistics.rejection(signal, background, share) for name, share in EFFICIENCIES.items()}
+    return {"auc": statistics.auc(signal, background), **shares}
 
 
 def simple_models(events: SparseEvents, components: int, device: torch.device) -> Metrics:
@@ -236,9 +224,7 @@ def simple_models(events: SparseEvents, components: int, device: torch.device) -
 def tagging_values(task: str, network: str, of_the_paper: bool = True, modes: bool = False) -> tuple[PaperValue, ...]:
     """The rows of section 4.1 for one network; for a Bayesian one with the spread over draws and the counting error.
 
-    Args:
-        of_the_paper: whether the run is one of the paper's, with a six-dimensional latent space.
-        modes: whether it is a mixture of several trainings.
+    Only runs `of_the_paper` have its values; `modes` is for a mixture of several trainings.
     """
     printed = TAGGING[task, network] if of_the_paper else ("—",) * len(TAGGING_METRICS)
     rows: list[PaperValue] = []
@@ -331,21 +317,24 @@ def as_generated(kept: Any) -> GeneratedJets:
 
 
 def _generate(model: Model, truth: SparseEvents, n: int, seed: int) -> dict[str, NDArray[Any]]:
+    """What generated.npz holds, made."""
     images, acceptance = sample_jets(model, n, seed)
     true = np.concatenate(list(pieces(truth.first(n))))
     found = {f"generated_{name}": values for name, values in observables_of(images).items()}
     found |= {f"truth_{name}": values for name, values in observables_of(true).items()}
-    auc = Estimate(np.nan, np.nan)
-    if min(n, len(true)) >= FEWEST:
-        centre, width = true.mean(axis=0), true.std()
-        auc = classifier_test(
-            (true - centre) / width, (images - centre) / width, generator=stream(seed, "classifier/pictures"),
-            device=model.device,
-        ).auc  # fmt: skip
-    counts = np.array([n, len(found["generated_mass"])])
-    return found | {
-        "pictures": images[:SHOWN, 0], "auc": np.array(auc), "counts": counts, "acceptance": np.array(acceptance)
-    }  # fmt: skip
+    told = _told_apart(true, images, true.std(), stream(seed, "classifier/pictures"), str(model.device))
+    others = (images[:SHOWN, 0], told, [n, len(found["generated_mass"])], acceptance)
+    return found | {name: np.array(value) for name, value in zip(OTHERS, others, strict=True)}
+
+
+def _told_apart(
+    truth: NDArray[Any], generated: NDArray[Any], width: Any, generator: torch.Generator, device: str = "cpu"
+) -> Estimate:
+    """AUC of a classifier on inputs that are centred and scaled by the truth's; NaN where there are too few."""
+    if min(len(truth), len(generated)) < FEWEST:
+        return Estimate(np.nan, np.nan)
+    true, made = ((x - truth.mean(axis=0)) / width for x in (truth, generated))
+    return classifier_test(true, made, generator=generator, device=device).auc
 
 
 def sample_jets(model: Model, n: int, seed: int) -> tuple[NDArray[np.float32], float]:
@@ -374,15 +363,11 @@ def generation_metrics(made: GeneratedJets, seed: int) -> Metrics:
     metrics["acceptance_generated"] = Estimate(float(made.acceptance), 0.0)
     for name in NAMES:
         generator = stream(seed, f"wasserstein/{name}")
-        metrics[f"wasserstein_{name}"] = wasserstein(made.generated[name], made.truth[name], generator=generator)
-        metrics[f"wasserstein_{name}_truth"] = wasserstein_halves(made.truth[name], generator=generator)
-    if min(len(made.generated["mass"]), len(made.truth["mass"])) >= FEWEST:
-        generated, truth = (np.stack([kind[name] for name in NAMES], axis=1) for kind in (made.generated, made.truth))
-        centre, width = truth.mean(axis=0), truth.std(axis=0)
-        found = classifier_test(
-            (truth - centre) / width, (generated - centre) / width, generator=stream(seed, "classifier/observables")
-        )
-        metrics["auc_generated_observables"] = found.auc
-    if np.isfinite(made.auc).all():
-        metrics["auc_generated_images"] = Estimate(*map(float, made.auc))
-    return metrics
+        true = made.truth[name]
+        metrics[f"wasserstein_{name}"] = statistics.wasserstein(made.generated[name], true, generator=generator)
+        metrics[f"wasserstein_{name}_truth"] = statistics.wasserstein_halves(true, generator=generator)
+    generated, truth = (np.stack([kind[name] for name in NAMES], axis=1) for kind in (made.generated, made.truth))
+    generator = stream(seed, "classifier/observables")
+    aucs = {"observables": _told_apart(truth, generated, truth.std(axis=0), generator)}
+    aucs["images"] = Estimate(*map(float, made.auc))
+    return metrics | {f"auc_generated_{of}": found for of, found in aucs.items() if np.isfinite(found).all()}

@@ -1,6 +1,7 @@
 """How far the numbers of trainings scatter that differ in their seeds only."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,21 +20,13 @@ ROUNDING = 1e-12
 
 
 class Scatter(NamedTuple):
-    """One number over trainings.
+    """One number over trainings."""
 
-    Args:
-        mean: over trainings; its error comes from their scatter.
-        deviation: standard deviation over trainings, of one training.
-        stated: the error that a training states, as root mean square over them; NaN where one states none, or infinity.
-        within: share of the other trainings that lie within the error of one, over all of them; NaN likewise.
-        values: of each training.
-    """
-
-    mean: Estimate
-    deviation: float
-    stated: float
-    within: float
-    values: tuple[float, ...]
+    mean: Estimate  # its error comes from their scatter
+    deviation: float  # standard deviation over trainings, of one training
+    stated: float  # root mean square of the errors that trainings state; NaN where one states none, or infinity
+    within: float  # share of the other trainings that lie within the error of one, over all of them; NaN likewise
+    values: tuple[float, ...]  # of each training
 
 
 def spread_of_runs(folders: Sequence[str | Path], output: str | Path | None = None) -> dict[str, Scatter]:
@@ -105,22 +98,16 @@ def _check_tests(paths: Sequence[Path], contents: Sequence[dict[str, Any]]) -> N
                 raise InputError(f"{path.parent}: expected the {name} of {paths[0].parent}, got {one.get(name)}")
     seeds: list[list[int]] = []
     for side in ("run_a", "run_b"):
-        runs = [run for one in tested if (run := _tested_run(str(one.get(side)))) is not None]
-        if len(runs) == len(tested):
+        runs: list[RunFolder] = []
+        with suppress(InputError):  # models of an earlier test may be gone
+            runs = [run_of(str(one.get(side))) for one in tested]
+        if runs:
             shared_settings(runs)
             seeds.append([read(run.config).seed for run in runs])
     pairs = [str(pair) for pair in zip(*seeds, strict=True)] if len(seeds) == 2 else [str(p.resolve()) for p in paths]
     for k, pair in enumerate(pairs):
         if pair in pairs[:k]:
             raise InputError(f"{paths[k].parent}: the models of {paths[pairs.index(pair)].parent}; expected others")
-
-
-def _tested_run(name: str) -> RunFolder | None:
-    """Where a model of a dual test lies, if it can still be read from here."""
-    try:
-        return run_of(name)
-    except InputError:
-        return None
 
 
 def _finite(content: dict[str, Any], path: Path) -> Numbers:

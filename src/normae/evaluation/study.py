@@ -34,12 +34,7 @@ COURSE = (
 
 
 class Study(ABC):
-    """One kind of run.
-
-    Args:
-        run: the folder.
-        config: of the run; where its data lie may differ from what the folder says.
-    """
+    """One kind of run: its folder, and its configuration, which may name another place of the data than the folder."""
 
     needed: ClassVar[tuple[str, ...]] = ()
     """Metrics without which there is no page."""
@@ -92,7 +87,7 @@ class Study(ABC):
 
     def settings(self) -> dict[str, str]:
         """How it was trained, by a short name."""
-        return settings(self.config)
+        return _settings(self.config)
 
     # --- page
 
@@ -141,13 +136,9 @@ class Study(ABC):
     # --- card
 
     def card(self, name: str, members: Sequence["Study"], coverage: str) -> str:
-        """The model card in Markdown.
-
-        Args:
-            members: the studies of all seeds.
-            coverage: a section on the coverage over trainings, or nothing.
-        """
+        """The model card in Markdown, with the studies of all seeds, and a section on their coverage or nothing."""
         facts, seeds = self.run.read_provenance(), [member.config.seed for member in members]
+        digest = facts.get("data_sha256", "unknown")
         which = f" Seeds {seeds} were trained; seed {self.config.seed} ships, and the metrics of all that were\n"
         return f"""# {name}
 
@@ -156,7 +147,7 @@ class Study(ABC):
 ## Data
 
 {"; ".join(f"{what}: {words}" for what, words in self.sample().items())}
-(SHA-256 of the training events {_hash(facts)}...).
+(SHA-256 of the training events {str(digest if isinstance(digest, str) else digest[0])[:16]}...).
 
 ## Settings
 
@@ -219,22 +210,16 @@ def _cell(metric: str, found: Mapping[str, float] | None) -> str:
     return f"{found['value']:,.0f}" if metric == "generated_jets" else str(Estimate(found["value"], found["error"]))
 
 
-def _hash(facts: Mapping[str, Any]) -> str:
-    found = facts.get("data_sha256", "unknown")
-    return str(found if isinstance(found, str) else found[0])[:16]
-
-
 # --- words
 
 
-def settings(config: Run) -> dict[str, str]:
-    """The settings of a training of an autoencoder, by a short name."""
+def _settings(config: Run) -> dict[str, str]:
     training, sampling = config.training, config.sampling
     start = f"from {config.start}" if config.start else None
     if config.contrast is not None:
         known = "a Gaussian" if config.base is None else "draws of the base"
         start = f"at most {config.contrast.iterations:,} updates of a classification against {known}"
-    found = {"network": network_words(config), "pretraining": start or (
+    found = {"network": _network_words(config), "pretraining": start or (
         f"{config.pretraining.epochs} epochs, batch {config.pretraining.batch}, learning rate "
         f"{config.pretraining.learning_rate:g}")}  # fmt: skip
     if training.epochs:
@@ -253,8 +238,7 @@ def settings(config: Run) -> dict[str, str]:
     return found | ({"posterior": posterior_words(config)} if config.posteriors else {})
 
 
-def network_words(config: Run) -> str:
-    """The network in a line."""
+def _network_words(config: Run) -> str:
     network = config.network
     sphere = " on a sphere" if network.latent_space == "sphere" else ""
     body = f"MLP {list(network.hidden)} and its mirror, {network.activation}"
@@ -349,25 +333,17 @@ def draw_pretraining(run: RunFolder) -> bool:
     epoch, train, held = (np.array([line[name] for line in lines]) for name in wanted)
     known = run.read_provenance().get("baselines", {})
     levels = {name: float(pair["value"]) for name, pair in known.items()}
+    words = {name: f"{name.split('_')[1]} principal components" for name in levels} | {"mse_mean_event": "mean image"}
     figure, axes = new_figure()
-    pretraining_curve(axes[0, 0], epoch, train, held, {_linear(name): value for name, value in levels.items()})
+    pretraining_curve(axes[0, 0], epoch, train, held, {words[name]: value for name, value in levels.items()})
     columns: dict[str, Array] = {"epoch": epoch, "training": train, "validation": held}
     columns |= {name: np.full(len(epoch), value) for name, value in levels.items()}
     save_figure(figure, run.figures, "pretraining", columns)
     return True
 
 
-def _linear(name: str) -> str:
-    """What a linear model is called in a figure."""
-    return "mean image" if name == "mse_mean_event" else f"{name.split('_')[1]} principal components"
-
-
 def draw_training(study: Study, draw: Callable[[Any, Any], Any], panels: int, names: Sequence[str] = ()) -> None:
-    """figures/pretraining, and figures/training by `draw(axes, lines)`.
-
-    Args:
-        names: columns of the CSV; none for all numbers of the first line.
-    """
+    """figures/pretraining, and figures/training by `draw(axes, lines)`; `names` are its columns, by default all."""
     draw_pretraining(study.run)
     lines = study.training_lines()
     if not lines:

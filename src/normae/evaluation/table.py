@@ -106,12 +106,10 @@ class TableStudy(Study):
         save_figure(figure, self.run.figures, "columns", _padded(drawn))
 
     def title(self) -> str:
-        """The kind of model."""
         kind = "Bayesian normalized" if self.config.posteriors else "normalized"
         return f"a {kind} autoencoder on a table, seed {self.config.seed}"
 
     def summary(self, metrics: Metrics) -> str:
-        """What the score is, and how close samples are to the table."""
         known = "mean_log_prob_held_out" in metrics
         return (
             "The score of a row is E/T, its energy over the temperature: the negative log-likelihood of "
@@ -121,12 +119,10 @@ class TableStudy(Study):
         )
 
     def sample(self) -> dict[str, str]:
-        """The table."""
         data = self.config.data
         return {"data": f"{data.file}, {data.test_file or f'{data.test:,} rows'} held out"}
 
     def numbers(self, metrics: Metrics) -> dict[str, str | Estimate]:
-        """Mean scores, and log p where it is known."""
         words = {f"mean_score_{kind.replace(' ', '_')}": f"mean score, {kind}" for kind in
                  ("training", "held out", "sampled")}  # fmt: skip
         words["mean_log_prob_held_out"] = "mean log p, held out"
@@ -143,7 +139,6 @@ class TableStudy(Study):
         ]
 
     def captions(self, metrics: Metrics) -> Captions:  # noqa: ARG002
-        """Scores, columns and the course of the training."""
         return {
             "scores": (
                 "Scores",
@@ -159,7 +154,6 @@ class TableStudy(Study):
         }
 
     def limits(self) -> str:
-        """Beyond the table the score is an extrapolation."""
         return "The score is learned from this table: for rows far outside its range it is an extrapolation."
 
 
@@ -193,22 +187,15 @@ Rows = NDArray[Any]
 
 @dataclass(frozen=True)
 class TableTest:
-    """Rows with shape (N, d) and their scores E/T with shape (N,), of training, held out, and from the model.
+    """Rows with shape (N, d) and their scores E/T with shape (N,), of training, held out, and from the model."""
 
-    Args:
-        names: of the d columns.
-        seen: rows held out, with the noise that the training added, if it did.
-        distances: Wasserstein distance of samples from rows held out for each column, in its standard deviations.
-        halves: the same of two halves of the rows held out.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the d columns
     held_out: Rows
-    seen: Rows
+    seen: Rows  # rows held out, with the noise that the training added, if it did
     sampled: Rows
     scores: dict[str, NDArray[np.float32]]
-    distances: list[Estimate]
-    halves: list[Estimate]
+    distances: list[Estimate]  # of samples from rows held out for each column, Wasserstein's, in standard deviations
+    halves: list[Estimate]  # the same of two halves of the rows held out
 
 
 def table_test(model: Model, config: Run, events: Events) -> TableTest:

@@ -52,16 +52,15 @@ class ToyStudy(Study):
 
     def draw(self, test: Any, metrics: Metrics) -> None:
         """Write the figures of what `measure` gave."""
-        draw_common(self.run, test, [(learned, None) for _, learned in grid_marginals(test)], metrics)
-        draw_density(self.run, test)
+        learned = grid_marginals(test.grid_model, test.axis)
+        draw_common(self.run, test, [(density, None) for density in learned], metrics)
+        _draw_density(self.run, test)
         draw_training(self, figures.training_curves, 3)
 
     def title(self) -> str:
-        """The kind of model and its density."""
         return f"a {self.kind} autoencoder on {self.config.data.density}, seed {self.config.seed}"
 
     def summary(self, metrics: Metrics) -> str:
-        """How close the density is."""
         return (
             "The reconstruction error of this autoencoder, divided by its temperature, is a negative log-likelihood up "
             f"to a constant. Trained on {self.config.data.train:,} points of a known density, it reproduces that "
@@ -71,12 +70,10 @@ class ToyStudy(Study):
         )
 
     def sample(self) -> dict[str, str]:
-        """Points of the density."""
         data = self.config.data
         return {"data": f"{data.density}, {data.train:,} training and {data.test:,} test points"}
 
     def numbers(self, metrics: Metrics) -> dict[str, str | Estimate]:
-        """Normalizations."""
         names = {"log_z": "log Z over the chain's bounds", "log_z_paper_grid": "log Z over the paper's grid"}
         return {words: metrics[name] for name, words in names.items() if name in metrics}
 
@@ -90,12 +87,8 @@ class ToyStudy(Study):
         return [v._replace(value=v.value if theirs else "—", note=notes.get(v.metric, v.note)) for v in self.paper]
 
     def checks(self, metrics: Metrics) -> list[Check]:
-        """Energies, acceptance, stability, convergence of the chains, and how well the density is normalized."""
-        return [
-            *self.health(),
-            *([_chain_check(metrics)] if "auc_classifier_long" in metrics else []),
-            self.last(metrics),
-        ]
+        chains = [_chain_check(metrics)] if "auc_classifier_long" in metrics else []
+        return [*self.health(), *chains, self.last(metrics)]
 
     def last(self, metrics: Metrics) -> Check:
         """Whether log Z is known."""
@@ -104,7 +97,6 @@ class ToyStudy(Study):
         return Check("normalization", "good" if error < 1e-3 else "warning", said, "Raise evaluation.log_z_cells.")
 
     def captions(self, metrics: Metrics) -> Captions:
-        """Density, marginals, correlations, and the course of the training."""
         outside = round((1 - metrics["share_within_10_percent"].value) * self.config.data.test)
         return {
             "density": ("Density", "True density on the left, learned density on the right, in the same colours."),
@@ -127,7 +119,6 @@ class ToyStudy(Study):
         }  # fmt: skip
 
     def limits(self) -> str:
-        """Where log p is an extrapolation, and by which arithmetic the chains ran."""
         bounds = list(self.config.sampling.feature.bounds or ())
         rounded = (
             "The chains ran in the fused kernel: products of fp16 factors summed in float32, and the acceptance ratio "
@@ -164,21 +155,24 @@ def _chain_check(metrics: Metrics) -> Check:
 
 @dataclass(frozen=True)
 class DensityTest:
-    """Learned and true log-likelihood on the paper's grid and on the test set.
+    """Learned and true log p on the paper's grid, whose first coordinate runs slowest, and on the test set."""
 
-    Args:
-        axis: coordinates of the grid, shape (G,).
-        grid_true, grid_model: log p on the grid, shape (G * G,); the first coordinate runs slowest.
-        test: test events, shape (N, 2).
-        test_true, test_model: log p on the test set, shape (N,).
-    """
-
-    axis: np.ndarray
-    grid_true: np.ndarray
+    axis: np.ndarray  # coordinates of the grid, shape (G,)
+    grid_true: np.ndarray  # shape (G * G,)
     grid_model: np.ndarray
-    test: np.ndarray
-    test_true: np.ndarray
+    test: np.ndarray  # events, shape (N, 2)
+    test_true: np.ndarray  # shape (N,)
     test_model: np.ndarray
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        """The coordinates of the grid's points, each with shape (G * G,)."""
+        size = len(self.axis)
+        return {"x1": np.repeat(self.axis, size), "x2": np.tile(self.axis, size)}
+
+    def on_grid(self, values: np.ndarray) -> np.ndarray:
+        """Values of the grid's points with shape (G, G)."""
+        return values.reshape(len(self.axis), len(self.axis))
 
 
 def paper_grid(config: Run) -> tuple[Tensor, Tensor]:
@@ -208,24 +202,23 @@ def _log_prob(model: Model, x: Tensor) -> np.ndarray:
 
 def agreement(test: DensityTest) -> Metrics:
     """How close the learned density is to the true one: correlations, KL(true, model), share of accurate points."""
+    deviation = statistics.relative_deviation(test.test_model, test.test_true)
     return {
         "pearson_grid": Estimate(statistics.pearson(test.grid_true, test.grid_model).value, 0.0),
         "pearson_test": statistics.pearson(test.test_true, test.test_model),
         "kl": statistics.kl_divergence(test.test_true, test.test_model),
-        "share_within_10_percent": statistics.share_within(
-            statistics.relative_deviation(test.test_model, test.test_true)
-        ),
+        "share_within_10_percent": statistics.share_within(deviation),
     }
 
 
 def density_metrics(model: Model, config: Run, density: Density, test: DensityTest) -> Metrics:
     """Normalization, correlations, KL and the share of accurate points."""
-    limit = config.evaluation.grid_limit
-    paper = grid_log_z(
-        model.energy_function, model.temperature, (-limit, limit), 2, 2 * config.evaluation.grid, model.device
-    )
+    limit, cells = config.evaluation.grid_limit, 2 * config.evaluation.grid
+    paper = grid_log_z(model.energy_function, model.temperature, (-limit, limit), 2, cells, model.device)
     found = agreement(test)
     kl = found["kl"]
+    ideal = statistics.ideal_auc_from_kl(max(kl.value, 0.0))
+    ideal_error = (ideal - 0.5) * kl.error / (2 * kl.value) if kl.value > 0 else float(kl.error) ** 0.5
     return {
         "temperature": Estimate(model.temperature, 0.0),
         "log_z": Estimate(model.log_z.value, model.log_z.error),
@@ -233,14 +226,8 @@ def density_metrics(model: Model, config: Run, density: Density, test: DensityTe
         **found,
         "kl_paper_grid": Estimate(kl.value + paper.value - model.log_z.value, kl.error),
         "kl_quadrature": Estimate(_kl_quadrature(model, config, density), 0.0),
-        "auc_from_kl": _auc_from_kl(kl),
+        "auc_from_kl": Estimate(ideal, ideal_error),
     }
-
-
-def _auc_from_kl(kl: Estimate) -> Estimate:
-    """The ideal AUC that a small KL stands for, with the error of the KL carried over."""
-    value = statistics.ideal_auc_from_kl(max(kl.value, 0.0))
-    return Estimate(value, (value - 0.5) * kl.error / (2 * kl.value) if kl.value > 0 else float(kl.error) ** 0.5)
 
 
 def _kl_quadrature(model: Model, config: Run, density: Density) -> float:
@@ -283,11 +270,7 @@ def classifier_metrics(model: Model, config: Run, density: Density, samples: dic
 
 
 def ideal_auc(log_prob: np.ndarray, sample: Tensor, density: Density, test: DensityTest) -> Estimate:
-    """AUC of log p_model - log p_true, samples of the model with shape (n, 2) against the test set; at least 0.5.
-
-    Args:
-        log_prob: log p of the model at the samples, with shape (n,).
-    """
+    """AUC of log p_model - log p_true, samples of the model with shape (n, 2) against the test set; at least 0.5."""
     ratio = log_prob - density.log_prob(sample.double()).numpy()
     return statistics.auc(ratio, test.test_model - test.test_true)
 
@@ -299,10 +282,7 @@ def chain_samples(
 
     "recipe" is the paper's: a latent chain from noise, eight times as long as in training, then a feature chain as in
     training. "long" are the same chains gone on to a multiple of that length, "generation" gone on to the length that
-    `model.sample` uses, where the preset sets one.
-
-    Args:
-        lengths: steps of the feature chain for each kind, rising.
+    `model.sample` uses, where the preset sets one. `lengths` are steps of the feature chain for each kind, rising.
     """
     first = min(lengths.values())
     chains: dict[str, list[Chain]] = {name: [] for name in lengths}
@@ -331,29 +311,22 @@ def draw_common(
 ) -> None:
     """What deterministic and Bayesian runs have: marginals, grid and test set.
 
-    Args:
-        learned: the learned marginal density of each coordinate and its standard deviation, shapes (G,).
+    `learned` is the learned marginal density of each coordinate and its standard deviation, shapes (G,).
     """
-    _draw_marginals(run, test, learned)
-    _draw_grid(run, test, metrics)
-    _draw_test(run, test, metrics)
-
-
-def grid_marginals(test: DensityTest) -> list[tuple[np.ndarray, np.ndarray]]:
-    """True and learned marginal density in each coordinate, shape (G,), by summing over the other."""
-    size = len(test.axis)
-    width = float(test.axis[1] - test.axis[0])
-    densities = [np.exp(log_p).reshape(size, size) for log_p in (test.grid_true, test.grid_model)]
-    return [(densities[0].sum(axis=k) * width, densities[1].sum(axis=k) * width) for k in (1, 0)]
-
-
-def _draw_marginals(run: RunFolder, test: DensityTest, learned: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> None:
-    """Marginal densities, with a band of one standard deviation where there is one."""
-    for k, ((true, _), (mean, band)) in enumerate(zip(grid_marginals(test), learned, strict=True), start=1):
+    marginals = zip(grid_marginals(test.grid_true, test.axis), learned, strict=True)
+    for k, (true, (mean, band)) in enumerate(marginals, start=1):
         figure, axes = figures.new_figure(2, 1, height_ratios=(3, 1), sharex=True)
         figures.marginal(axes[:, 0], test.axis, true, mean, band, f"$x_{k}$")
         columns = {f"x{k}": test.axis, "true": true, "learned": mean}
         save_figure(figure, run.figures, f"marginal-x{k}", columns if band is None else columns | {"sigma": band})
+    _draw_grid(run, test, metrics)
+    _draw_test(run, test, metrics)
+
+
+def grid_marginals(log_p: np.ndarray, axis: np.ndarray) -> list[np.ndarray]:
+    """The marginal density in each coordinate, shape (G,), of log p on the grid."""
+    density = np.exp(log_p.astype(np.float64)).reshape(len(axis), len(axis))
+    return [density.sum(axis=k) * float(axis[1] - axis[0]) for k in (1, 0)]
 
 
 def _draw_grid(run: RunFolder, test: DensityTest, metrics: Metrics) -> None:
@@ -364,14 +337,8 @@ def _draw_grid(run: RunFolder, test: DensityTest, metrics: Metrics) -> None:
     columns = {"log_p_true": test.grid_true, "log_p_model": test.grid_model, "region": bands}
     save_figure(figure, run.figures, "grid-correlation", columns)
     figure, axes = figures.new_figure()
-    size = len(test.axis)
-    figures.region_map(axes[0, 0], test.axis, test.axis, bands.reshape(size, size))
-    save_figure(figure, run.figures, "grid-regions", grid_columns(test) | {"region": bands})
-
-
-def grid_columns(test: DensityTest) -> dict[str, np.ndarray]:
-    size = len(test.axis)
-    return {"x1": np.repeat(test.axis, size), "x2": np.tile(test.axis, size)}
+    figures.region_map(axes[0, 0], test.axis, test.axis, test.on_grid(bands))
+    save_figure(figure, run.figures, "grid-regions", test.columns | {"region": bands})
 
 
 def _draw_test(run: RunFolder, test: DensityTest, metrics: Metrics) -> None:
@@ -383,19 +350,15 @@ def _draw_test(run: RunFolder, test: DensityTest, metrics: Metrics) -> None:
     save_figure(figure, run.figures, "test-correlation", columns)
     figure, axes = figures.new_figure()
     figures.deviation_map(axes[0, 0], test.test, np.abs(deviation) >= 0.1)
-    save_figure(
-        figure, run.figures, "test-deviation", {"x1": test.test[:, 0], "x2": test.test[:, 1], "deviation": deviation}
-    )
+    columns = {"x1": test.test[:, 0], "x2": test.test[:, 1], "deviation": deviation}
+    save_figure(figure, run.figures, "test-deviation", columns)
 
 
-def draw_density(run: RunFolder, test: DensityTest) -> None:
+def _draw_density(run: RunFolder, test: DensityTest) -> None:
     """True and learned density side by side."""
-    size = len(test.axis)
     true, learned = (np.exp(log_p) for log_p in (test.grid_true, test.grid_model))
     figure, axes = figures.new_figure(1, 2)
     largest = float(max(true.max(), learned.max()))
-    figures.density_map(
-        axes[0, 0], test.axis, test.axis, true.reshape(size, size), r"$p_\mathrm{true}(x)$", largest=largest
-    )
-    figures.density_map(axes[0, 1], test.axis, test.axis, learned.reshape(size, size), largest=largest)
-    save_figure(figure, run.figures, "density", grid_columns(test) | {"true": true, "learned": learned})
+    for ax, density, name in zip(axes[0], (true, learned), (r"\mathrm{true}", r"\theta"), strict=True):
+        figures.density_map(ax, test.axis, test.axis, test.on_grid(density), f"$p_{name}(x)$", largest)
+    save_figure(figure, run.figures, "density", test.columns | {"true": true, "learned": learned})

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,18 +15,9 @@ from normae import figures, statistics
 from normae.config import Run, read
 from normae.data import Density
 from normae.errors import InputError
+from normae.evaluation import toy
 from normae.evaluation.study import Captions, Metrics, draw_training, over, posterior_words
-from normae.evaluation.toy import (
-    DensityTest,
-    ToyStudy,
-    agreement,
-    chain_samples,
-    classifier_metrics,
-    draw_common,
-    grid_columns,
-    ideal_auc,
-    paper_grid,
-)
+from normae.evaluation.toy import DensityTest, ToyStudy
 from normae.files import write_json
 from normae.inference import Model, cell_centres, grid_points
 from normae.progress import counted
@@ -68,13 +59,12 @@ class BayesianToyStudy(ToyStudy):
 
     def draw(self, test: "PosteriorTest", metrics: Metrics) -> None:
         """Write the figures of what `measure` gave."""
-        draw_common(self.run, test, test.marginals, metrics)
+        toy.draw_common(self.run, test, test.marginals, metrics)
         _draw_uncertainties(self.run, test)
         _draw_intervals(self.run, test)
         draw_training(self, figures.training_curves, 3)
 
     def summary(self, metrics: Metrics) -> str:
-        """How close the density is, and what the error bars are worth."""
         return super().summary(metrics) + (
             f" Its error bar of log p is {metrics['sigma_log_p'].value:.4f} where the error is "
             f"{metrics['error_log_p'].value:.4f} (root mean squares over the test set); the 68 and 95 % intervals hold "
@@ -95,7 +85,6 @@ class BayesianToyStudy(ToyStudy):
         )
 
     def captions(self, metrics: Metrics) -> Captions:
-        """Uncertainties and coverage in place of the density."""
         others = super().captions(metrics)
         del others["density"]
         return {
@@ -131,35 +120,27 @@ class BayesianToyStudy(ToyStudy):
 
 @dataclass(frozen=True)
 class PosteriorTest(DensityTest):
-    """Draws of the learned density beside the truth; `grid_model` and `test_model` are log of the mean density.
+    """Draws of the learned density beside the truth; `grid_model` and `test_model` are log of the mean density."""
 
-    Args:
-        score, density: mean and standard deviation over draws of E/T and of p on the grid, shapes (G * G,).
-        marginals: for each coordinate the mean and standard deviation of the marginal density, shapes (G,).
-        draws, scores: log p and E/T of every draw at the test events, (n, N).
-        mean_log_p: log p of the draws together at the test events, (N,).
-        log_z: of every draw, (n,).
-        region_true, region_draws: true log p and log p of every draw on every fifth line of the grid, (M,) and (n, M).
-    """
-
-    score: tuple[np.ndarray, np.ndarray]
-    density: tuple[np.ndarray, np.ndarray]
-    marginals: list[tuple[np.ndarray, np.ndarray]]
-    draws: np.ndarray
-    scores: np.ndarray
-    mean_log_p: np.ndarray
-    log_z: np.ndarray
-    region_true: np.ndarray
-    region_draws: np.ndarray
+    score: tuple[np.ndarray, np.ndarray]  # mean and standard deviation over draws of E/T on the grid, shapes (G * G,)
+    density: tuple[np.ndarray, np.ndarray]  # the same of p
+    marginals: list[tuple[np.ndarray, np.ndarray]]  # the same of the marginal density of each coordinate, shapes (G,)
+    draws: np.ndarray  # log p of every draw at the test events, (n, N)
+    scores: np.ndarray  # E/T likewise
+    mean_log_p: np.ndarray  # log p of the draws together, (N,)
+    log_z: np.ndarray  # of every draw, (n,)
+    region_true: np.ndarray  # true log p on every fifth line of the grid, (M,)
+    region_draws: np.ndarray  # log p of every draw there, (n, M)
 
 
 def posterior_test(model: Model, config: Run, density: Density, events: Tensor) -> PosteriorTest:
     """All draws on the paper's grid and on the test set."""
-    (axis, grid), size, test = paper_grid(config), config.evaluation.grid, events[:EVENTS]
+    (axis, grid), size, test = toy.paper_grid(config), config.evaluation.grid, events[:EVENTS]
     on_grid, on_test = model.rows(grid.numpy()), model.rows(test.numpy())
     grid_draws, draws = on_grid.log_prob_draws(), on_test.log_prob_draws()
     grid_true = density.log_prob(grid.double()).numpy()
     step = max(1, size // REGION_GRID)
+    marginals = np.array([toy.grid_marginals(row, axis.numpy()) for row in grid_draws])
     thin = np.arange(size * size).reshape(size, size)[::step, ::step].ravel()
     return PosteriorTest(
         axis=axis.numpy(),
@@ -170,7 +151,7 @@ def posterior_test(model: Model, config: Run, density: Density, events: Tensor) 
         test_model=statistics.log_mean_density(draws),
         score=statistics.mean_and_std(on_grid.scores),
         density=statistics.density_mean_and_std(grid_draws),
-        marginals=_marginals(grid_draws, axis.numpy()),
+        marginals=list(zip(marginals.mean(0), marginals.std(0, ddof=1), strict=True)),
         draws=draws,
         scores=on_test.scores,
         mean_log_p=on_test.log_prob(),
@@ -178,16 +159,6 @@ def posterior_test(model: Model, config: Run, density: Density, events: Tensor) 
         region_true=grid_true[thin],
         region_draws=grid_draws[:, thin],
     )
-
-
-def _marginals(log_draws: np.ndarray, axis: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Mean and standard deviation over draws of the marginal density in each coordinate."""
-    size, width = len(axis), float(axis[1] - axis[0])
-    sums = np.empty((2, len(log_draws), size))
-    for k, row in enumerate(log_draws):
-        density = np.exp(row.astype(np.float64)).reshape(size, size)
-        sums[0, k], sums[1, k] = density.sum(1) * width, density.sum(0) * width
-    return [(found.mean(0), found.std(0, ddof=1)) for found in sums]
 
 
 def _rms(values: np.ndarray) -> float:
@@ -203,7 +174,7 @@ def posterior_metrics(test: PosteriorTest) -> Metrics:
     check = statistics.relative_density_check(test.scores, test.draws)
     metrics: Metrics = {
         "log_z": over(test.log_z),
-        **agreement(test),
+        **toy.agreement(test),
         "sigma_log_p": Estimate(_rms(statistics.mean_and_std(test.draws)[1]), 0.0),
         "error_log_p": Estimate(_rms(test.mean_log_p - test.test_true), 0.0),
         "relative_density_ratio": Estimate(check.ratio[1], 0.5 * (check.ratio[2] - check.ratio[0])),
@@ -226,12 +197,12 @@ def posterior_samples(model: Model, config: Run, density: Density, test: Posteri
     kinds, metrics = {"exact": exact}, {}
     if config.laplace is None or model.device.type == "cuda":
         generator, steps = stream(config.seed, "evaluation/chain", model.device), model.sampling.feature.steps
-        position, acceptance = chain_samples(model, n, generator, {"recipe": steps})["recipe"]
+        position, acceptance = toy.chain_samples(model, n, generator, {"recipe": steps})["recipe"]
         kinds["recipe"], metrics["acceptance_recipe"] = position, Estimate(acceptance.value, 0.0)
-    metrics |= classifier_metrics(model, config, density, kinds)
+    metrics |= toy.classifier_metrics(model, config, density, kinds)
     few = exact[:EVENTS]
     log_prob = statistics.log_mean_density(model.rows(few.numpy()).log_prob_draws())
-    return metrics | {"auc_ideal": ideal_auc(log_prob, few, density, test)}
+    return metrics | {"auc_ideal": toy.ideal_auc(log_prob, few, density, test)}
 
 
 def exact_draws(model: Model, n: int, generator: torch.Generator) -> Tensor:
@@ -251,28 +222,15 @@ def exact_draws(model: Model, n: int, generator: torch.Generator) -> Tensor:
 # --- coverage over trainings
 
 
-@dataclass(frozen=True)
-class CoverageTest:
-    """Coverage of one training at all levels.
+class CoverageTest(NamedTuple):
+    """Coverage of one training at all levels."""
 
-    Args:
-        levels: with shape (L,).
-        log_density, density: of intervals of log p and of p, by kind: "quantile" and "gaussian", shapes (L,).
-        by_region: of log p on a grid by kind, shapes (R, L).
-        pull, density_pull: with shape (N,).
-        kl: of the mean density.
-        sigma, error: root mean squares of the posterior's width and of the error of log p.
-    """
-
-    levels: np.ndarray
-    log_density: dict[str, np.ndarray]
-    density: dict[str, np.ndarray]
-    by_region: dict[str, np.ndarray]
-    pull: np.ndarray
-    density_pull: np.ndarray
-    kl: float
-    sigma: float
-    error: float
+    levels: np.ndarray  # shape (L,)
+    coverage: dict[Interval, np.ndarray]  # of log p and p at the test events, (L,); "by_region" of log p, (R, L)
+    pulls: tuple[np.ndarray, np.ndarray]  # of log p and of p, shapes (N,)
+    kl: float  # of the mean density
+    sigma: float  # root mean square of the posterior's width of log p
+    error: float  # the same of its error
 
 
 def coverage_test(model: Model, config: Run, density: Density, events: Tensor) -> CoverageTest:
@@ -284,17 +242,23 @@ def coverage_test(model: Model, config: Run, density: Density, events: Tensor) -
     true, grid_true = (density.log_prob(x.double()).numpy() for x in (test, grid))
     levels = np.unique(np.concatenate([statistics.confidence_levels(len(draws)), LEVELS]))
     bands = statistics.regions(grid_true)
+    by_region = {
+        ("by_region", kind): statistics.coverage_by_region(on_grid, grid_true, bands, levels, kind) for kind in KINDS
+    }
     return CoverageTest(
         levels=levels,
-        log_density={kind: statistics.coverage(draws, true, levels, kind) for kind in KINDS},
-        density={kind: statistics.coverage(draws, true, levels, kind, density=True) for kind in KINDS},
-        by_region={kind: statistics.coverage_by_region(on_grid, grid_true, bands, levels, kind) for kind in KINDS},
-        pull=statistics.pulls(draws, true),
-        density_pull=statistics.density_pulls(draws, true),
+        coverage=_coverage(draws, true, levels) | by_region,
+        pulls=(statistics.pulls(draws, true), statistics.density_pulls(draws, true)),
         kl=statistics.kl_divergence(true, statistics.log_mean_density(draws)).value,
         sigma=_rms(statistics.mean_and_std(draws)[1]),
         error=_rms(found.log_prob() - true),
     )
+
+
+def _coverage(draws: np.ndarray, true: np.ndarray, levels: np.ndarray) -> dict[Interval, np.ndarray]:
+    """Of intervals of log p and of p, of both kinds, with shapes (L,); for draws (n, N) and the truth (N,)."""
+    intervals = product(LABELS, KINDS)
+    return {of: statistics.coverage(draws, true, levels, of[1], of[0] == "density") for of in intervals}
 
 
 def coverage_of_group(path: str | Path, device: str = "auto") -> dict[str, Estimate]:
@@ -332,35 +296,30 @@ def summary(tests: Sequence[CoverageTest]) -> dict[str, Estimate]:
     """
     numbers: dict[str, Estimate] = {"trainings": Estimate(len(tests), 0.0)}
     places = [int(np.argmin(np.abs(tests[0].levels - level))) for level in LEVELS]
-    for kind in ("quantile", "gaussian"):
-        band = statistics.coverage_over_trainings([test.log_density[kind] for test in tests])
-        regional = statistics.coverage_over_trainings([test.by_region[kind] for test in tests])
+    bands = _over_trainings(tests)
+    for kind in KINDS:
+        band, regional = bands["log_density", kind], bands["by_region", kind]
         for level, k in zip(LEVELS, places, strict=True):
             name = f"coverage_{kind}_{100 * level:.0f}"
             numbers[name] = Estimate(float(band.mean[k]), float(band.error[k]))
             numbers[f"{name}_spread"] = Estimate(float(band.spread[k]), 0.0)
             for region, (mean, error) in enumerate(zip(regional.mean[:, k], regional.error[:, k], strict=True)):
                 numbers[f"{name}_region_{region}"] = Estimate(float(mean), float(error))
-        farthest = max(abs(test.log_density[kind][k] - LEVELS[i]) for test in tests for i, k in enumerate(places))
-        numbers[f"farthest_training_{kind}"] = Estimate(float(farthest), 0.0)
-    pulls = statistics.pulls_over_trainings([test.pull for test in tests])
-    numbers |= {
-        "pull_mean": pulls.mean,
-        "pull_width": pulls.width,
-        "pull_total_width": pulls.total_width,
-    }
+        each = np.array([test.coverage["log_density", kind][places] for test in tests])
+        numbers[f"farthest_training_{kind}"] = Estimate(float(np.abs(each - LEVELS).max()), 0.0)
+    pulls = statistics.pulls_over_trainings([test.pulls[0] for test in tests])
+    numbers |= {"pull_mean": pulls.mean, "pull_width": pulls.width, "pull_total_width": pulls.total_width}
     for name in ("kl", "sigma", "error"):
         numbers[name] = statistics.sample_mean([getattr(test, name) for test in tests])
     return {name: value for name, value in numbers.items() if np.isfinite(value.error)}
 
 
+def _over_trainings(tests: Sequence[CoverageTest]) -> dict[Interval, statistics.CoverageBand]:
+    return {of: statistics.coverage_over_trainings([test.coverage[of] for test in tests]) for of in tests[0].coverage}
+
+
 def _draw_group(group: RunFolder, tests: Sequence[CoverageTest]) -> None:
-    levels = tests[0].levels
-    bands = {
-        (name, kind): statistics.coverage_over_trainings([getattr(test, name)[kind] for test in tests])
-        for name in (*LABELS, "by_region")
-        for kind in KINDS
-    }
+    levels, bands = tests[0].levels, _over_trainings(tests)
     mean, spread = ({of: getattr(band, what) for of, band in bands.items()} for what in ("mean", "spread"))
     with figures.figure_style():
         _draw_coverage(group, levels, mean, spread)
@@ -368,7 +327,7 @@ def _draw_group(group: RunFolder, tests: Sequence[CoverageTest]) -> None:
         regional = [mean["by_region", "quantile"], mean["by_region", "gaussian"], spread["by_region", "quantile"]]
         figures.region_coverage(axes[0, 0], levels, *regional)
         _save_regions(figure, group, levels, regional[0])
-        pull, density_pull = (np.concatenate([getattr(test, of) for test in tests]) for of in ("pull", "density_pull"))
+        pull, density_pull = (np.concatenate(of) for of in zip(*(test.pulls for test in tests), strict=True))
         _draw_pulls(group, pull, density_pull, every=max(1, len(tests) // 2))
 
 
@@ -377,32 +336,26 @@ def _draw_group(group: RunFolder, tests: Sequence[CoverageTest]) -> None:
 
 def _draw_uncertainties(run: RunFolder, test: PosteriorTest) -> None:
     """Energy, density, and their uncertainties over draws."""
-    size = len(test.axis)
-    score, density = (tuple(field.reshape(size, size) for field in pair) for pair in (test.score, test.density))
+    score, density = (tuple(test.on_grid(field) for field in pair) for pair in (test.score, test.density))
     figure, axes = figures.new_figure(2, 3, panel=(4.2, 3.3))
     figures.uncertainty_maps(axes, test.axis, test.axis, score, density)  # type: ignore[arg-type]
     names = ("score", "score_sigma", "density", "density_sigma")
     columns = dict(zip(names, (*test.score, *test.density), strict=True))
-    save_figure(figure, run.figures, "uncertainties", grid_columns(test) | columns)
+    save_figure(figure, run.figures, "uncertainties", test.columns | columns)
 
 
 def _draw_intervals(run: RunFolder, test: PosteriorTest) -> None:
     """Pulls, coverage on the test set, and coverage by region."""
     _draw_pulls(run, statistics.pulls(test.draws, test.test_true), statistics.density_pulls(test.draws, test.test_true))
     levels = statistics.confidence_levels(len(test.draws))
-    found = {
-        (name, kind): statistics.coverage(test.draws, test.test_true, levels, kind, name == "density")
-        for name in LABELS
-        for kind in KINDS
-    }
-    curves = _draw_coverage(run, levels, found, {})
-    bands, size = statistics.regions(test.region_true), len(test.axis)
+    curves = _draw_coverage(run, levels, _coverage(test.draws, test.test_true, levels), {})
+    bands = statistics.regions(test.region_true)
     regional = [
         [statistics.coverage_by_region(test.region_draws, test.region_true, bands, levels, kind, name == "density")
          for kind in KINDS] for name in LABELS
     ]  # fmt: skip
     figure, axes = figures.new_figure(2, 2)
-    grid = (test.axis, test.axis, statistics.regions(test.grid_true).reshape(size, size))
+    grid = (test.axis, test.axis, test.on_grid(statistics.regions(test.grid_true)))
     figures.coverage_by_region_maps(axes, grid, levels, curves, *regional)
     _save_regions(figure, run, levels, regional[0][0])
 
