@@ -83,20 +83,14 @@ def central(rows: Rows) -> Array:
 
 
 class Against(NamedTuple):
-    """The test against one reference with log r_ref of shape (N,).
+    """The test against one reference."""
 
-    `comparisons` by the choice of C, "c0" and, where both log Z are known, "log_z"; `pairs` over all pairs of draws
-    with C = 0, where a model is Bayesian, and `pair_constants` their constants by the choice of C; `judged` the range
-    of the best log r in which linearity is judged, where that is not all of it, and `everywhere` what the verdict would
-    be without that range.
-    """
-
-    log_ratio: Array
-    comparisons: dict[str, statistics.RatioComparison]
-    pairs: statistics.PairLines | None
-    pair_constants: dict[str, Array]
-    judged: tuple[float, float] | None
-    everywhere: statistics.Verdict
+    log_ratio: Array  # of the reference, shape (N,)
+    comparisons: dict[str, statistics.RatioComparison]  # by the choice of C: "c0" and, where it is known, "log_z"
+    pairs: statistics.PairLines | None  # over all pairs of draws with C = 0, where a model is Bayesian
+    pair_constants: dict[str, Array]  # of these pairs, by the choice of C
+    judged: tuple[float, float] | None  # range of the best log r in which linearity is judged, where not all of it
+    everywhere: statistics.Verdict  # what it would be without that range
 
     @property
     def best(self) -> statistics.RatioComparison:
@@ -120,30 +114,17 @@ class Distribution(NamedTuple):
 
 @dataclass(frozen=True)
 class DualResult:
-    """Everything that numbers, figures and page need.
+    """Everything that numbers, figures and page need."""
 
-    Args:
-        names: of the two models.
-        sample: where the test is made.
-        ratios: the central log r by the choice of C, "c0" and "log_z", with shape (N,).
-        constant: log Z_A - log Z_B, where known.
-        against: by the name of the reference, "true" and "classifier", the first being the one to believe.
-        distributions: by the choice of C, against the first reference; where log Z is not known, with "fit" too, the C
-            of a line of slope 1.
-        densities: the two true densities, where known.
-        classifier: the supervised reference, where there is one.
-        metrics: every number with its error, by name.
-    """
-
-    names: tuple[str, str]
-    sample: Labelled
-    ratios: dict[str, Array]
-    constant: Estimate | None
-    against: dict[str, Against]
-    distributions: dict[str, Distribution]
-    densities: tuple[Density, Density] | None
-    classifier: ClassifierReference | None
-    metrics: dict[str, Estimate]
+    names: tuple[str, str]  # of the two models
+    sample: Labelled  # where the test is made
+    ratios: dict[str, Array]  # the central log r by the choice of C, "c0" and "log_z", with shape (N,)
+    constant: Estimate | None  # log Z_A - log Z_B, where known
+    against: dict[str, Against]  # by reference, "true" and "classifier", the first being the one to believe
+    distributions: dict[str, Distribution]  # by C, against the first; "fit", for slope 1, where log Z is not known
+    densities: tuple[Density, Density] | None  # the two true densities, where known
+    classifier: ClassifierReference | None  # the supervised reference, where there is one
+    metrics: dict[str, Estimate]  # every number with its error, by name
     settings: DualSettings
 
     @property
@@ -162,14 +143,8 @@ class DualResult:
     @property
     def verdicts(self) -> dict[str, str]:
         """One sentence for each reference."""
-        return {
-            name: f"Against {REFERENCES[name]} it {_lower(found.best.verdict.sentence)}"
-            for name, found in self.against.items()
-        }
-
-
-def _lower(sentence: str) -> str:
-    return sentence[0].lower() + sentence[1:]
+        said = {name: found.best.verdict.sentence for name, found in self.against.items()}
+        return {name: f"Against {REFERENCES[name]} it {text[0].lower()}{text[1:]}" for name, text in said.items()}
 
 
 # --- from log p and references to a result
@@ -192,18 +167,14 @@ def judge(
     constant = _constant(a, b)
     plain = central(b) - central(a)
     ratios = {"c0": plain} if constant is None else {"c0": plain, "log_z": plain + constant.value}
-    against = {
-        name: _against(ref, sample, a, b, ratios, settings, None if name == "true" else classifier)
-        for name, ref in references.items()
-    }
+    trial = _Trial(sample, a, b, ratios, settings)
+    against = {name: trial.against(ref, None if name == "true" else classifier) for name, ref in references.items()}
     first = next(iter(references.values()))
-    distributions = {choice: _distribution(choice, first, sample, a, b, ratios, settings) for choice in ratios}
+    distributions = {choice: trial.distribution(choice, first) for choice in ratios}
     if constant is None:
         shift = fitted_shift(first, plain, sample.labels)
-        shifted = {"c0": plain + shift}
-        distributions["fit"] = _distribution(
-            "c0", first, sample, a, b._replace(scores=b.scores - np.float32(shift)), shifted, settings
-        )
+        shifted = b._replace(scores=b.scores - np.float32(shift))
+        distributions["fit"] = trial._replace(b=shifted, ratios={"c0": plain + shift}).distribution("c0", first)
     found = DualResult(names, sample, ratios, constant, against, distributions, densities, classifier, {}, settings)
     found.metrics.update(_metrics(found, a, b))
     return found
@@ -229,36 +200,59 @@ def _constant(a: Rows, b: Rows) -> Estimate | None:
     return Estimate(float(a.log_z.mean() - b.log_z.mean()), float(error))
 
 
-def _against(
-    reference: Array,
-    sample: Labelled,
-    a: Rows,
-    b: Rows,
-    ratios: dict[str, Array],
-    settings: DualSettings,
-    classifier: ClassifierReference | None,
-) -> Against:
-    several = max(len(a.scores), len(b.scores)) > 1
-    pairs = statistics.pair_lines(reference, -a.scores, -b.scores, sample.labels) if several else None
-    spread = 0.0 if pairs is None else float(pairs.slope.std())
-    comparisons: dict[str, statistics.RatioComparison] = {}
-    judged, whole = None, None
-    for choice, ratio in ratios.items():
-        whole = statistics.compare_ratios(
-            reference, ratio, sample.labels, settings.rule, settings.n_bootstrap,
-            generator=stream(settings.seed, "dual/bootstrap"), limit=settings.limit, slope_spread=spread,
-        )  # fmt: skip
-        comparisons[choice] = whole
-        if classifier is not None:
-            rejudge = partial(_rejudge, whole, classifier, ratio, sample.labels, settings.rule, spread)
-            judged = supported(ratio, sample.labels, settings.rule)
-            comparisons[choice], whole = rejudge(judged), rejudge(None)
-    assert whole is not None
-    constants = {} if pairs is None else {"c0": pairs.constant}
-    if pairs is not None and a.log_z is not None and b.log_z is not None:
-        # log r of a pair is shifted by its own C, so the line's constant moves by -m C.
-        constants["log_z"] = pairs.constant - pairs.slope * (a.log_z[:, None] - b.log_z[None])
-    return Against(reference, comparisons, pairs, constants, judged, whole.verdict)
+class _Trial(NamedTuple):
+    """Draws of both models at the sample, and their central log r by the choice of C."""
+
+    sample: Labelled
+    a: Rows
+    b: Rows
+    ratios: dict[str, Array]
+    settings: DualSettings
+
+    @property
+    def bayesian(self) -> bool:
+        return max(len(self.a.scores), len(self.b.scores)) > 1
+
+    def against(self, reference: Array, classifier: ClassifierReference | None) -> Against:
+        """The test against log r of a reference with shape (N,), the classifier's where that is given."""
+        labels, settings = self.sample.labels, self.settings
+        pairs = statistics.pair_lines(reference, -self.a.scores, -self.b.scores, labels) if self.bayesian else None
+        spread = 0.0 if pairs is None else float(pairs.slope.std())
+        comparisons: dict[str, statistics.RatioComparison] = {}
+        judged, whole = None, None
+        for choice, ratio in self.ratios.items():
+            whole = statistics.compare_ratios(
+                reference, ratio, labels, settings.rule, settings.n_bootstrap,
+                generator=stream(settings.seed, "dual/bootstrap"), limit=settings.limit, slope_spread=spread,
+            )  # fmt: skip
+            comparisons[choice] = whole
+            if classifier is not None:
+                rejudge = partial(_rejudge, whole, classifier, ratio, labels, settings.rule, spread)
+                judged = supported(ratio, labels, settings.rule)
+                comparisons[choice], whole = rejudge(judged), rejudge(None)
+        assert whole is not None
+        constants = {} if pairs is None else {"c0": pairs.constant}
+        if pairs is not None and self.a.log_z is not None and self.b.log_z is not None:
+            # log r of a pair is shifted by its own C, so the line's constant moves by -m C.
+            constants["log_z"] = pairs.constant - pairs.slope * (self.a.log_z[:, None] - self.b.log_z[None])
+        return Against(reference, comparisons, pairs, constants, judged, whole.verdict)
+
+    def distribution(self, choice: str, reference: Array) -> Distribution:
+        """Reference and model at the same events, so that the fluctuations of the sample are common to both."""
+        edges = _edges(reference, self.ratios)
+        members = [np.flatnonzero(self.sample.labels == label) for label in (False, True)]
+        if self.bayesian:
+            members = [index[:: -(-index.size // self.settings.band_events)] for index in members]
+        expected = np.stack([statistics.ratio_histogram(reference[index], edges) for index in members])
+        if not self.bayesian:
+            ratio = self.ratios[choice]
+            learned = np.stack([statistics.ratio_histogram(ratio[index], edges) for index in members])
+            return Distribution(edges, expected, learned, None)
+        bands = [
+            statistics.pair_histogram(_log_p(self.a, choice, i), _log_p(self.b, choice, i), edges) for i in members
+        ]
+        learned, spread = (np.stack(rows) for rows in zip(*bands, strict=True))
+        return Distribution(edges, expected, learned, spread)
 
 
 def supported(ratio: Array, labels: NDArray[np.bool_], rule: statistics.DualRule) -> tuple[float, float] | None:
@@ -296,33 +290,8 @@ def _rejudge(
 def member_slopes(classifier: ClassifierReference, ratio: Array, labels: NDArray[np.bool_]) -> Array:
     """The slope m against each of the classifiers, with shape (K,)."""
     nothing = np.zeros((1, ratio.size))
-    return np.array(
-        [statistics.pair_lines(row, nothing, ratio[None], labels).slope[0, 0] for row in classifier.members]
-    )
-
-
-def _distribution(
-    choice: str,
-    reference: Array,
-    sample: Labelled,
-    a: Rows,
-    b: Rows,
-    ratios: dict[str, Array],
-    settings: DualSettings,
-) -> Distribution:
-    """Reference and model at the same events, so that the fluctuations of the sample are common to both."""
-    bayesian = max(len(a.scores), len(b.scores)) > 1
-    edges = _edges(reference, ratios)
-    members = [np.flatnonzero(sample.labels == label) for label in (False, True)]
-    if bayesian:
-        members = [index[:: -(-index.size // settings.band_events)] for index in members]
-    expected = np.stack([statistics.ratio_histogram(reference[index], edges) for index in members])
-    if not bayesian:
-        learned = np.stack([statistics.ratio_histogram(ratios[choice][index], edges) for index in members])
-        return Distribution(edges, expected, learned, None)
-    bands = [statistics.pair_histogram(_log_p(a, choice, i), _log_p(b, choice, i), edges) for i in members]
-    learned, spread = (np.stack(rows) for rows in zip(*bands, strict=True))
-    return Distribution(edges, expected, learned, spread)
+    lines = [statistics.pair_lines(row, nothing, ratio[None], labels) for row in classifier.members]
+    return np.array([line.slope[0, 0] for line in lines])
 
 
 def _log_p(side: Rows, choice: str, index: NDArray[np.int64]) -> Array:
@@ -359,7 +328,7 @@ def _metrics(result: DualResult, a: Rows, b: Rows) -> dict[str, Estimate]:
         if model.log_z is not None:
             error = float(np.hypot(model.log_z.std(), model.log_z_error))
             metrics[f"log_z_{side}"] = Estimate(float(model.log_z.mean()), error)
-    return metrics | _classifier_metrics(result)
+    return metrics | ({} if result.classifier is None else _classifier_metrics(result, result.classifier))
 
 
 def _over(values: Array) -> Estimate:
@@ -367,10 +336,7 @@ def _over(values: Array) -> Estimate:
     return Estimate(float(values.mean()), float(values.std()))
 
 
-def _classifier_metrics(result: DualResult) -> dict[str, Estimate]:
-    found = result.classifier
-    if found is None:
-        return {}
+def _classifier_metrics(result: DualResult, found: ClassifierReference) -> dict[str, Estimate]:
     metrics = {
         "classifier_ece": found.before.error.measured,
         "classifier_ece_perfect": found.before.error.perfect,

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from normae import figures
-from normae.dual.judge import REFERENCES, DualResult, fitted_shift
+from normae.dual.judge import REFERENCES, Against, DualResult, fitted_shift
 from normae.errors import InputError
 from normae.figures.style import LEARNED_COLOUR, TRUE_COLOUR
 from normae.files import write_json, write_text
@@ -71,6 +71,7 @@ def write_dual(path: Path, result: DualResult, tested: Tested) -> None:
 
 
 def _content(result: DualResult, tested: Tested) -> dict[str, Any]:
+    """Of dual.json."""
     metrics = {name: one._asdict() for name, one in sorted(result.metrics.items())}
     verdicts = {
         name: {
@@ -140,42 +141,32 @@ def classifier_limits(result: DualResult) -> list[str]:
 def page(result: DualResult, folder: Path, names: list[str], tested: Tested) -> Report:
     """The report of the test; `names` are the figures that were drawn."""
     a, b = (short_name(name) for name in result.names)
+    said = "they reproduce it" if result.passes else "they do not reproduce it, or not by every reference"
+    introduction = (
+        "Two models, trained apart, should give the likelihood ratio between B (label 1) and A (label 0), "
+        f"log r = log p_B − log p_A: {said}."
+    )
     options = [f" --{name} {tested[name]}" for name in ("data", "reference") if tested.get(name) is not None]
     command = f"normae dual {tested['run_a']} {tested['run_b']}{''.join(options)}"
     return Report(
         title=f"Dual test of A = {a} and B = {b}: {result.outcome}",
-        summary=" ".join([_introduction(result), *result.verdicts.values()]),
+        summary=" ".join([introduction, *result.verdicts.values()]),
         facts=_facts(result, tested),
-        pictures=[
-            Picture(title, (folder / f"{name}.svg").read_text(encoding="utf-8"), sentence)
-            for name in names
-            for title, sentence in [_caption(result, name)]
-        ],
+        pictures=[_picture(result, name, (folder / f"{name}.svg").read_text(encoding="utf-8")) for name in names],
         footer=f"normae {__version__}; made again by {command}",
-    )
-
-
-def _introduction(result: DualResult) -> str:
-    said = {True: "they reproduce it", False: "they do not reproduce it, or not by every reference"}[result.passes]
-    return (
-        "Two models, trained apart, should give the likelihood ratio between B (label 1) and A (label 0), "
-        f"log r = log p_B − log p_A: {said}."
     )
 
 
 def _facts(result: DualResult, tested: Tested) -> list[Fact]:
     count = int(result.sample.labels.sum())
-    facts = [
-        Fact("A", result.names[0]),
-        Fact("B", result.names[1]),
-        Fact(
-            "sample", tested["data"] or ("drawn from the two densities" if result.densities else "the jets of A's run")
-        ),
-        *([Fact("reference", str(tested["reference"]))] if "reference" in tested else []),
-        Fact("events of A and B in the test", f"{len(result.sample.labels) - count:,} and {count:,}"),
-        Fact("seed", str(result.settings.seed)),
-    ]
-    return facts + [Fact(describe(name), value) for name, value in result.metrics.items()]
+    drawn = "drawn from the two densities" if result.densities else "the jets of A's run"
+    facts: dict[str, str | Estimate] = {"A": result.names[0], "B": result.names[1], "sample": tested["data"] or drawn}
+    if "reference" in tested:
+        facts["reference"] = str(tested["reference"])
+    facts["events of A and B in the test"] = f"{len(result.sample.labels) - count:,} and {count:,}"
+    facts["seed"] = str(result.settings.seed)
+    facts |= {_described(name): value for name, value in result.metrics.items()}
+    return [Fact(name, value) for name, value in facts.items()]
 
 
 QUANTITIES = {
@@ -198,7 +189,7 @@ WORDS = {
 }  # fmt: skip
 
 
-def describe(metric: str) -> str:
+def _described(metric: str) -> str:
     """The name of a metric in words: "slope m, C = 0, against the true ratio" for slope_true_c0."""
     if metric in WORDS:
         return WORDS[metric]
@@ -212,31 +203,32 @@ def _percent(estimate: Estimate) -> str:
     return f"{100 * estimate.value:.2g} %"
 
 
-def _caption(result: DualResult, name: str) -> tuple[str, str]:
-    """Title and sentence of a figure."""
+def _picture(result: DualResult, name: str, svg: str) -> Picture:
+    """A figure with its title and sentence."""
     kind, _, reference = name.partition("-")
     first, limit = next(iter(result.against)), f"|Δ log r| ≥ {result.settings.limit:g}"
     if kind == "correlation":
         found = result.against[reference].best
         shares = f"{_percent(found.outside_a)} of A, {_percent(found.outside_b)} of B"
         more = f" {constant_sentence(result)}" if reference == first else ""
-        return (
-            f"Learned log r against {REFERENCES[reference]}",
+        said = (
             f"Events on the dotted diagonal are right; {_percent(found.outside)} lie outside of the red lines, {limit} "
-            f"({shares}). A few events lie beyond the axes.{more}",
+            f"({shares}). A few events lie beyond the axes.{more}"
         )
+        return Picture(f"Learned log r against {REFERENCES[reference]}", svg, said)
     if kind == "outside":
         lines = "; lines: the 1 (solid) and 3 sigma (dashed) contours of the two densities" if result.densities else ""
-        return "Where log r is off", f"Red: events with {limit} against {REFERENCES[first]}{lines}."
+        return Picture("Where log r is off", svg, f"Red: events with {limit} against {REFERENCES[first]}{lines}.")
     if kind == "distributions":
         band = next(iter(result.distributions.values())).band is not None
         bands = "; bands: the spread over all pairs of weight draws" if band else ""
-        return "Distributions of log r", f"Areas: {REFERENCES[first]}; lines: the models{bands}."
+        return Picture("Distributions of log r", svg, f"Areas: {REFERENCES[first]}; lines: the models{bands}.")
     if kind == "residuals":
         said = "Mean of the reference minus the line, in bins of equal weight; a point outside of the grey area fails."
-        return "Residuals from the fitted line", said
+        return Picture("Residuals from the fitted line", svg, said)
     assert result.classifier is not None
-    return "Is the classifier calibrated?", " ".join([result.classifier.sentence, *classifier_limits(result)])
+    said = " ".join([result.classifier.sentence, *classifier_limits(result)])
+    return Picture("Is the classifier calibrated?", svg, said)
 
 
 # --- figures
@@ -272,8 +264,7 @@ def _draw_correlation(result: DualResult, name: str, folder: Path) -> str:
     if result.constant is None:
         ratios["fit"] = ratios["c0"] + fitted_shift(found.log_ratio, ratios["c0"], labels)
     figure, axes = figures.new_figure(1, len(ratios))
-    everything = np.concatenate([found.log_ratio, *ratios.values()])
-    low, high = np.quantile(everything, (BEYOND, 1 - BEYOND))
+    low, high = np.quantile(np.concatenate([found.log_ratio, *ratios.values()]), (BEYOND, 1 - BEYOND))
     margin = 0.08 * float(high - low)
     span = float(low) - margin, float(high) + margin
     for ax, (choice, ratio) in zip(axes[0], ratios.items(), strict=True):
@@ -283,13 +274,13 @@ def _draw_correlation(result: DualResult, name: str, folder: Path) -> str:
         )
         text = f"Pearson {comparison.pearson}\n$m$ = {comparison.line.slope}"  # above: events may lie in any corner
         ax.set_title(f"{CHOICES[choice]}\n{text}", fontsize=10)
-    columns = {"label": labels.astype(int), "log_r_reference": found.log_ratio}
-    save_figure(figure, folder, f"correlation-{name}", columns | _columns(result))
+    save_figure(figure, folder, f"correlation-{name}", _columns(result, found))
     return f"correlation-{name}"
 
 
-def _columns(result: DualResult) -> dict[str, Array]:
-    return {f"log_r_{choice}": ratio for choice, ratio in result.ratios.items()}
+def _columns(result: DualResult, against: Against) -> dict[str, Array]:
+    columns = {"label": result.sample.labels.astype(int), "log_r_reference": against.log_ratio}
+    return columns | {f"log_r_{choice}": ratio for choice, ratio in result.ratios.items()}
 
 
 def _draw_outside(result: DualResult, folder: Path) -> str:
@@ -300,8 +291,7 @@ def _draw_outside(result: DualResult, folder: Path) -> str:
         outside = np.abs(ratio - first.log_ratio) >= result.settings.limit
         figures.ratio_outside_map(ax, x[::every], outside[::every], _contours(result), result.settings.limit)
         ax.text(0.04, 0.96, CHOICES[choice], transform=ax.transAxes, va="top")
-    columns = {"x1": x[:, 0], "x2": x[:, 1], "label": result.sample.labels.astype(int)}
-    save_figure(figure, folder, "outside", columns | {"log_r_reference": first.log_ratio} | _columns(result))
+    save_figure(figure, folder, "outside", {"x1": x[:, 0], "x2": x[:, 1]} | _columns(result, first))
     return "outside"
 
 
@@ -314,12 +304,9 @@ def _contours(result: DualResult) -> list[figures.Contours]:
     reach = 1.02 * float(np.abs(result.sample.x).max())
     axis = torch.linspace(-reach, reach, 200, dtype=torch.float64)
     points = grid_points(axis, 2).double()
-    return [
-        figures.Contours(
-            label, colour, axis.numpy(), axis.numpy(), density.log_prob(points).exp().numpy().reshape(200, 200)
-        )
-        for label, colour, density in zip("AB", COLOURS, result.densities, strict=True)
-    ]
+    grids = [density.log_prob(points).exp().numpy().reshape(200, 200) for density in result.densities]
+    named = zip("AB", COLOURS, grids, strict=True)
+    return [figures.Contours(label, colour, axis.numpy(), axis.numpy(), grid) for label, colour, grid in named]
 
 
 def _draw_distributions(result: DualResult, folder: Path) -> str:
@@ -331,10 +318,8 @@ def _draw_distributions(result: DualResult, folder: Path) -> str:
         rows = zip("AB", COLOURS, found.reference, found.learned, bands, strict=True)
         shown = [figures.RatioSample(f"events of {side}", *values) for side, *values in rows]
         figures.ratio_histograms(ax, found.edges, shown, reference)
-        top = max(
-            float(found.reference.max()), float((found.learned + (0 if found.band is None else found.band)).max())
-        )
-        ax.set_ylim(0, 1.35 * top)
+        highest = found.learned if found.band is None else found.learned + found.band
+        ax.set_ylim(0, 1.35 * float(max(found.reference.max(), highest.max())))
         ax.set_title(CHOICES[choice])
         columns |= {"low": found.edges[:-1], "high": found.edges[1:]}
         for k, side in enumerate("ab"):
@@ -386,11 +371,9 @@ def draw_reliability(found: ClassifierReference, folder: Path) -> str:
     parts: list[dict[str, NDArray[Any]]] = []
     for label, measured, colour, marker in shown:
         bins = measured.reliability
-        corner = "" if parts else text
-        figures.reliability_diagram(
-            axes[:, 0], bins.predicted, bins.observed, bins.error, label, corner, colour, marker
-        )
         columns = {name: getattr(bins, name) for name in ("predicted", "observed", "error", "events")}
+        points = (bins.predicted, bins.observed, bins.error)
+        figures.reliability_diagram(axes[:, 0], *points, label, "" if parts else text, colour, marker)
         parts.append(columns | {"score": np.full(bins.events.size, label)})
     save_figure(figure, folder, "reliability", parts)
     return "reliability"

@@ -51,11 +51,7 @@ def read_labelled_jets(path: Path, b: Kind, most: int) -> Labelled:
 
 
 def run_reference(classifier: Classifier, test: Labelled, b: Kind, corrected: bool, seed: int) -> ClassifierReference:
-    """A trained classifier as the reference: its log r at the test jets, as it is and as it was corrected.
-
-    Args:
-        corrected: whether the classifier has a correction of its own.
-    """
+    """A trained classifier as the reference: its log r at the test jets, as it is and, where it was, corrected."""
     sign = 1.0 if b == "top" else -1.0
     found = sign * np.asarray(classifier.log_ratio(test.x), dtype=np.float64)
     after = before = calibration(found, test.labels, seed)
@@ -96,7 +92,7 @@ def dual_test(
     if reference is not None and kinds is None:
         raise InputError(f"{reference}: a jet classifier is a reference for two runs on jets, got {run_a} and {run_b}")
     data = jets_path(configs[0].data) if kinds is not None and data is None else data
-    densities = known_densities(*configs)
+    densities = _known_densities(*configs)
     if densities is None and data is None:
         raise InputError(
             f"{run_a} and {run_b}: not trained on two different known densities, so give a labelled sample with --data"
@@ -104,18 +100,17 @@ def dual_test(
     if densities is None and not settings.classifier:
         raise InputError(f"{run_a} and {run_b}: without known densities the classifier is the only reference, keep it")
     trains = settings.classifier and reference is None
-    training, holdout, test = samples(data, kinds, densities, a, settings, trains)
+    training, holdout, test = _samples(data, kinds, densities, a, settings, trains)
     sides = [model.rows(test.x, draws, settings.seed) for model in (a, b)]
     classifier = None
     if reference is not None and kinds is not None:
         found = load_classifier(reference, device)
         classifier = run_reference(found, test, kinds[1], found.correction is not None, settings.seed)
     elif settings.classifier:
-        first, second, third = (in_coordinates(a, sample) for sample in (training, holdout, test))
+        first, second, third = (_in_coordinates(a, sample) for sample in (training, holdout, test))
         classifier = classifier_reference(first, second, third, settings.network, settings.seed, a.device)
     result = judge(test, sides[0], sides[1], densities, classifier, settings, (a.name, b.name))
-    for model, side in ((a, "a"), (b, "b")):
-        result.metrics[f"temperature_{side}"] = Estimate(model.temperature, 0.0)
+    result.metrics["temperature_a"], result.metrics["temperature_b"] = (Estimate(m.temperature, 0.0) for m in (a, b))
     return result
 
 
@@ -127,13 +122,13 @@ def _number_of_draws(models: tuple[Model, Model], settings: DualSettings) -> int
     return 1
 
 
-def known_densities(a: Run, b: Run) -> tuple[Density, Density] | None:
+def _known_densities(a: Run, b: Run) -> tuple[Density, Density] | None:
     """The densities that the two runs were trained on, where they are known and differ."""
     names = a.data.density, b.data.density
     return None if None in names or names[0] == names[1] else (DENSITIES[str(names[0])](), DENSITIES[str(names[1])]())
 
 
-def samples(
+def _samples(
     data: str | Path | None,
     kinds: tuple[Kind, Kind] | None,
     densities: tuple[Density, Density] | None,
@@ -143,16 +138,12 @@ def samples(
 ) -> list[Labelled]:
     """Disjoint samples that train the classifier, correct it, and test the models.
 
-    Args:
-        kinds: the classes of A and B, for runs on jets.
-        model: that of A, whose events they are.
-        trains: whether a classifier is trained here; if not, all that is read is the test sample.
+    `kinds` are the classes of A and B, for runs on jets; where no classifier `trains`, the test sample is all there is.
     """
     if data is None:
         assert densities is not None
-        drawn, test = (
-            draw_labelled(*densities, settings.events, settings.seed, name) for name in ("classifier", "test")
-        )
+        n, seed = settings.events, settings.seed
+        drawn, test = (draw_labelled(*densities, n, seed, name) for name in ("classifier", "test"))
         return [*cut(drawn, PARTS, settings.seed), test]
     if kinds is None or is_labelled(data):
         sample = read_labelled(data, model.event, model.event_dtype)
@@ -177,7 +168,7 @@ def _jets_in(folder: Path, b: Kind, settings: DualSettings, trains: bool) -> lis
         return [*cut(training, PARTS, settings.seed), test]
 
 
-def in_coordinates(model: Model, sample: Labelled) -> Labelled:
+def _in_coordinates(model: Model, sample: Labelled) -> Labelled:
     """The sample as the network of the model sees it: log r is the same in all coordinates, a classifier is not."""
     coordinates = model.coordinates.to("cpu")
     return sample._replace(x=coordinates.forward(torch.from_numpy(sample.x)).float().numpy())
@@ -201,11 +192,8 @@ def dual(
 ) -> DualResult:
     """The dual test of two runs, written into a folder: dual.json, figures/ and report.html.
 
-    Arguments as in `dual_test`.
-
-    Args:
-        out: the folder; `normae.dual.output.default_folder` if not given. One that holds something else is
-            refused.
+    Arguments as in `dual_test`; `out` is the folder, `output.default_folder` if not given. One that holds something
+    else is refused.
     """
     from normae.dual import output  # drawing needs matplotlib, the numbers do not
 

@@ -4,6 +4,7 @@ ROC curves, energies, generated jets of both classes, and estimates of their tem
 """
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,10 +33,10 @@ BEGINS = {"AE": "NAE", "BAE": "BNAE"}
 
 
 class Variant(NamedTuple):
-    """A way to train: the end of its models' names, its words in a table, presets, and what is set besides."""
+    """A way to train."""
 
-    end: str = ""
-    words: str = ""
+    end: str = ""  # of its models' names
+    words: str = ""  # in a table
     preset: str = "best"
     overrides: tuple[str, ...] = ()
     seed: int = 0
@@ -218,7 +219,7 @@ def titled(**found: Rows) -> dict[str, Rows]:
     return {TITLES[name]: rows for name, rows in found.items() if len(rows) > 1}
 
 
-def tagging_rows(runs: dict[JetModel, Judged]) -> Rows:
+def tagging_rows(runs: Runs) -> Rows:
     """The paper's table of section 4.1, each value beside ours."""
     short = {"auc": "AUC", "rejection_20": "1/ε_B(0.2)", "rejection_30": "1/ε_B(0.3)"}
     rows = [["task", "network", *[cell for m in TAGGING_METRICS for cell in (f"{short[m]}, paper", "ours")]]]
@@ -227,23 +228,18 @@ def tagging_rows(runs: dict[JetModel, Judged]) -> Rows:
         for variant in (BEST, PAPER, MIXING, MODES):
             model = JetModel(trained.get(task), network, variant)
             if model in runs:
-                show = shown_of_modes if variant == MODES else shown
                 cells = zip(printed, TAGGING_METRICS, strict=True)
-                ours = [cell for value, m in cells for cell in (value, show(runs[model].metrics, m))]
+                ours = [cell for value, m in cells for cell in (value, _shown(model, runs[model].metrics, m))]
                 rows.append([task, model.title, *ours])
     return rows
 
 
-def shown(metrics: Metrics, name: str) -> str:
-    """A number with its counting error; of a Bayesian run the mean and spread over draws, with that error behind."""
-    if f"{name}_draws" not in metrics:
-        return str(metrics[name])
-    return f"{metrics[f'{name}_draws']} (counting ± {metrics[name].error:.2g})"
-
-
-def shown_of_modes(metrics: Metrics, name: str) -> str:
-    """That of the mixture with its counting error, and mean and spread over draws, each of one training."""
-    return f"{metrics[name]} (its trainings: {metrics[f'{name}_draws']})"
+def _shown(model: JetModel, metrics: Metrics, name: str) -> str:
+    """A number with its counting error; of a Bayesian run mean and spread over draws first, of a mixture behind."""
+    draws = metrics.get(f"{name}_draws")
+    if model.variant == MODES:
+        return f"{metrics[name]} (its trainings: {draws})"
+    return str(metrics[name]) if draws is None else f"{draws} (counting ± {metrics[name].error:.2g})"
 
 
 def ratio_rows(duals: dict[str, Metrics]) -> Rows:
@@ -253,16 +249,16 @@ def ratio_rows(duals: dict[str, Metrics]) -> Rows:
     networks = {title: title.partition(",")[0] for title in duals}
     for quantity, words in titles.items():
         cells = [(RATIO[networks[t]][quantity], str(found[f"{quantity}_classifier_c0"])) for t, found in duals.items()]
-        rows.append([words, *[cell for pair in cells for cell in pair]])
+        rows.append([words, *chain(*cells)])
     for quantity, words in titles.items():
         key = f"{quantity}_pairs_classifier" + ("_c0" if quantity == "constant" else "")
         if any(key in found for found in duals.values()):
             cells = [("—", str(found.get(key, "—"))) for found in duals.values()]
-            rows.append([f"{words}, over all pairs of draws", *[cell for pair in cells for cell in pair]])
+            rows.append([f"{words}, over all pairs of draws", *chain(*cells)])
     return rows if duals else []
 
 
-def generated_rows(runs: dict[JetModel, Judged]) -> Rows:
+def generated_rows(runs: Runs) -> Rows:
     """Wasserstein distances in standard deviations of the truth, and the AUC of classifiers, for each model."""
     rows = [["model", "trained on", "jets", *NAMES, "halves of the truth", "AUC, observables", "AUC, pictures"]]
     for title, chosen in GENERATORS.items():

@@ -18,7 +18,7 @@ from normae.statistics import Estimate
 KEPT_LINES = 200
 """Of the training's history, evenly spaced."""
 MOST_BYTES = 900_000
-"""Of weights: a model of the zoo stays below a megabyte."""
+"""Of weights: a model of the zoo stays below a megabyte, with those that an NAE would begin with only if so small."""
 
 
 def publish(group: str | Path, seed: int, target: str | Path) -> Path:
@@ -48,19 +48,17 @@ def publish(group: str | Path, seed: int, target: str | Path) -> Path:
 
 def _fill(part: RunFolder, run: RunFolder, members: list[RunFolder], group: RunFolder) -> None:
     """Write what belongs to a model of the zoo."""
-    for source in (run.config, run.model, run.metrics, run.provenance, *_start(run)):
+    kept = [run.config, run.model, run.metrics, run.provenance]
+    if run.start.is_file() and run.model.stat().st_size + run.start.stat().st_size <= MOST_BYTES:
+        kept.append(run.start)
+    for source in kept:
         shutil.copyfile(source, part.path / source.name)
-    write_text(part.path / "metrics.jsonl", _thinned(run))
+    lines = run.read_history()
+    step = -(-len(lines) // KEPT_LINES)
+    write_text(part.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines[step - 1 :: step]))
     _without_paths(run, part)
     card = study_of(part).card(part.path.name, [study_of(member) for member in members], _coverage(group))
     write_text(part.path / "card.md", card)
-
-
-def _start(run: RunFolder) -> list[Path]:
-    """The weights that an NAE would begin with, of an autoencoder that has them and is small enough for both."""
-    if not run.start.is_file() or run.model.stat().st_size + run.start.stat().st_size > MOST_BYTES:
-        return []
-    return [run.start]
 
 
 def _without_paths(run: RunFolder, target: RunFolder) -> None:
@@ -71,12 +69,6 @@ def _without_paths(run: RunFolder, target: RunFolder) -> None:
     if isinstance(facts.get("start"), dict):
         facts["start"] = {name: Path(v).name if name == "run" else v for name, v in facts["start"].items()}
     write_json(target.provenance, facts)
-
-
-def _thinned(run: RunFolder) -> str:
-    lines = run.read_history()
-    step = -(-len(lines) // KEPT_LINES)
-    return "".join(json.dumps(line) + "\n" for line in lines[step - 1 :: step])
 
 
 def _coverage(group: RunFolder) -> str:

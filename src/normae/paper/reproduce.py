@@ -8,10 +8,11 @@ zoo nor trained are left out, and so is what needs them.
 """
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from normae import zoo
 from normae.config import read
@@ -35,42 +36,25 @@ from normae.sources import KINDS
 
 @dataclass(frozen=True)
 class Settings:
-    """How a reproduction is made.
+    """How a reproduction is made."""
 
-    Args:
-        scratch: train all models from nothing, instead of taking the zoo's weights; hours on a CPU.
-        configs: folder of the presets for that; by default those of the package or of the clone.
-        seed: of the new trainings.
-        device: where to compute.
-        data: a folder of jets with train, val and test; NORMAE_JETS where it is None.
-        generated: jets to generate with each model, as in `evaluate`.
-        overrides: of the new trainings on jets, "section.key=value".
-    """
-
-    scratch: bool = False
-    configs: Path | None = None
-    seed: int = 0
+    scratch: bool = False  # train all models from nothing, instead of taking the zoo's weights; hours on a CPU
+    configs: Path | None = None  # folder of the presets for that; by default those of the package or of the clone
+    seed: int = 0  # of the new trainings
     device: str = "auto"
-    data: Path | None = None
-    generated: int | None = None
-    overrides: tuple[str, ...] = ()
+    data: Path | None = None  # a folder of jets with train, val and test; NORMAE_JETS where it is None
+    generated: int | None = None  # jets to generate with each model, as in `evaluate`
+    overrides: tuple[str, ...] = ()  # of the new trainings on jets, "section.key=value"
 
 
 @dataclass
 class Reproduction:
-    """What was made.
+    """What was made."""
 
-    Args:
-        metrics: of every run and dual test, by its name.
-        tables: rows of cells by title, the first row a header.
-        left_out: models that are neither in the zoo nor trained.
-        notes: what could not be made of what was there, and why.
-    """
-
-    metrics: dict[str, Metrics] = field(default_factory=dict)
-    tables: dict[str, Rows] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    metrics: dict[str, Metrics] = field(default_factory=dict)  # of every run and dual test, by its name
+    tables: dict[str, Rows] = field(default_factory=dict)  # rows of cells by title, the first row a header
+    left_out: list[str] = field(default_factory=list)  # models that are neither in the zoo nor trained
+    notes: list[str] = field(default_factory=list)  # what could not be made of what was there, and why
 
     def write(self, out: Path) -> None:
         """table.md with all tables and what is not in them, and table.json with all numbers."""
@@ -87,9 +71,9 @@ def run_of_model(
     name: str, preset: str, overrides: Sequence[str], seed: int, out: Path, settings: Settings, watch: Watch | None
 ) -> RunFolder:
     """Where a model is: copied from the zoo, or its preset trained, or gone on with."""
-    folder = RunFolder(out / ("scratch" if settings.scratch else "zoo") / name)
+    folder = _folder(name, out, settings)
     if not settings.scratch:
-        copy_model(name, folder)
+        _copy_model(name, folder)
         return folder
     config = replace(read(preset_path(preset, settings.configs), overrides), seed=seed)
     if not train(config, folder.path, resume=folder.config.exists(), watch=watch):
@@ -97,7 +81,11 @@ def run_of_model(
     return folder
 
 
-def copy_model(name: str, folder: RunFolder) -> None:
+def _folder(name: str, out: Path, settings: Settings) -> RunFolder:
+    return RunFolder(out / ("scratch" if settings.scratch else "zoo") / name)
+
+
+def _copy_model(name: str, folder: RunFolder) -> None:
     """Copy a model of the zoo into a run folder; one that holds another run is refused."""
     files = [source for source in zoo.path(name).iterdir() if source.is_file()]
     for source in files:
@@ -123,11 +111,11 @@ class ToyModel(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section of the paper: its title, its values, and the models of each column, two for a dual test."""
+    """A section of the paper."""
 
     title: str
     values: tuple[PaperValue, ...]
-    models: dict[str, tuple[ToyModel, ...]]
+    models: dict[str, tuple[ToyModel, ...]]  # of each column, two for a dual test
 
 
 ONE = ("data.density=one-gaussian",)
@@ -153,11 +141,9 @@ SECTIONS = {
 
 
 def reproduce(what: str, out: str | Path, settings: Settings | None = None, watch: Watch | None = None) -> Reproduction:
-    """Make the figures and tables of a part of the paper into `out`, with table.md and table.json.
+    """Make the figures and tables of a part of the paper, "toy", "bayes", "dual" or "jets", into `out`.
 
-    Args:
-        what: "toy", "bayes", "dual" or "jets".
-        watch: display of the trainings.
+    With table.md and table.json. `watch` displays the trainings.
     """
     out, settings = Path(out), settings or Settings()
     if what == "jets":
@@ -195,9 +181,6 @@ def _judged(models: tuple[ToyModel, ...], out: Path, title: str, settings: Setti
 # --- jets
 
 
-T = TypeVar("T")
-
-
 def reproduce_jets(out: Path, settings: Settings, watch: Watch | None = None) -> Reproduction:
     """Make every figure and table of the section into `out`. What cannot be made is said in a note, not an error."""
     folders = _folders(out, settings, watch)
@@ -208,9 +191,8 @@ def reproduce_jets(out: Path, settings: Settings, watch: Watch | None = None) ->
     runs: dict[JetModel, Judged] = {}
     for model, folder in folders.items():
         count = None if model == jets.CLASSIFIER or model.begun else settings.generated  # these generate nothing
-        metrics = evaluate(folder.path, device=settings.device, generated=count, data=settings.data)
+        runs[model] = Judged(folder, evaluate(folder.path, True, settings.device, count, settings.data))
         report(folder.path)
-        runs[model] = Judged(folder, metrics)
     result.metrics |= {model.name: judged.metrics for model, judged in runs.items()}
     result.tables |= jets.titled(tagging=jets.tagging_rows(runs), generated=jets.generated_rows(runs))
     result.write(out)
@@ -247,7 +229,7 @@ def _modes(folders: dict[JetModel, RunFolder], out: Path, settings: Settings) ->
     for kind in KINDS:
         model, members = JetModel(kind, "BNAE", jets.MODES), [JetModel(kind, "BNAE", seed) for seed in jets.SEEDED]
         if all(member in folders for member in members):
-            run = RunFolder(out / ("scratch" if settings.scratch else "zoo") / model.name)
+            run = _folder(model.name, out, settings)
             seeds = [folders[member] for member in members]
             if run.path.exists() and not made_of(run, seeds):
                 shutil.rmtree(run.path)
@@ -257,13 +239,13 @@ def _modes(folders: dict[JetModel, RunFolder], out: Path, settings: Settings) ->
     return found
 
 
-def _noted(result: Reproduction, what: str, make: Callable[[], T]) -> T | None:
-    """What `make` makes, or a note that says why it cannot: the runs are judged already, and that is kept."""
+@contextmanager
+def _noted(result: Reproduction, what: str) -> Iterator[None]:
+    """A note says why something cannot be made: the runs are judged already, and that is kept."""
     try:
-        return make()
+        yield
     except InputError as error:
         result.notes.append(f"Left out, {what}: {error}.")
-        return None
 
 
 def _dual_tests(
@@ -278,9 +260,9 @@ def _dual_tests(
             a, b = (runs[model].folder.path for model in pair)
             chosen = DualSettings(draws=50 if network == "BNAE" else None, seed=settings.seed)
             folder = out / f"dual-{network.lower()}{variant.end}"
-            made = _noted(result, f"the dual test of {pair[0].title}", lambda: dual(
-                a, b, settings.data, folder, chosen, settings.device, reference))  # noqa: B023  # fmt: skip
-            found |= {} if made is None else {pair[0].title: made.metrics}
+            with _noted(result, f"the dual test of {pair[0].title}"):
+                made = dual(a, b, settings.data, folder, chosen, settings.device, reference)
+                found[pair[0].title] = made.metrics
     return found
 
 
@@ -294,7 +276,8 @@ def _temperatures(
         slope = duals.get(a.title, {}).get("slope_classifier_c0")
         if slope is not None and slope.value > 0 and variant != jets.MODES:
             pairs[a.title] = (runs[a].folder, runs[b].folder, slope)
-    if not pairs:
-        return []
-    found = _noted(result, "the temperatures", lambda: jets.compare_temperatures(pairs, settings.data, settings.device))
-    return found or []
+    found: list[ComparedTemperatures] = []
+    if pairs:
+        with _noted(result, "the temperatures"):
+            found = jets.compare_temperatures(pairs, settings.data, settings.device)
+    return found
