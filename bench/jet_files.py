@@ -27,9 +27,8 @@ from numpy.typing import NDArray
 from normae.bench.jets import synthetic
 from normae.errors import InputError
 from normae.jets.container import Float64, Jets, concatenate
-from normae.jets.imaging import centre, images, plane
+from normae.jets.imaging import RADIUS, centre, images, observables, plane
 from normae.jets.reader import read
-from normae.jets.substructure import RADIUS, observables
 
 Numbers = dict[str, float]
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from normae import jets
 from normae.errors import InputError
-from normae.jets import substructure
 from normae.jets.cluster import _direction, leading_jet
 from normae.jets.container import compiled
 
@@ -238,13 +237,13 @@ def test_images_are_their_pixels(sample: jets.Jets) -> None:
 
 def test_default_threshold_keeps_the_jet(sample: jets.Jets) -> None:
     images = jets.images(sample)
-    kept = np.where(images > substructure.THRESHOLD, images, 0)
+    kept = np.where(images > jets.THRESHOLD, images, 0)
     assert kept.sum() / images.sum() > 0.999
 
 
 def test_threads_do_not_matter(sample: jets.Jets, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = jets.observables(sample)
-    monkeypatch.setattr(substructure, "BLOCK", 11)
+    monkeypatch.setattr("normae.jets.imaging.BLOCK", 11)
     for name, values in jets.observables(sample).items():
         np.testing.assert_allclose(values, whole[name], rtol=1e-12)
 

@@ -13,7 +13,7 @@ from normae.evaluation import jets, study
 from normae.evaluation.study import Captions, Draw, Metrics, Study
 from normae.inference import Model
 from normae.jets.gallery import CLASSES
-from normae.jets.substructure import NAMES
+from normae.jets.imaging import NAMES
 from normae.report import Check, Status, save_figure
 from normae.report.paper import PaperValue
 from normae.runs.folder import RunFolder

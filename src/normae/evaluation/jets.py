@@ -32,7 +32,7 @@ from normae.figures import RocCurve, new_figure, roc_curves
 from normae.files import atomic_path
 from normae.inference import Model, Rows
 from normae.jets.gallery import COLOURS
-from normae.jets.substructure import NAMES, THRESHOLD, observables, usable
+from normae.jets.imaging import NAMES, THRESHOLD, observables, usable
 from normae.random import stream
 from normae.report import save_figure
 from normae.report.paper import TAGGING, TAGGING_METRICS, PaperValue

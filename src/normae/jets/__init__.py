@@ -8,27 +8,29 @@ from typing import Any
 
 from normae.jets.container import Jets, concatenate, from_counts, from_lists
 from normae.jets.imaging import (
-    SparseImages,
+    THRESHOLD,
     images,
-    is_jets,
+    jets_of_images,
+    observables,
     pixel_centres,
     pixel_index,
     pixel_to_plane,
-    read_images,
-    sparse_images,
-    write_images,
 )
 from normae.jets.pipeline import (
+    SparseImages,
     check_output,
     check_suffix,
     convert,
     convert_images,
     file_observables,
+    is_jets,
+    read_images,
+    sparse_images,
     summary,
     write_columns,
+    write_images,
 )
 from normae.jets.reader import chunks, info, read, write
-from normae.jets.substructure import THRESHOLD, jets_of_images, observables
 
 _LAZY = dict.fromkeys(("Job", "Process", "check_run", "generate"), "generator") | {"save_figures": "gallery"}
 

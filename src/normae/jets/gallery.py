@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from normae.errors import InputError
 from normae.files import atomic_path
 from normae.jets.container import UNLABELLED, Jets
-from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE, images, is_images
-from normae.jets.pipeline import file_observables, in_frame, made_of_file, write_columns
+from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE, images
+from normae.jets.pipeline import file_observables, in_frame, is_images, made_of_file, write_columns
 from normae.jets.reader import Rows
 
 CLASSES = {0: "QCD", 1: "top", UNLABELLED: "jets"}
@@ -75,20 +75,19 @@ def observables_page(labels: NDArray[Any], columns: dict[str, NDArray[Any]], mas
     return figure
 
 
-def _pictures(part: Jets | NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Images without and with the filter; of sparse images both are filtered."""
-    return (images(part, sigma=0), images(part)) if isinstance(part, Jets) else (part, part)
-
-
 def mean_images(path: str | Path, rows: Rows = None, **options: Any) -> tuple[dict[int, Any], dict[int, Any]]:
     """For each label that is there: the mean image without filter, and the first jet's with it, shape (40, 40).
 
     A file of sparse images is filtered when it is read, so its mean is filtered too.
     """
+
+    def pictures(part: Jets | NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        return (images(part, sigma=0), images(part)) if isinstance(part, Jets) else (part, part)
+
     sums: dict[int, NDArray[np.float64]] = {}
     firsts: dict[int, NDArray[np.float32]] = {}
     counts: dict[int, int] = {}
-    for labels, (sharp, smooth), _ in made_of_file(_pictures, in_frame, path, rows, **options):
+    for labels, (sharp, smooth), _ in made_of_file(pictures, in_frame, path, rows, **options):
         for label in np.unique(labels).tolist():
             chosen = labels == label
             sums[label] = sums.get(label, np.zeros((SIDE, SIDE))) + sharp[chosen, 0].sum(axis=0, dtype=np.float64)

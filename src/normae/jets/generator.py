@@ -35,9 +35,7 @@ from normae.jets.detector import energy_flow
 from normae.jets.reader import read, write, writing
 from normae.progress import Tick, progress
 
-NEUTRINOS = (12, 14, 16)
 JET_RADIUS = 0.8
-TOP_MASSES = (100.0, 250.0)
 BLOCK = 500
 PT_RANGE = (550.0, 650.0)
 MAX_ETA = 2.0
@@ -66,7 +64,7 @@ class Process:
     def __post_init__(self) -> None:
         if self.kind not in ("qcd", "top"):
             raise InputError(f"expected qcd or top, got {self.kind!r}")
-        low, high = TOP_MASSES
+        low, high = 100.0, 250.0
         if not (math.isfinite(self.top_mass) and low <= self.top_mass <= high):
             raise InputError(f"expected a top mass from {low:g} to {high:g} GeV, got {self.top_mass}")
 
@@ -172,7 +170,7 @@ class Events:
         fill = self._awkward.fill_none
         vertex = np.stack([np.asarray(fill(flat.vProd[c], 0.0), dtype=np.float64) for c in ("px", "py", "pz")], axis=1)
         daughters = np.stack([np.asarray(flat.daughter1), np.asarray(flat.daughter2)], axis=1).astype(np.int64)
-        final = (np.asarray(flat.status) > 0) & ~np.isin(np.abs(pdg), NEUTRINOS)
+        final = (np.asarray(flat.status) > 0) & ~np.isin(np.abs(pdg), (12, 14, 16))  # no neutrinos
         return Batch(offsets, pdg, self._charge(pdg), final, daughters, p, vertex)
 
     def _charge(self, pdg: Int64) -> Float64:
@@ -244,12 +242,8 @@ class Job:
 
     def attributes(self) -> dict[str, Any]:
         """What the file says of its origin."""
-        return {
-            **asdict(self.process),
-            "seed": self.seed,
-            "block": self.block,
-            "generator": "Pythia 8.317, energy flow",
-        }
+        made_by = "Pythia 8.317, energy flow"
+        return asdict(self.process) | {"seed": self.seed, "block": self.block, "generator": made_by}
 
 
 def find_jet(batch: Batch, event: int, top: bool, rng: np.random.Generator) -> Float64 | None:
@@ -283,14 +277,10 @@ def generate_block(job: Job, block: int, size: int) -> Jets:
     return from_lists(found[:size], [job.process.label] * size)
 
 
-def _write_block(job: Job, folder: Path, block: int, size: int) -> int:
+def _write_block(job: Job, part: Path, block: int, size: int) -> int:
     """Generate one block into its part file; runs in a worker."""
-    write(_part(folder, block, size), generate_block(job, block, size), job.attributes())
+    write(part, generate_block(job, block, size), job.attributes())
     return size
-
-
-def _part(folder: Path, block: int, size: int) -> Path:
-    return folder / f"block-{block:05d}-{size}.h5"
 
 
 def _parts(path: Path) -> Path:
@@ -312,10 +302,10 @@ def check_run(job: Job, path: str | Path, workers: int = 1) -> None:
         return
     try:
         there = json.loads(recipe.read_text(encoding="utf-8"))
+        if not isinstance(there, dict):
+            raise ValueError("no table of settings")
     except (ValueError, OSError) as error:
         raise InputError(f"{recipe} is damaged ({error}): remove {folder} first") from error
-    if not isinstance(there, dict):
-        raise InputError(f"{recipe} is damaged (no table of settings): remove {folder} first")
     if there != job.attributes():
         changed = [k for k, v in job.attributes().items() if there.get(k) != v] or sorted(there)
         raise InputError(f"{folder} holds blocks of another run ({', '.join(changed)} differ): remove it first")
@@ -338,26 +328,26 @@ def generate(job: Job, path: str | Path, workers: int = 1) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "recipe.json").exists():
         write_json(folder / "recipe.json", job.attributes())
-    sizes = dict(enumerate(job.blocks()))
-    done = {b: n for b, n in sizes.items() if _part(folder, b, n).exists()}
-    with progress(f"{job.process.kind} jets", sum(sizes.values())) as tick:
-        tick(sum(done.values()))
-        _run(job, folder, {b: n for b, n in sizes.items() if b not in done}, workers, tick)
+    blocks = [(folder / f"block-{block:05d}-{size}.h5", block, size) for block, size in enumerate(job.blocks())]
+    todo = [block for block in blocks if not block[0].exists()]
+    with progress(f"{job.process.kind} jets", job.count) as tick:
+        tick(job.count - sum(size for *_, size in todo))
+        _run(job, todo, workers, tick)
     with writing(path, job.attributes()) as append:
-        for block, size in sizes.items():
-            append(read(_part(folder, block, size)))
+        for part, *_ in blocks:
+            append(read(part))
     _clean(folder)
 
 
-def _run(job: Job, folder: Path, todo: dict[int, int], workers: int, tick: Tick) -> None:
-    """Generate the blocks that are left."""
+def _run(job: Job, todo: list[tuple[Path, int, int]], workers: int, tick: Tick) -> None:
+    """Generate the blocks that are left: part file, number and size."""
     if workers == 1 or len(todo) <= 1:
-        for block, size in todo.items():
-            tick(_write_block(job, folder, block, size))
+        for block in todo:
+            tick(_write_block(job, *block))
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context) as pool:
-        futures = [pool.submit(_write_block, job, folder, block, size) for block, size in todo.items()]
+        futures = [pool.submit(_write_block, job, *block) for block in todo]
         try:
             for future in as_completed(futures):
                 tick(future.result())

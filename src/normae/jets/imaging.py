@@ -1,4 +1,4 @@
-"""Jet images: constituents in, filtered 40x40 pictures out (appendix A of the paper).
+"""Jet images and observables: constituents in, filtered 40x40 pictures (appendix A of the paper) and six numbers out.
 
 With weights p_i = pT_i and x = eta, y = phi, the steps are, each a function of its own:
 
@@ -13,43 +13,36 @@ With weights p_i = pT_i and x = eta, y = phi, the steps are, each a function of 
 An image has axes (phi row, eta column). Coordinates below 1e-9 are zero and relative differences below 1e-12 are
 ties, so that rounding decides neither the pixel of two constituents on one line nor the flip of a symmetric jet.
 
-On disk and in memory images are sparse: a normalized one has some 31 (QCD) or 41 (top) filled pixels of 1600. Stored
-before the Gaussian filter as (pixel index 40 row + column uint16, value float16) a jet takes 150 bytes instead of 6400;
-the filter is applied to a batch. HDF5 (`format` = "normae-images", `version` = 1):
+The observables (appendix C.2) are, with the constituents massless,
 
-    labels (N,) int8, offsets (N + 1,) int64, pixel (P,) uint16, value (P,) float16 or float32
+    eta, phi    sum(p_i eta_i) / sum(p_i), the same for phi, on the circle
+    mass        m^2 = (sum E - sum p_x)(sum E + sum p_x) - (sum p_y)^2 - (sum p_z)^2, with the x axis along the jet,
+                where sum E - sum p_x is a sum of positive terms
+    tau_N       N-subjettiness with beta = 1, R_0 = 0.8 and the axes of exclusive kT (see `cluster`)
+
+For an image the pixels above `THRESHOLD` are the constituents: the intensity is pT, the pixel's centre is (eta, phi);
+the mass is then in units of the jet's pT. The Gaussian filter spreads a jet over some hundred pixels of tiny
+intensity; the threshold keeps those that matter.
 """
 
-from dataclasses import dataclass
+import math
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from normae.errors import InputError
-from normae.files import atomic_path
-from normae.jets.container import LABELS, BadJet, Float32, Float64, Int64, Jets, map_blocks, offsets_of
-from normae.jets.reader import (
-    IMAGES,
-    VERSION,
-    Rows,
-    check_datasets,
-    check_version,
-    open_source,
-    read_offsets,
-    row_range,
-    text_of,
-)
+from normae.jets.container import BadJet, Float32, Float64, Int64, Jets, from_counts, map_blocks, offsets_of, wrap
 
 SIDE = 40
 PIXEL_ETA = 0.029
 PIXEL_PHI = 0.035
 SIGMA = 1.0
 BLOCK = 512
-STORED_BLOCK = 4096
+RADIUS = 0.8
+THRESHOLD = 1e-5
+NAMES = ("eta", "phi", "mass", "tau1", "tau2", "tau3")
 _ZERO = 1e-9
 _TIE = 1e-12
 
@@ -232,138 +225,80 @@ def pixel_to_plane(index: NDArray[Any]) -> tuple[Float64, Float64]:
     return eta[np.asarray(index) % SIDE], phi[np.asarray(index) // SIDE]
 
 
-# --- sparse storage
+# --- observables
 
 
-@dataclass(frozen=True, eq=False)
-class SparseImages:
-    """N images with P filled pixels in all: labels with shape (N,), offsets (N + 1,), pixel and value (P,).
+def check_threshold(threshold: float) -> None:
+    """Refuse a threshold that is not a finite number of 0 or more."""
+    if not (math.isfinite(threshold) and threshold >= 0):
+        raise InputError(f"expected a threshold that is finite and 0 or more, got {threshold}")
 
-    `skipped` is the number of bad images that a reader dropped on the way.
+
+def usable(part: Jets | NDArray[Any], threshold: float = THRESHOLD) -> NDArray[np.bool_]:
+    """Whether observables can be made of each jet, or of each image with shape (N, 1, 40, 40); shape (N,)."""
+    from normae.jets.cluster import CAPACITY
+
+    if isinstance(part, Jets):
+        return np.asarray(part.counts <= CAPACITY)
+    flat = part.reshape(len(part), SIDE * SIDE)
+    return np.asarray(np.isfinite(flat).all(axis=1) & (flat > threshold).any(axis=1))
+
+
+def jets_of_images(images: NDArray[Any], threshold: float = THRESHOLD) -> Jets:
+    """The pixels above `threshold` of images with shape (N, 1, 40, 40) or (N, 40, 40), as constituents."""
+    check_threshold(threshold)
+    images = np.asarray(images)
+    if images.shape[1:] not in ((1, SIDE, SIDE), (SIDE, SIDE)):
+        raise InputError(f"expected images of shape (N, 1, {SIDE}, {SIDE}), got {images.shape}")
+    if images.dtype.kind not in "biuf":
+        raise InputError(f"expected images of real numbers, got {images.dtype}")
+    flat = images.reshape(len(images), SIDE * SIDE)
+    if not np.isfinite(flat).all():
+        row = int(np.argmin(np.isfinite(flat).all(axis=1)))
+        raise BadJet(row, "has a pixel that is not finite", "image")
+    jet, pixel = np.nonzero(flat > threshold)
+    counts = np.bincount(jet, minlength=len(images))
+    if (empty := np.flatnonzero(counts == 0)).size:
+        raise BadJet(int(empty[0]), f"has no pixel above {threshold}", "image")
+    return from_counts(np.zeros(len(images)), counts, flat[jet, pixel], *pixel_to_plane(pixel))
+
+
+def momenta(jets: Jets) -> tuple[Float64, Float64, Float64, Float64]:
+    """px, py, pz and E of the constituents in double precision, each with shape (C,)."""
+    pt, eta, phi = (a.astype(np.float64) for a in (jets.pt, jets.eta, jets.phi))
+    px, py, pz, energy = np.cos(phi), np.sin(phi), np.sinh(eta), np.cosh(eta)
+    for component in (px, py, pz, energy):
+        component *= pt
+    return px, py, pz, energy
+
+
+def observables(jets_or_images: Jets | NDArray[Any], threshold: float = THRESHOLD) -> dict[str, Float64]:
+    """eta, phi, mass, tau1, tau2, tau3 of each jet, float64 with shape (N,).
+
+    Args:
+        jets_or_images: Jets, or images with shape (N, 1, 40, 40).
+        threshold: images only; pixels at or below it are left out.
+
+    >>> from normae.jets import from_lists, observables
+    >>> found = observables(from_lists([[[100.0, 0.0, 0.0], [100.0, 0.3, 0.4]]]))
+    >>> found["eta"].round(2), found["mass"].round(1)  # two of pT 100 at a distance of 0.5
+    (array([0.15]), array([49.9]))
     """
+    from normae.jets.cluster import CAPACITY, subjettiness
 
-    labels: NDArray[np.int8]
-    offsets: Int64
-    pixel: NDArray[np.uint16]
-    value: NDArray[Any]
-    skipped: int = 0
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def dense(self, rows: slice | None = None, sigma: float = SIGMA) -> Float32:
-        """Filtered images of a run of rows, float32 with shape (n, 1, 40, 40)."""
-        start, stop, _ = (rows or slice(None)).indices(len(self))
-        first, last = self.offsets[start], self.offsets[max(start, stop)]
-        offsets = self.offsets[start : max(start, stop) + 1] - first
-        index, value = self.pixel[first:last].astype(np.int64), self.value[first:last].astype(np.float64)
-        return gaussian(dense(Pixels(offsets, index, value)), sigma)[:, None]
-
-
-def sparse_images(jets: Jets, dtype: Any = np.float16) -> SparseImages:
-    """The normalized, unfiltered images of `jets`, values stored as `dtype`."""
-    parts: dict[int, SparseImages] = {}
+    jets = jets_or_images if isinstance(jets_or_images, Jets) else jets_of_images(jets_or_images, threshold)
+    out, tau = {name: np.empty(len(jets)) for name in NAMES}, np.empty((len(jets), 3))
 
     def work(start: int, block: Jets) -> None:
-        pixels = normalize(pixelate(preprocess(block)))
-        filled, inverse = np.unique(pixels.jet() * (SIDE * SIDE) + pixels.pixel, return_inverse=True)
-        value = np.asarray(np.bincount(inverse, weights=pixels.value, minlength=len(filled)), dtype=dtype)
-        offsets = offsets_of(np.bincount(filled // (SIDE * SIDE), minlength=len(block)))
-        parts[start] = SparseImages(block.labels, offsets, (filled % (SIDE * SIDE)).astype(np.uint16), value)
+        rows = slice(start, start + len(block))
+        points = plane(block)
+        if (large := np.flatnonzero(block.counts > CAPACITY)).size:
+            raise BadJet(int(large[0]), f"has more than {CAPACITY} constituents")
+        eta, phi = centroid(points)
+        out["eta"][rows], out["phi"][rows] = eta, wrap(phi)
+        flat = (points.offsets, points.pt, points.x, block.phi.astype(np.float64))
+        subjettiness(flat, momenta(block), (eta, phi), RADIUS, tau[rows], out["mass"][rows])
 
-    map_blocks(work, jets, STORED_BLOCK)
-    return join_images([parts[start] for start in sorted(parts)])
-
-
-def join_images(parts: list[SparseImages]) -> SparseImages:
-    """All images of `parts`, in order."""
-    if not parts:
-        empty = np.zeros(0, dtype=np.int8)
-        return SparseImages(empty, np.zeros(1, dtype=np.int64), empty.astype(np.uint16), empty.astype(np.float16))
-    offsets = offsets_of(np.concatenate([np.diff(p.offsets) for p in parts]))
-    labels, pixel, value = (np.concatenate([getattr(p, n) for p in parts]) for n in ("labels", "pixel", "value"))
-    return SparseImages(labels, offsets, pixel, value)
-
-
-def write_images(path: str | Path, images: SparseImages) -> None:
-    """Write sparse images to `path`, whole or not at all."""
-    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
-        file.attrs.update({"format": IMAGES, "version": VERSION})
-        for name in ("labels", "offsets", "pixel", "value"):
-            file[name] = getattr(images, name)
-
-
-def is_images(path: str | Path) -> bool:
-    """Whether `path` is a file of sparse images."""
-    if not Path(path).is_file() or not h5py.is_hdf5(path):
-        return False
-    try:
-        with h5py.File(path, "r") as file:
-            return text_of(file.attrs.get("format")) == IMAGES
-    except (KeyError, OSError, RuntimeError):
-        return False
-
-
-def is_jets(path: str | Path) -> bool:
-    """Whether `path` is a file of jets or of images of jets, or a folder with such a file called train, by content."""
-    path = Path(path)
-    if path.is_dir():
-        return any(is_jets(file) for file in path.glob("train.*"))
-    if is_images(path):
-        return True
-    try:
-        with open_source(path):
-            return True
-    except InputError:
-        return False
-
-
-def read_images(path: str | Path, rows: Rows = None, *, skip_bad: bool = False) -> SparseImages:
-    """Read sparse images, all or a contiguous run of rows; `skip_bad` drops and counts bad ones instead of raising."""
-    if not is_images(path):
-        raise InputError(f"{path}: not a file of jet images (`normae jets images` writes one)")
-    try:
-        with h5py.File(path, "r") as file:
-            return _load(file, rows, skip_bad)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    except (KeyError, OSError, RuntimeError) as error:
-        raise InputError(f"{path}: the file of images is damaged ({error})") from error
-
-
-def _load(file: h5py.File, rows: Rows, skip_bad: bool) -> SparseImages:
-    """The images of an open file, each of them checked."""
-    check_version(file)
-    check_datasets(file, {"labels": "biuf", "offsets": "iu", "pixel": "iu", "value": "iuf"})
-    offsets = read_offsets(file, ("pixel", "value"))
-    start, stop = row_range(rows, len(offsets) - 1)
-    offsets = offsets[start : stop + 1]
-    first, last = offsets[0], offsets[-1]
-    labels, pixel, value = file["labels"][start:stop], file["pixel"][first:last], file["value"][first:last]
-    image = np.repeat(np.arange(stop - start), np.diff(offsets))
-    bad = _bad_images(labels, image, pixel, value, None if skip_bad else start)
-    keep = ~bad[image]
-    counts = np.diff(offsets)[~bad]
-    labels, pixel = labels[~bad].astype(np.int8), pixel[keep].astype(np.uint16)
-    return SparseImages(labels, offsets_of(counts), pixel, value[keep], int(bad.sum()))
-
-
-def _bad_images(
-    labels: NDArray[Any], image: Int64, pixel: NDArray[Any], value: NDArray[Any], first: int | None
-) -> NDArray[np.bool_]:
-    """Which images are bad, with shape (n,); where `first` is given, the first of them raises, counted from it."""
-    with np.errstate(all="ignore"):
-        wrong_value = ~np.isfinite(value.astype(np.float32)) | (value < 0)
-    problems = {
-        "a label that is not 0 or 1": np.flatnonzero(~np.isin(labels, LABELS)),
-        f"a pixel index outside the {SIDE}x{SIDE} frame": image[(pixel < 0) | (pixel >= SIDE * SIDE)],
-        "a value that is negative or not finite": image[wrong_value],
-    }
-    bad = np.zeros(len(labels), dtype=bool)
-    for found in problems.values():
-        bad[found] = True
-    if first is not None and bad.any():
-        row = int(np.argmax(bad))
-        reason = next(text for text, found in problems.items() if row in found)
-        raise InputError(f"row {first + row} has {reason} (--skip-bad drops such images)")
-    return bad
+    map_blocks(work, jets, BLOCK)
+    out["tau1"], out["tau2"], out["tau3"] = tau.T
+    return out

@@ -15,7 +15,7 @@ from normae.evaluation.classifier import classifier_curve
 from normae.evaluation.jet_study import draw_generated, energy_densities
 from normae.evaluation.jets import CURVE, JetScores, as_generated, as_scores, auc_words, roc_curve_of
 from normae.jets.gallery import CLASSES
-from normae.jets.substructure import NAMES
+from normae.jets.imaging import NAMES
 from normae.report import save_figure
 from normae.report.paper import RATIO, TAGGING, TAGGING_METRICS
 from normae.runs.folder import RunFolder
