@@ -38,8 +38,7 @@ from normae.statistics.arrays import Array, balanced_weights
 from normae.training.reference import ClassifierReference, RatioSettings
 
 MOST_DRAWS = 1000
-FEWEST_EVENTS = 100
-"""Of each class: what a classifier, its calibration and 20 bins need at the very least."""
+FEWEST_EVENTS = 100  # of each class: what a classifier, its calibration and 20 bins need at the very least
 REFERENCES = {"true": "the true ratio", "classifier": "the classifier"}
 MOST_BINS = 70
 

@@ -42,8 +42,7 @@ def default_folder(
     return Path("dual") / "-".join([short_name(run_a), short_name(run_b), *sample, *by])
 
 
-Tested = dict[str, str | None]
-"""What is tested: run_a, run_b, data, and reference where there is one."""
+Tested = dict[str, str | None]  # what is tested: run_a, run_b, data, and reference where there is one
 
 
 def check_folder(path: Path, tested: Tested) -> None:
@@ -234,16 +233,14 @@ def _picture(result: DualResult, name: str, svg: str) -> Picture:
 # --- figures
 
 
-COLOURS = ("tab:blue", "tab:green")
-"""Of A and B."""
+COLOURS = ("tab:blue", "tab:green")  # of A and B
 CHOICES = {"c0": "$C = 0$", "log_z": r"$C$ from $\log\, Z$", "fit": "$C$ fitted"}
 INDEX = {"true": "true", "classifier": "class"}
 FIGURES = ("correlation-true", "correlation-classifier", "outside", "distributions", "residuals", "reliability")
 """All that there can be."""
 BEYOND = 0.0005
 """Share of the values, on either side, that may lie beyond the axes: single events would set them otherwise."""
-MOST_POINTS = 250_000
-"""Of a map; more are not seen, and make the files large."""
+MOST_POINTS = 250_000  # of a map; more are not seen, and make the files large
 
 
 def draw_dual(result: DualResult, folder: Path) -> list[str]:

@@ -28,8 +28,7 @@ from normae.statistics import Estimate
 from normae.statistics.calibration import calibration
 from normae.training.reference import ClassifierReference, classifier_reference
 
-QUICK = 20_000
-"""Jets of each class that a classifier is trained on here."""
+QUICK = 20_000  # jets of each class that a classifier is trained on here
 
 
 def jet_classes(a: Run, b: Run) -> tuple[Kind, Kind] | None:
@@ -61,10 +60,8 @@ def run_reference(classifier: Classifier, test: Labelled, b: Kind, corrected: bo
 
 
 DRAWS = 100
-FILE_PARTS = (0.5, 0.125, 0.375)
-"""Shares of a file that train the classifier, correct it, and test the models."""
-PARTS = (0.8, 0.2)
-"""The same where the test has a sample of its own."""
+FILE_PARTS = (0.5, 0.125, 0.375)  # shares of a file that train the classifier, correct it, and test the models
+PARTS = (0.8, 0.2)  # the same where the test has a sample of its own
 
 
 def dual_test(

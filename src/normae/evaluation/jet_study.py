@@ -275,10 +275,8 @@ def _tagging_check(metrics: Metrics) -> Check:
 # --- figures
 
 
-GALLERY = 8
-"""Jets of a gallery."""
-SMALL = 1.5
-"""Inches that one picture is wide."""
+GALLERY = 8  # jets of a gallery
+SMALL = 1.5  # inches that one picture is wide
 
 
 def energy_densities(scores: jets.JetScores, label: int) -> tuple[Array, list[figures.ClassHistogram]]:

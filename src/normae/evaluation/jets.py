@@ -42,18 +42,13 @@ from normae.statistics import Estimate, background_efficiency, sample_mean
 from normae.statistics.arrays import Array
 from normae.training.two_sample import classifier_test
 
-FEWEST_TESTED = 10
-"""Jets of each class that numbers with errors need."""
-EFFICIENCIES = {"rejection_20": 0.2, "rejection_30": 0.3}
-"""Signal efficiencies of the paper's table."""
+FEWEST_TESTED = 10  # jets of each class that numbers with errors need
+EFFICIENCIES = {"rejection_20": 0.2, "rejection_30": 0.3}  # signal efficiencies of the paper's table
 CURVE = np.concatenate([np.linspace(0.001, 0.05, 50, endpoint=False), np.linspace(0.05, 1.0, 191)])
 """Signal efficiencies of a ROC curve."""
-CPU_CHAINS, CUDA_CHAINS = 256, 4096
-"""Chains that run side by side."""
-SHOWN = 8
-"""Generated jets of which the pictures are kept."""
-FEWEST = 60
-"""Jets that a classifier test can be made with."""
+CPU_CHAINS, CUDA_CHAINS = 256, 4096  # chains that run side by side
+SHOWN = 8  # generated jets of which the pictures are kept
+FEWEST = 60  # jets that a classifier test can be made with
 
 
 class JetTest(NamedTuple):
@@ -279,8 +274,7 @@ def draw_roc(run: RunFolder, curve: RocCurve, background: int) -> None:
 
 OTHERS = ("pictures", "auc", "counts", "acceptance")
 """What generated.npz holds beside observables, in the order of `GeneratedJets`."""
-OBSERVED = tuple(f"{kind}_{name}" for kind in ("generated", "truth") for name in NAMES)
-"""The observables in it."""
+OBSERVED = tuple(f"{kind}_{name}" for kind in ("generated", "truth") for name in NAMES)  # the observables in it
 
 
 class GeneratedJets(NamedTuple):

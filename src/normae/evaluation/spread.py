@@ -15,8 +15,7 @@ from normae.runs.load import run_of, seed_folders, shared_settings
 from normae.statistics import Estimate
 
 Numbers = dict[str, Estimate]
-ROUNDING = 1e-12
-"""Share of a number by which the same one differs from sum to sum."""
+ROUNDING = 1e-12  # share of a number by which the same one differs from sum to sum
 
 
 class Scatter(NamedTuple):

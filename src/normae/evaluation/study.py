@@ -25,8 +25,7 @@ from normae.statistics.arrays import Array
 Metrics = dict[str, Estimate]
 Draw = Callable[[], None]
 Captions = dict[str, tuple[str, str]]
-OPTIONAL = ("pretraining", "training", "generated", "generated-jets")
-"""Figures that a run may lack."""
+OPTIONAL = ("pretraining", "training", "generated", "generated-jets")  # figures that a run may lack
 COURSE = (
     "Course of the training",
     "Energies of data and of samples in units of T, which meet; the temperature; the share of accepted steps.",

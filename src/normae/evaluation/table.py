@@ -25,19 +25,15 @@ from normae.sources import Events, load_events
 from normae.statistics import Estimate, auc, sample_mean, wasserstein, wasserstein_halves
 from normae.training.two_sample import classifier_test
 
-ROWS = 20_000
-"""Most rows of each kind that are looked at."""
-SAMPLES = 10_000
-"""Most rows that are drawn from the model."""
+ROWS = 20_000  # most rows of each kind that are looked at
+SAMPLES = 10_000  # most rows that are drawn from the model
 START = (
     "Course of the training",
     "The loss of the classification of rows against draws of the base, 2 log 2 = 1.386 for a base that is right. The "
     "weights are those with which rows held out were told best.",
 )
-LATE = 0.02
-"""Gain of the loss at the end of the start that is no concern."""
-COLUMNS = 12
-"""Most columns that are drawn: those in which samples are farthest from rows held out."""
+LATE = 0.02  # gain of the loss at the end of the start that is no concern
+COLUMNS = 12  # most columns that are drawn: those in which samples are farthest from rows held out
 
 
 class TableStudy(Study):
@@ -181,8 +177,7 @@ def _samples_check(told: Estimate) -> Check:
 # --- numbers
 
 
-Rows = NDArray[Any]
-"""With shape (N, d), float32 or float64."""
+Rows = NDArray[Any]  # with shape (N, d), float32 or float64
 
 
 @dataclass(frozen=True)

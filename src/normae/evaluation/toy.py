@@ -23,8 +23,7 @@ from normae.sources import load_events
 from normae.statistics import Estimate
 from normae.training.two_sample import classifier_test
 
-CHAINS = 50_000
-"""Side by side."""
+CHAINS = 50_000  # side by side
 
 
 class ToyStudy(Study):

@@ -29,18 +29,12 @@ from normae.runs.load import load
 from normae.sources import load_events
 from normae.statistics import Estimate
 
-LEVELS = (0.5, 0.68, 0.9, 0.95)
-"""At which coverage is a metric."""
-KINDS: Any = ("quantile", "gaussian")
-"""Of intervals."""
-LABELS = {"log_density": r"$\log p_\theta$", "density": r"$p_\theta$"}
-"""What they are of."""
-Interval = tuple[str, str]
-"""One of each."""
-EVENTS = 50_000
-"""Test events with all draws: a coverage is judged over trainings, not over more events of one."""
-REGION_GRID = 100
-"""Points along each axis of the grid on which coverage is taken region by region."""
+LEVELS = (0.5, 0.68, 0.9, 0.95)  # at which coverage is a metric
+KINDS: Any = ("quantile", "gaussian")  # of intervals
+LABELS = {"log_density": r"$\log p_\theta$", "density": r"$p_\theta$"}  # what they are of
+Interval = tuple[str, str]  # one of each
+EVENTS = 50_000  # test events with all draws: a coverage is judged over trainings, not over more events of one
+REGION_GRID = 100  # points along each axis of the grid on which coverage is taken region by region
 
 
 class BayesianToyStudy(ToyStudy):

@@ -17,8 +17,7 @@ from normae.figures.style import DASHES, LEARNED_COLOUR, REGION_COLOURS, TRUE_CO
 from normae.statistics.arrays import Array, as_vector
 
 CURVE_COLOURS = (LEARNED_COLOUR, "tab:blue", "tab:green", "tab:orange", "tab:purple")
-REACH = 5.0
-"""Where the axis of pulls ends."""
+REACH = 5.0  # where the axis of pulls ends
 
 
 class Curve(NamedTuple):

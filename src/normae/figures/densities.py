@@ -20,28 +20,11 @@ from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
-from normae.figures.style import (
-    DASHES,
-    INSIDE_COLOUR,
-    LEARNED_COLOUR,
-    OUTSIDE_COLOUR,
-    REGION_COLOURS,
-    TIGHT,
-    TRUE_COLOUR,
-    colour_bar,
-    common_limits,
-    count_map,
-    marker,
-    plane,
-    round_ticks,
-    scatter_outside,
-    square,
-)
+from normae.figures import style
 from normae.statistics import REGION_EDGES, pearson
-from normae.statistics.arrays import Array, as_pair
+from normae.statistics.arrays import as_pair
 
-LIMIT_SHARE = 0.002
-"""Share of the cells at either end that a logarithmic colour scale leaves to its end colours."""
+LIMIT_SHARE = 0.002  # share of the cells at either end that a logarithmic colour scale leaves to its end colours
 
 
 def density_map(
@@ -81,10 +64,10 @@ def field_map(
     low, high = colour_limits(values, log=log) if limits is None else limits
     norm = LogNorm(low, high, clip=True) if log else Normalize(low, high)
     drawn = _image(ax, x, y, np.where(values > 0, values, low) if log else values, colormaps["viridis"], norm)
-    bar = colour_bar(ax, drawn, label)
+    bar = style.colour_bar(ax, drawn, label)
     if log and high / low < 300:
-        round_ticks(bar.ax.yaxis)
-    return plane(ax)
+        style.round_ticks(bar.ax.yaxis)
+    return style.plane(ax)
 
 
 def colour_limits(*fields: ArrayLike, log: bool = True) -> tuple[float, float]:
@@ -102,22 +85,22 @@ def colour_limits(*fields: ArrayLike, log: bool = True) -> tuple[float, float]:
 def region_map(ax: Axes, x: ArrayLike, y: ArrayLike, regions: ArrayLike) -> Axes:
     """The bands 0..4 on an even grid, in the colours of `likelihood_correlation`; shapes as in `density_map`."""
     bands = np.asarray(regions)
-    norm = Normalize(-0.5, len(REGION_COLOURS) - 0.5)
-    _image(ax, x, y, bands, ListedColormap(REGION_COLOURS), norm)
+    norm = Normalize(-0.5, len(style.REGION_COLOURS) - 0.5)
+    _image(ax, x, y, bands, ListedColormap(style.REGION_COLOURS), norm)
     region_legend(ax, [int(band) for band in np.unique(bands)], above=True)
-    return plane(ax)
+    return style.plane(ax)
 
 
 def deviation_map(ax: Axes, points: ArrayLike, outside_mask: ArrayLike) -> Axes:
     """Points with shape (N, 2): light grey, and red where `outside_mask`, with shape (N,), says |Delta| >= 10 %."""
-    outside = scatter_outside(ax, points, outside_mask)
+    outside = style.scatter_outside(ax, points, outside_mask)
     count = f"{int(outside.sum()):,} of {outside.size:,}"
     handles = [
-        marker(INSIDE_COLOUR, r"$|\Delta| < 10\,\%$"),
-        marker(OUTSIDE_COLOUR, rf"$|\Delta| \geq 10\,\%$: {count}"),
+        style.marker(style.INSIDE_COLOUR, r"$|\Delta| < 10\,\%$"),
+        style.marker(style.OUTSIDE_COLOUR, rf"$|\Delta| \geq 10\,\%$: {count}"),
     ]
-    ax.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, **TIGHT)
-    return plane(ax)
+    ax.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, **style.TIGHT)
+    return style.plane(ax)
 
 
 def _image(ax: Axes, x: ArrayLike, y: ArrayLike, values: NDArray[Any], colours: Colormap, norm: Normalize) -> Any:
@@ -157,26 +140,26 @@ def likelihood_correlation(
     true, model = as_pair(log_true, log_model, ("log_true", "log_model"))
     finite = np.isfinite(true) & np.isfinite(model)
     x, y = -true[finite], -model[finite]
-    low, high = common_limits(x, y)
+    low, high = style.common_limits(x, y)
     ends = np.array([low, high])
     if regions is None:
-        count_map(ax, x, y, (low, high))
+        style.count_map(ax, x, y, (low, high))
     else:
         bands = np.asarray(regions).ravel()[finite]
-        for band, colour in enumerate(REGION_COLOURS):
+        for band, colour in enumerate(style.REGION_COLOURS):
             chosen = bands == band
             ax.scatter(x[chosen], y[chosen], s=1.2, color=colour, linewidths=0, rasterized=True)
         region_legend(ax, np.unique(bands).tolist())
-    ax.plot(ends, ends, color=TRUE_COLOUR, linestyle=":", linewidth=1.2)
+    ax.plot(ends, ends, color=style.TRUE_COLOUR, linestyle=":", linewidth=1.2)
     if limit is not None:
         for slope in (1 - limit, 1 + limit):
-            ax.plot(ends, slope * ends, color=OUTSIDE_COLOUR, linewidth=1.0)
-        handle = Line2D([], [], color=OUTSIDE_COLOUR, linewidth=1.0, label=rf"$|\Delta| = {100 * limit:g}\,\%$")
+            ax.plot(ends, slope * ends, color=style.OUTSIDE_COLOUR, linewidth=1.0)
+        handle = Line2D([], [], color=style.OUTSIDE_COLOUR, linewidth=1.0, label=rf"$|\Delta| = {100 * limit:g}\,\%$")
         ax.legend(handles=[handle], loc="lower right")
     corner = f"Pearson {pearson(x, y).value:.4f}" if text is None else text
     ax.text(0.04, 0.96, corner, transform=ax.transAxes, va="top")
     ax.set(xlabel=r"$-\log\, p_\mathrm{true}(x)$", ylabel=r"$-\log\, p_\theta(x)$")
-    return square(ax, low, high)
+    return style.square(ax, low, high)
 
 
 def region_labels() -> list[str]:
@@ -189,7 +172,7 @@ def region_legend(ax: Axes, bands: list[int], above: bool = False) -> None:
     """Colours and bands, in the lower right corner or in a row above the axes."""
     labels = region_labels()
     handles = [
-        Line2D([], [], linestyle="", marker="s", markersize=6, color=REGION_COLOURS[band], label=labels[band])
+        Line2D([], [], linestyle="", marker="s", markersize=6, color=style.REGION_COLOURS[band], label=labels[band])
         for band in bands
     ]
     place: dict[str, Any] = {"loc": "lower right", "labelspacing": 0.25}
@@ -199,8 +182,7 @@ def region_legend(ax: Axes, bands: list[int], above: bool = False) -> None:
     ax.legend(handles=handles, title=title, handletextpad=0.1, handlelength=1.2, borderaxespad=0.3, **place)
 
 
-RATIO_FLOOR = 0.01
-"""The ratio is drawn where the true density exceeds this share of its maximum."""
+RATIO_FLOOR = 0.01  # the ratio is drawn where the true density exceeds this share of its maximum
 
 
 def marginal(
@@ -221,28 +203,21 @@ def marginal(
     x, truth, model = (np.asarray(values, dtype=np.float64) for values in (centres, true, learned))
     width = None if band is None else np.asarray(band, dtype=np.float64)
     above, below = axes
-    above.plot(x, truth, color=TRUE_COLOUR, label="true")
-    above.plot(x, model, color=LEARNED_COLOUR, linestyle=DASHES, label="learned")
+    above.plot(x, truth, color=style.TRUE_COLOUR, label="true")
+    above.plot(x, model, color=style.LEARNED_COLOUR, linestyle=style.DASHES, label="learned")
+    safe = np.where(truth > RATIO_FLOOR * truth.max(), truth, np.nan)
+    ratio = model / safe
+    below.axhline(1, color=style.TRUE_COLOUR, linewidth=0.8)
+    below.plot(x, ratio, color=style.LEARNED_COLOUR)
     if width is not None:
-        above.fill_between(x, model - width, model + width, color=LEARNED_COLOUR, alpha=0.25, linewidth=0)
+        for ax, centre, half in ((above, model, width), (below, ratio, width / safe)):
+            ax.fill_between(x, centre - half, centre + half, color=style.LEARNED_COLOUR, alpha=0.25, linewidth=0)
     above.set(xlim=(x[0], x[-1]), ylim=(0, 1.3 * max(truth.max(), model.max())), ylabel="marginal density")
     above.legend(loc="upper center", ncols=2)
     above.tick_params(labelbottom=False)
-    below.set_xlabel(label)
-    _ratio(below, x, truth, model, width)
-    return axes
-
-
-def _ratio(ax: Axes, x: Array, true: Array, learned: Array, band: Array | None) -> None:
-    shown = true > RATIO_FLOOR * true.max()
-    safe = np.where(shown, true, np.nan)
-    ratio = learned / safe
-    ax.axhline(1, color=TRUE_COLOUR, linewidth=0.8)
-    ax.plot(x, ratio, color=LEARNED_COLOUR)
-    if band is not None:
-        ax.fill_between(x, ratio - band / safe, ratio + band / safe, color=LEARNED_COLOUR, alpha=0.25, linewidth=0)
     spread = float(np.clip(1.3 * np.nanmax(np.abs(ratio - 1)), 0.05, 1.0))
-    ax.set(xlim=(x[0], x[-1]), ylim=(1 - spread, 1 + spread), ylabel="ratio")
+    below.set(xlim=(x[0], x[-1]), ylim=(1 - spread, 1 + spread), xlabel=label, ylabel="ratio")
+    return axes
 
 
 def uncertainty_maps(

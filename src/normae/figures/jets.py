@@ -18,12 +18,9 @@ from normae.jets.gallery import AXIS_NAMES, CLASSES, COLOURS
 from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE
 from normae.statistics.arrays import Array
 
-FLOOR = 1e-5
-"""The least share of pT that a picture shows."""
-GAP = 3
-"""Pixels between two pictures."""
-RESIDUAL_SHARE = 0.998
-"""Of all pixels that the colour scale of residuals covers."""
+FLOOR = 1e-5  # the least share of pT that a picture shows
+GAP = 3  # pixels between two pictures
+RESIDUAL_SHARE = 0.998  # of all pixels that the colour scale of residuals covers
 
 
 class RocCurve(NamedTuple):

@@ -17,21 +17,9 @@ from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
 from normae.errors import InputError
-from normae.figures.style import (
-    LEARNED_COLOUR,
-    OUTSIDE_COLOUR,
-    TIGHT,
-    TRUE_COLOUR,
-    band_stairs,
-    common_limits,
-    count_map,
-    marker,
-    plane,
-    scatter_outside,
-    square,
-)
+from normae.figures import style
 from normae.statistics import Estimate, SlopeLine, SlopePoint, balanced_pearson, pearson
-from normae.statistics.arrays import as_pair
+from normae.statistics.arrays import Array, as_pair
 
 
 class Contours(NamedTuple):
@@ -62,7 +50,7 @@ def ratio_correlation(
     reference: ArrayLike,
     model: ArrayLike,
     labels: ArrayLike | None = None,
-    limit: float | None = 1.0,
+    limit: float = 1.0,
     reference_name: str = "true",
     text: str | None = None,
     span: tuple[float, float] | None = None,
@@ -76,21 +64,20 @@ def ratio_correlation(
         span: limits of both axes; those of the events if not given.
     """
     x, y = as_pair(reference, model, ("reference", "model"))
-    low, high = common_limits(x, y) if span is None else span
-    count_map(ax, x, y, (low, high))
+    low, high = style.common_limits(x, y) if span is None else span
+    style.count_map(ax, x, y, (low, high))
     ends = np.array([low, high])
-    ax.plot(ends, ends, color=TRUE_COLOUR, linestyle=":", linewidth=1.2)
-    if limit is not None:
-        for shift in (-limit, limit):
-            ax.plot(ends, ends + shift, color=OUTSIDE_COLOUR, linewidth=1.0)
-        handle = Line2D([], [], color=OUTSIDE_COLOUR, linewidth=1.0, label=rf"$|\Delta \log\, r| = {limit:g}$")
-        ax.legend(handles=[handle], loc="lower right")
+    ax.plot(ends, ends, color=style.TRUE_COLOUR, linestyle=":", linewidth=1.2)
+    for shift in (-limit, limit):
+        ax.plot(ends, ends + shift, color=style.OUTSIDE_COLOUR, linewidth=1.0)
+    handle = Line2D([], [], color=style.OUTSIDE_COLOUR, linewidth=1.0, label=rf"$|\Delta \log\, r| = {limit:g}$")
+    ax.legend(handles=[handle], loc="lower right")
     if text is None:
         found = pearson(x, y) if labels is None else balanced_pearson(x, y, labels)
         text = f"Pearson {found.value:.4f}"
     ax.text(0.04, 0.96, text, transform=ax.transAxes, va="top")
     ax.set(xlabel=rf"$\log\, r_\mathrm{{{reference_name}}}(x)$", ylabel=r"$\log\, r_\theta(x)$")
-    return square(ax, low, high)
+    return style.square(ax, low, high)
 
 
 def ratio_outside_map(
@@ -102,19 +89,19 @@ def ratio_outside_map(
         outside_mask: with shape (N,), which points are red.
         contours: solid at 1 sigma, dashed at 3.
     """
-    outside = scatter_outside(ax, points, outside_mask)
+    outside = style.scatter_outside(ax, points, outside_mask)
     for label, colour, *grid in contours:
         x, y, density = (np.asarray(values, dtype=np.float64) for values in grid)
         if density.shape != (x.size, y.size):
             raise InputError(f"{label}: expected a density of shape ({x.size}, {y.size}), got {density.shape}")
-        for sigmas, style in ((1, "-"), (3, "--")):
+        for sigmas, line in ((1, "-"), (3, "--")):
             level = float(density.max() * np.exp(-(sigmas**2) / 2))
-            ax.contour(x, y, density.T, levels=[level], colors=[colour], linestyles=[style], linewidths=1.4)
+            ax.contour(x, y, density.T, levels=[level], colors=[colour], linestyles=[line], linewidths=1.4)
     count = f"{int(outside.sum()):,} of {outside.size:,}"
-    handles = [marker(OUTSIDE_COLOUR, rf"$|\Delta \log\, r| \geq {limit:g}$: {count}")]
+    handles = [style.marker(style.OUTSIDE_COLOUR, rf"$|\Delta \log\, r| \geq {limit:g}$: {count}")]
     handles += [Line2D([], [], color=contour.colour, label=contour.label) for contour in contours]
-    ax.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, **TIGHT)
-    return plane(ax)
+    ax.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, **style.TIGHT)
+    return style.plane(ax)
 
 
 def ratio_histograms(ax: Axes, edges: ArrayLike, samples: Sequence[RatioSample], reference_name: str = "true") -> Axes:
@@ -131,13 +118,13 @@ def ratio_histograms(ax: Axes, edges: ArrayLike, samples: Sequence[RatioSample],
         if reference.shape != (cuts.size - 1,) or learned.shape != reference.shape:
             raise InputError(f"{sample.label}: expected densities of shape ({cuts.size - 1},), got {learned.shape}")
         ax.stairs(reference, cuts, fill=True, color=sample.colour, alpha=0.18)
-        ax.stairs(reference, cuts, color=TRUE_COLOUR, linewidth=0.8)
+        ax.stairs(reference, cuts, color=style.TRUE_COLOUR, linewidth=0.8)
         ax.stairs(learned, cuts, color=sample.colour, linewidth=1.5)
-        band_stairs(ax, learned, cuts, sample.band, sample.colour, 0.45)
+        style.band_stairs(ax, learned, cuts, sample.band, sample.colour, 0.45)
         top = max(top, float(reference.max()), float(learned.max()))
     handles = [Line2D([], [], color=sample.colour, linewidth=1.6, label=sample.label) for sample in samples]
     handles += [
-        Line2D([], [], color=TRUE_COLOUR, linewidth=0.8, label=reference_name),
+        Line2D([], [], color=style.TRUE_COLOUR, linewidth=0.8, label=reference_name),
         Line2D([], [], color="0.4", linewidth=1.5, label="learned"),
     ]
     ax.legend(handles=handles, loc="upper center", ncols=2, columnspacing=1.0, labelspacing=0.3)
@@ -152,7 +139,7 @@ def reliability_diagram(
     error: ArrayLike,
     label: str,
     text: str = "",
-    colour: str = LEARNED_COLOUR,
+    colour: str = style.LEARNED_COLOUR,
     marker: str = "o",
 ) -> Sequence[Axes]:
     """Points with error bars along the diagonal, and what they differ from it; bins without events, NaN, are left out.
@@ -170,8 +157,8 @@ def reliability_diagram(
         raise InputError(f"expected bins of one shape, got {x.shape}, {y.shape} and {dy.shape}")
     above, below = axes
     if not above.lines:
-        above.plot([0, 1], [0, 1], color=TRUE_COLOUR, linestyle=":", linewidth=1.2)
-        below.axhline(0, color=TRUE_COLOUR, linestyle=":", linewidth=1.2)
+        above.plot([0, 1], [0, 1], color=style.TRUE_COLOUR, linestyle=":", linewidth=1.2)
+        below.axhline(0, color=style.TRUE_COLOUR, linestyle=":", linewidth=1.2)
     reach = max(1.15 * float(np.nanmax(np.abs(y - x) + dy)), below.get_ylim()[1] if below.containers else 0.0)
     for ax, values in ((above, y), (below, y - x)):
         ax.errorbar(x, values, dy, fmt=marker, color=colour, markersize=4, linewidth=1.2, label=label)
@@ -186,7 +173,6 @@ def reliability_diagram(
 # --- temperatures
 
 
-MODEL_COLOUR = "0.15"
 ESTIMATE_COLOUR = "tab:red"
 COMPONENT_COLOUR = "tab:blue"
 MARKERS = ("o", "s", "D", "^", "v", "P")
@@ -201,14 +187,10 @@ def temperature_estimates(ax: Axes, estimates: Mapping[str, Estimate], model: fl
     if not shown:
         raise InputError("no estimate of the temperature is positive")
     places = np.arange(len(shown))[::-1]
-    values = np.array([e.value for e in shown.values()])
-    errors = np.array([e.error for e in shown.values()])
-    known = np.isfinite(errors)
-    style: dict[str, Any] = {"fmt": "o", "color": ESTIMATE_COLOUR, "capsize": 3, "markersize": 5}
-    ax.errorbar(values[known], places[known], xerr=_log_bars(values[known], errors[known]), **style)
-    if not known.all():
-        ax.errorbar(values[~known], places[~known], markerfacecolor="white", label="without an error", **style)
-    ax.axvline(model, color=MODEL_COLOUR, linestyle="--", linewidth=1.2, label="the model's $T$")
+    values, errors = np.array(list(shown.values())).T
+    unsure = None if np.isfinite(errors).all() else "without an error"
+    _log_points(ax, values, places.astype(float), errors, (None, unsure), fmt="o", color=ESTIMATE_COLOUR, capsize=3)
+    ax.axvline(model, color=style.TRUE_COLOUR, linestyle="--", linewidth=1.2, label="the model's $T$")
     ax.set_xscale("log")
     low, high = min(values.min(), model), max(values.max(), model)
     ax.set(xlim=(low / 2, high * 2), ylim=(-0.7, len(shown) - 0.1), xlabel="temperature $T$")
@@ -235,7 +217,7 @@ def temperatures_compared(ax: Axes, rows: Sequence[ComparedTemperatures]) -> Axe
     names = list(dict.fromkeys(name for row in rows for name in row.estimates))
     places = np.arange(len(rows))[::-1]
     ax.axvspan(0.9, 1.1, color="0.85", linewidth=0, label="within 10 %")
-    ax.axvline(1, color=MODEL_COLOUR, linestyle="--", linewidth=1.2)
+    ax.axvline(1, color=style.TRUE_COLOUR, linestyle="--", linewidth=1.2)
     for k, name in enumerate(names):
         shift = 0.25 - 0.5 * (k + 0.5) / len(names)
         shown = [(y + shift, row.estimates.get(name), row.wanted) for y, row in zip(places, rows, strict=True)]
@@ -244,17 +226,22 @@ def temperatures_compared(ax: Axes, rows: Sequence[ComparedTemperatures]) -> Axe
             for y, e, w in shown
             if e is not None and e.value > 0
         ]
-        style: dict[str, Any] = {"fmt": MARKERS[k % len(MARKERS)], "color": f"C{k}", "capsize": 2, "markersize": 5}
         y, value, error = np.array(kept).reshape(-1, 3).T
-        known = np.isfinite(error)
-        bars = _log_bars(value[known], (value * error)[known])
-        ax.errorbar(value[known], y[known], xerr=bars, label=name, **style)
-        ax.errorbar(value[~known], y[~known], markerfacecolor="white", **style)
+        look = {"fmt": MARKERS[k % len(MARKERS)], "color": f"C{k}", "capsize": 2}
+        _log_points(ax, value, y, value * error, (name, None), **look)
     ax.set(xscale="log", ylim=(-0.7, len(rows) - 0.3), xlabel="estimate of $T$ / temperature at which $m = 1$")
     ax.set_yticks(places, [row.name for row in rows])
     ax.tick_params(axis="y", length=0)
     ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=3)
     return ax
+
+
+def _log_points(ax: Axes, x: Array, y: Array, error: Array, labels: tuple[str | None, str | None], **look: Any) -> None:
+    """Points (N,) with errors along a logarithmic axis, open where the error is not finite; labels of both kinds."""
+    known = np.isfinite(error)
+    bars = _log_bars(x[known], error[known])
+    ax.errorbar(x[known], y[known], xerr=bars, label=labels[0], markersize=5, **look)
+    ax.errorbar(x[~known], y[~known], markerfacecolor="white", label=labels[1], markersize=5, **look)
 
 
 def component_temperatures(ax: Axes, estimates: Sequence[Estimate], model: float) -> Axes:
@@ -265,7 +252,7 @@ def component_temperatures(ax: Axes, estimates: Sequence[Estimate], model: float
     kept = (values > 0) & np.isfinite(errors)
     bars = _log_bars(values[kept], errors[kept])
     ax.errorbar(number[kept], values[kept], yerr=bars, fmt="o", color=COMPONENT_COLOUR, capsize=2, markersize=4)
-    ax.axhline(model, color=MODEL_COLOUR, linestyle="--", linewidth=1.2, label="the model's $T$")
+    ax.axhline(model, color=style.TRUE_COLOUR, linestyle="--", linewidth=1.2, label="the model's $T$")
     ax.set(xlabel="principal component of the residuals", ylabel="temperature $T$", yscale="log")
     ax.set_xlim(0.3, len(estimates) + 0.7)
     ax.legend()

@@ -110,8 +110,7 @@ def square(ax: Axes, low: float, high: float) -> Axes:
 
 # --- points in a plane
 
-TIGHT: dict[str, Any] = {"handletextpad": 0.1, "columnspacing": 0.8, "borderaxespad": 0.3}
-"""Of a legend above the axes."""
+TIGHT: dict[str, Any] = {"handletextpad": 0.1, "columnspacing": 0.8, "borderaxespad": 0.3}  # of a legend above the axes
 
 
 def scatter_outside(ax: Axes, points: ArrayLike, outside_mask: ArrayLike) -> NDArray[np.bool_]:

@@ -22,8 +22,7 @@ from normae.errors import InputError
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
-UNLABELLED = -1
-"""The label of jets from a file without labels."""
+UNLABELLED = -1  # the label of jets from a file without labels
 LABELS = (UNLABELLED, 0, 1)
 T = TypeVar("T")
 R = TypeVar("R")

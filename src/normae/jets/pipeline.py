@@ -31,8 +31,7 @@ from normae.jets.imaging import NAMES, SIDE, SIGMA, THRESHOLD, check_threshold, 
 from normae.jets.reader import Rows, chunks, info, row_range, writing
 
 T = TypeVar("T")
-BLOCK, BATCH = 4096, 1024
-"""Jets that are made sparse, and images that are made dense, at a time."""
+BLOCK, BATCH = 4096, 1024  # jets that are made sparse, and images that are made dense, at a time
 SUFFIXES = (".csv", ".parquet", ".npz")
 
 

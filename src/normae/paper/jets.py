@@ -26,10 +26,8 @@ from normae.temperature.estimates import estimate_temperatures
 
 Metrics = dict[str, Estimate]
 Rows = list[list[str]]
-SEEDS = 3
-"""Trainings of the BNAE that make one model with several modes."""
-BEGINS = {"AE": "NAE", "BAE": "BNAE"}
-"""Autoencoders are what the trainings of these begin with."""
+SEEDS = 3  # trainings of the BNAE that make one model with several modes
+BEGINS = {"AE": "NAE", "BAE": "BNAE"}  # autoencoders are what the trainings of these begin with
 
 
 class Variant(NamedTuple):
@@ -43,8 +41,7 @@ class Variant(NamedTuple):
 
 
 BEST = Variant()
-PAPER = Variant("-paper", ", paper's settings", "paper")
-"""All settings of the paper; its BAE is ours too."""
+PAPER = Variant("-paper", ", paper's settings", "paper")  # all settings of the paper; its BAE is ours too
 SMALL = Variant("-3d", ", d_z = 3")
 MIXING = Variant("-mixing", ", larger latent steps", "best",
                  ("sampling.latent.step_size=4.5e-4", "sampling.latent.noise=0.03"))  # fmt: skip
@@ -193,10 +190,8 @@ def draw_compared(rows: list[figures.ComparedTemperatures], folder: Path) -> Non
 
 # --- tables
 
-ComparedPair = tuple[RunFolder, RunFolder, Estimate]
-"""The runs on QCD jets and on tops, and m of their dual test."""
-JETS, POINTS = 500, 20_000
-"""Events of each class of jets, and of a toy density."""
+ComparedPair = tuple[RunFolder, RunFolder, Estimate]  # the runs on QCD jets and on tops, and m of their dual test
+JETS, POINTS = 500, 20_000  # events of each class of jets, and of a toy density
 TOYS = {"toy-1gauss-nae": "one Gaussian", "toy-2gauss-nae": "two Gaussians"}
 DUALS = (("AE", BEST), ("NAE", BEST), ("BNAE", BEST), ("NAE", PAPER), ("BNAE", PAPER), ("NAE", MIXING), ("BNAE", MODES))
 """Networks of the dual tests; that of the autoencoders, which the paper does not have, shows what the training adds."""

@@ -15,8 +15,7 @@ from normae.report.page import markdown_table
 from normae.runs.folder import RunFolder
 from normae.statistics import Estimate
 
-KEPT_LINES = 200
-"""Of the training's history, evenly spaced."""
+KEPT_LINES = 200  # of the training's history, evenly spaced
 MOST_BYTES = 900_000
 """Of weights: a model of the zoo stays below a megabyte, with those that an NAE would begin with only if so small."""
 

@@ -30,12 +30,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
 from normae.files import atomic_path
-from normae.statistics.arrays import Estimate, format_estimate
+from normae.statistics.arrays import Estimate
 
 Status = Literal["good", "warning", "bad"]
 Value = str | Estimate
-WIDE = 1.7
-"""Aspect ratio from which a picture takes the whole width of the page."""
+WIDE = 1.7  # aspect ratio from which a picture takes the whole width of the page
 _REFERENCE = re.compile(r"""(\bid=["']|\burl\(["']?\#|\bhref=["']\#)""")
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 _ACTIVE = re.compile(r"<script|<foreignObject|<[a-z][^>]*\son\w+\s*=|javascript:", re.IGNORECASE)
@@ -43,8 +42,7 @@ _VIEW_BOX = re.compile(r"""viewBox=["']\s*\S+\s+\S+\s+(\S+)\s+(\S+?)\s*["']""")
 _SIZE = re.compile(r"""\s(?:width|height)=["'][^"']*["']""")
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(NamedTuple):
     """Something about the run: the data, the settings, the time it took."""
 
     name: str
@@ -65,8 +63,7 @@ class Check:
             raise InputError(f"status of {self.name}: expected one of {get_args(Status)}, got {self.status!r}")
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """A quantity, the paper's value and ours."""
 
     quantity: str
@@ -75,8 +72,7 @@ class Comparison:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(NamedTuple):
     """A figure as the text of an SVG file, and the sentence that says what to see in it."""
 
     title: str
@@ -84,8 +80,7 @@ class Picture:
     sentence: str
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """Everything on the page, in the order of the page but for the comparisons, which stand before the facts."""
 
     title: str
@@ -121,14 +116,9 @@ def verdict(checks: Sequence[Check]) -> tuple[Status, str]:
     return "good", f"all {len(checks)} checks passed"
 
 
-def _shown(value: Value) -> str:
-    return format_estimate(value) if isinstance(value, Estimate) else value
-
-
 @cache
 def _template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["shown"] = _shown
     return environment.from_string(files("normae.report").joinpath("template.html").read_text(encoding="utf-8"))
 
 
@@ -159,8 +149,7 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
 # --- figures on disk
 
 
-MOST_ROWS = 20_000
-"""Rows of a CSV beyond which every k-th is kept, k the smallest number that suffices."""
+MOST_ROWS = 20_000  # rows of a CSV beyond which every k-th is kept, k the smallest number that suffices
 RASTER_DPI = 200
 
 
@@ -188,7 +177,10 @@ def save_figure(
     paths = SavedFigure(*(Path(folder) / f"{name}.{suffix}" for suffix in SavedFigure._fields))
     if not isinstance(columns, Mapping):
         columns = {key: np.concatenate([part[key] for part in columns]) for key in columns[0]}
-    table = _table(columns)
+    table = {key: np.asarray(values) for key, values in columns.items()}
+    shapes = {key: values.shape for key, values in table.items()}
+    if len(set(shapes.values())) != 1 or any(len(shape) != 1 for shape in shapes.values()):
+        raise InputError(f"expected columns of one length, got {shapes}")
     with mpl.rc_context({"svg.hashsalt": f"normae/{name}", "svg.fonttype": "path", "pdf.fonttype": 42}):
         for path, metadata in ((paths.svg, {"Date": None}), (paths.pdf, {"CreationDate": None})):
             with atomic_path(path) as temporary:
@@ -196,15 +188,6 @@ def save_figure(
     with atomic_path(paths.csv) as temporary:
         _write_table(temporary, table)
     return paths
-
-
-def _table(columns: Columns) -> dict[str, NDArray[Any]]:
-    """The columns as arrays with shape (N,), all of one length."""
-    table = {name: np.asarray(values) for name, values in columns.items()}
-    shapes = {name: values.shape for name, values in table.items()}
-    if len(set(shapes.values())) != 1 or any(len(shape) != 1 for shape in shapes.values()):
-        raise InputError(f"expected columns of one length, got {shapes}")
-    return table
 
 
 def _write_table(path: Path, table: Mapping[str, NDArray[Any]]) -> None:
