@@ -21,8 +21,8 @@ from normae.data import DENSITIES, Density, Rows, SparseEvents, read_table, spli
 from normae.errors import InputError
 from normae.jets import read, read_images, sparse_images
 from normae.jets.container import UNLABELLED
-from normae.jets.imaging import SIGMA, filter_matrix
-from normae.jets.pipeline import SparseImages, is_images
+from normae.jets.imaging import SIGMA, SparseImages, filter_matrix
+from normae.jets.reader import is_images
 from normae.random import stream
 
 LARGEST = 1e18

@@ -9,28 +9,27 @@ from typing import Any
 from normae.jets.container import Jets, concatenate, from_counts, from_lists
 from normae.jets.imaging import (
     THRESHOLD,
+    SparseImages,
     images,
     jets_of_images,
     observables,
     pixel_centres,
     pixel_index,
     pixel_to_plane,
+    sparse_images,
 )
 from normae.jets.pipeline import (
-    SparseImages,
     check_output,
     check_suffix,
     convert,
     convert_images,
     file_observables,
-    is_jets,
-    read_images,
-    sparse_images,
     summary,
+    write,
     write_columns,
     write_images,
 )
-from normae.jets.reader import chunks, info, read, write
+from normae.jets.reader import chunks, info, is_jets, read, read_images
 
 _LAZY = dict.fromkeys(("Job", "Process", "check_run", "generate"), "generator") | {"save_figures": "gallery"}
 

@@ -12,8 +12,8 @@ from normae.errors import InputError
 from normae.files import atomic_path
 from normae.jets.container import UNLABELLED, Jets
 from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE, images
-from normae.jets.pipeline import file_observables, in_frame, is_images, made_of_file, write_columns
-from normae.jets.reader import Rows
+from normae.jets.pipeline import file_observables, in_frame, made_of_file, write_columns
+from normae.jets.reader import Rows, is_images
 
 CLASSES = {0: "QCD", 1: "top", UNLABELLED: "jets"}
 COLOURS = {0: "tab:blue", 1: "tab:red", UNLABELLED: "black"}

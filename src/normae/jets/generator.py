@@ -32,7 +32,8 @@ from normae.files import write_json
 from normae.jets.cluster import leading_jet
 from normae.jets.container import Float64, Int64, Jets, compiled, from_lists, missing, offsets_of
 from normae.jets.detector import energy_flow
-from normae.jets.reader import read, write, writing
+from normae.jets.pipeline import write, writing
+from normae.jets.reader import read
 from normae.progress import Tick, progress
 
 JET_RADIUS = 0.8

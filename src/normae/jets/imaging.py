@@ -13,6 +13,10 @@ With weights p_i = pT_i and x = eta, y = phi, the steps are, each a function of 
 An image has axes (phi row, eta column). Coordinates below 1e-9 are zero and relative differences below 1e-12 are
 ties, so that rounding decides neither the pixel of two constituents on one line nor the flip of a symmetric jet.
 
+On disk and in memory images are sparse: a normalized one has some 31 (QCD) or 41 (top) filled pixels of 1600. Stored
+before the Gaussian filter as (pixel index 40 row + column uint16, value float16) a jet takes 150 bytes instead of 6400;
+the filter is applied to a batch.
+
 The observables (appendix C.2) are, with the constituents massless,
 
     eta, phi    sum(p_i eta_i) / sum(p_i), the same for phi, on the circle
@@ -26,6 +30,7 @@ intensity; the threshold keeps those that matter.
 """
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -39,7 +44,7 @@ SIDE = 40
 PIXEL_ETA = 0.029
 PIXEL_PHI = 0.035
 SIGMA = 1.0
-BLOCK = 512
+BLOCK, STORED_BLOCK = 512, 4096
 RADIUS = 0.8
 THRESHOLD = 1e-5
 NAMES = ("eta", "phi", "mass", "tau1", "tau2", "tau3")
@@ -223,6 +228,59 @@ def pixel_to_plane(index: NDArray[Any]) -> tuple[Float64, Float64]:
     """The inverse map: (eta, phi) of the centres of the pixels with flat index 40 row + column."""
     eta, phi = pixel_centres()
     return eta[np.asarray(index) % SIDE], phi[np.asarray(index) // SIDE]
+
+
+# --- sparse images
+
+
+@dataclass(frozen=True, eq=False)
+class SparseImages:
+    """N images with P filled pixels in all: labels with shape (N,), offsets (N + 1,), pixel and value (P,).
+
+    `skipped` is the number of bad images that a reader dropped on the way.
+    """
+
+    labels: NDArray[np.int8]
+    offsets: Int64
+    pixel: NDArray[np.uint16]
+    value: NDArray[Any]
+    skipped: int = 0
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def dense(self, rows: slice | None = None, sigma: float = SIGMA) -> Float32:
+        """Filtered images of a run of rows, float32 with shape (n, 1, 40, 40)."""
+        start, stop, _ = (rows or slice(None)).indices(len(self))
+        first, last = self.offsets[start], self.offsets[max(start, stop)]
+        offsets = self.offsets[start : max(start, stop) + 1] - first
+        index, value = self.pixel[first:last].astype(np.int64), self.value[first:last].astype(np.float64)
+        return gaussian(dense(Pixels(offsets, index, value)), sigma)[:, None]
+
+
+def sparse_images(jets: Jets, dtype: Any = np.float16) -> SparseImages:
+    """The normalized, unfiltered images of `jets`, values stored as `dtype`."""
+    parts: dict[int, SparseImages] = {}
+
+    def work(start: int, block: Jets) -> None:
+        pixels = normalize(pixelate(preprocess(block)))
+        filled, inverse = np.unique(pixels.jet() * (SIDE * SIDE) + pixels.pixel, return_inverse=True)
+        value = np.asarray(np.bincount(inverse, weights=pixels.value, minlength=len(filled)), dtype=dtype)
+        offsets = offsets_of(np.bincount(filled // (SIDE * SIDE), minlength=len(block)))
+        parts[start] = SparseImages(block.labels, offsets, (filled % (SIDE * SIDE)).astype(np.uint16), value)
+
+    map_blocks(work, jets, STORED_BLOCK)
+    return join_images([parts[start] for start in sorted(parts)])
+
+
+def join_images(parts: list[SparseImages]) -> SparseImages:
+    """All images of `parts`, in order."""
+    if not parts:
+        empty = np.zeros(0, dtype=np.int8)
+        return SparseImages(empty, np.zeros(1, dtype=np.int64), empty.astype(np.uint16), empty.astype(np.float16))
+    offsets = offsets_of(np.concatenate([np.diff(p.offsets) for p in parts]))
+    labels, pixel, value = (np.concatenate([getattr(p, n) for p in parts]) for n in ("labels", "pixel", "value"))
+    return SparseImages(labels, offsets, pixel, value)
 
 
 # --- observables

@@ -1,17 +1,8 @@
-"""Sparse images of jets, and from file to file: what the commands call.
-
-On disk and in memory images are sparse: a normalized one has some 31 (QCD) or 41 (top) filled pixels of 1600. Stored
-before the Gaussian filter as (pixel index 40 row + column uint16, value float16) a jet takes 150 bytes instead of 6400;
-the filter is applied to a batch. HDF5 (`format` = "normae-images", `version` = 1):
-
-    labels (N,) int8, offsets (N + 1,) int64, pixel (P,) uint16, value (P,) float16 or float32
-
-A file goes through chunk by chunk, so that memory does not grow with the input's tables.
-"""
+"""From file to file: what the commands call. Chunk by chunk, so that memory does not grow with the input's tables."""
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,142 +16,58 @@ from numpy.typing import NDArray
 
 from normae.errors import InputError
 from normae.files import atomic_path
-from normae.jets import imaging, reader
-from normae.jets.container import LABELS, UNLABELLED, BadJet, Float32, Int64, Jets, map_blocks, offsets_of
-from normae.jets.imaging import NAMES, SIDE, SIGMA, THRESHOLD, check_threshold, observables, pixelate, preprocess
-from normae.jets.reader import Rows, chunks, info, row_range, writing
+from normae.jets.container import UNLABELLED, BadJet, Jets, offsets_of
+from normae.jets.imaging import (
+    NAMES,
+    THRESHOLD,
+    SparseImages,
+    check_threshold,
+    join_images,
+    observables,
+    pixelate,
+    preprocess,
+    sparse_images,
+    usable,
+)
+from normae.jets.reader import FORMAT, IMAGES, VERSION, Rows, chunks, info, is_images, read_images, row_range
 
 T = TypeVar("T")
-BLOCK, BATCH = 4096, 1024  # jets that are made sparse, and images that are made dense, at a time
+BATCH = 1024  # images that are made dense at a time
 SUFFIXES = (".csv", ".parquet", ".npz")
 
 
-@dataclass(frozen=True, eq=False)
-class SparseImages:
-    """N images with P filled pixels in all: labels with shape (N,), offsets (N + 1,), pixel and value (P,).
+@contextmanager
+def writing(path: str | Path, attributes: dict[str, Any] | None = None) -> Iterator[Callable[[Jets], None]]:
+    """A function that appends jets to a new file in our own HDF5 format, which appears whole or not at all."""
+    counts = [np.zeros(0, dtype=np.int64)]
+    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+        file.attrs.update({"format": FORMAT, "version": VERSION, **(attributes or {})})
+        for name, kind in {"labels": np.int8, "pt": np.float32, "eta": np.float32, "phi": np.float32}.items():
+            file.create_dataset(name, shape=(0,), maxshape=(None,), dtype=kind, chunks=(1 << 16,))
 
-    `skipped` is the number of bad images that a reader dropped on the way.
-    """
+        def append(jets: Jets) -> None:
+            for name in ("labels", "pt", "eta", "phi"):
+                values, data = getattr(jets, name), file[name]
+                data.resize((len(data) + len(values),))
+                data[len(data) - len(values) :] = values
+            counts.append(jets.counts)
 
-    labels: NDArray[np.int8]
-    offsets: Int64
-    pixel: NDArray[np.uint16]
-    value: NDArray[Any]
-    skipped: int = 0
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def dense(self, rows: slice | None = None, sigma: float = SIGMA) -> Float32:
-        """Filtered images of a run of rows, float32 with shape (n, 1, 40, 40)."""
-        start, stop, _ = (rows or slice(None)).indices(len(self))
-        first, last = self.offsets[start], self.offsets[max(start, stop)]
-        offsets = self.offsets[start : max(start, stop) + 1] - first
-        index, value = self.pixel[first:last].astype(np.int64), self.value[first:last].astype(np.float64)
-        return imaging.gaussian(imaging.dense(imaging.Pixels(offsets, index, value)), sigma)[:, None]
+        yield append
+        file["offsets"] = offsets_of(np.concatenate(counts))
 
 
-def sparse_images(jets: Jets, dtype: Any = np.float16) -> SparseImages:
-    """The normalized, unfiltered images of `jets`, values stored as `dtype`."""
-    parts: dict[int, SparseImages] = {}
-
-    def work(start: int, block: Jets) -> None:
-        pixels = imaging.normalize(pixelate(preprocess(block)))
-        filled, inverse = np.unique(pixels.jet() * (SIDE * SIDE) + pixels.pixel, return_inverse=True)
-        value = np.asarray(np.bincount(inverse, weights=pixels.value, minlength=len(filled)), dtype=dtype)
-        offsets = offsets_of(np.bincount(filled // (SIDE * SIDE), minlength=len(block)))
-        parts[start] = SparseImages(block.labels, offsets, (filled % (SIDE * SIDE)).astype(np.uint16), value)
-
-    map_blocks(work, jets, BLOCK)
-    return join_images([parts[start] for start in sorted(parts)])
-
-
-def join_images(parts: list[SparseImages]) -> SparseImages:
-    """All images of `parts`, in order."""
-    if not parts:
-        empty = np.zeros(0, dtype=np.int8)
-        return SparseImages(empty, np.zeros(1, dtype=np.int64), empty.astype(np.uint16), empty.astype(np.float16))
-    offsets = offsets_of(np.concatenate([np.diff(p.offsets) for p in parts]))
-    labels, pixel, value = (np.concatenate([getattr(p, n) for p in parts]) for n in ("labels", "pixel", "value"))
-    return SparseImages(labels, offsets, pixel, value)
+def write(path: str | Path, jets: Jets, attributes: dict[str, Any] | None = None) -> None:
+    """Write `jets` to `path` in our own HDF5 format, whole or not at all."""
+    with writing(path, attributes) as append:
+        append(jets)
 
 
 def write_images(path: str | Path, images: SparseImages) -> None:
     """Write sparse images to `path`, whole or not at all."""
     with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
-        file.attrs.update({"format": reader.IMAGES, "version": reader.VERSION})
+        file.attrs.update({"format": IMAGES, "version": VERSION})
         for name in ("labels", "offsets", "pixel", "value"):
             file[name] = getattr(images, name)
-
-
-def is_images(path: str | Path) -> bool:
-    """Whether `path` is a file of sparse images."""
-    if not Path(path).is_file() or not h5py.is_hdf5(path):
-        return False
-    try:
-        with h5py.File(path, "r") as file:
-            return reader.text_of(file.attrs.get("format")) == reader.IMAGES
-    except (KeyError, OSError, RuntimeError):
-        return False
-
-
-def is_jets(path: str | Path) -> bool:
-    """Whether `path` is a file of jets or of images of jets, or a folder with such a file called train, by content."""
-    path = Path(path)
-    if path.is_dir():
-        return any(is_jets(file) for file in path.glob("train.*"))
-    if is_images(path):
-        return True
-    try:
-        with reader.open_source(path):
-            return True
-    except InputError:
-        return False
-
-
-def read_images(path: str | Path, rows: Rows = None, *, skip_bad: bool = False) -> SparseImages:
-    """Read sparse images, all or a contiguous run of rows; `skip_bad` drops and counts bad ones instead of raising."""
-    if not is_images(path):
-        raise InputError(f"{path}: not a file of jet images (`normae jets images` writes one)")
-    try:
-        with h5py.File(path, "r") as file:
-            return _load(file, rows, skip_bad)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    except (KeyError, OSError, RuntimeError) as error:
-        raise InputError(f"{path}: the file of images is damaged ({error})") from error
-
-
-def _load(file: h5py.File, rows: Rows, skip_bad: bool) -> SparseImages:
-    """The images of an open file, each of them checked."""
-    reader.check_version(file)
-    reader.check_datasets(file, {"labels": "biuf", "offsets": "iu", "pixel": "iu", "value": "iuf"})
-    offsets = reader.read_offsets(file, ("pixel", "value"))
-    start, stop = row_range(rows, len(offsets) - 1)
-    offsets = offsets[start : stop + 1]
-    first, last = offsets[0], offsets[-1]
-    labels, pixel, value = file["labels"][start:stop], file["pixel"][first:last], file["value"][first:last]
-    image = np.repeat(np.arange(stop - start), np.diff(offsets))
-    with np.errstate(all="ignore"):
-        wrong_value = ~np.isfinite(value.astype(np.float32)) | (value < 0)
-    problems = {
-        "a label that is not 0 or 1": np.flatnonzero(~np.isin(labels, LABELS)),
-        f"a pixel index outside the {SIDE}x{SIDE} frame": image[(pixel < 0) | (pixel >= SIDE * SIDE)],
-        "a value that is negative or not finite": image[wrong_value],
-    }
-    bad = np.zeros(len(labels), dtype=bool)
-    for found in problems.values():
-        bad[found] = True
-    if bad.any() and not skip_bad:
-        row = int(np.argmax(bad))
-        reason = next(text for text, found in problems.items() if row in found)
-        raise InputError(f"row {start + row} has {reason} (--skip-bad drops such images)")
-    keep, counts = ~bad[image], np.diff(offsets)[~bad]
-    labels, pixel = labels[~bad].astype(np.int8), pixel[keep].astype(np.uint16)
-    return SparseImages(labels, offsets_of(counts), pixel, value[keep], int(bad.sum()))
-
-
-# --- from file to file
 
 
 def convert(
@@ -209,7 +116,7 @@ def in_frame(part: Jets | NDArray[Any]) -> NDArray[np.bool_]:
 
 def made_of_file(
     make: Callable[[Any], T],
-    usable: Callable[[Any], NDArray[np.bool_]],
+    fit: Callable[[Any], NDArray[np.bool_]],
     path: str | Path,
     rows: Rows = None,
     skip_bad: bool = False,
@@ -219,11 +126,11 @@ def made_of_file(
 
     Args:
         make: from jets, or from dense images with shape (n, 1, 40, 40).
-        usable: which of them it can be made from, with shape (n,).
+        fit: which of them it can be made from, with shape (n,).
     """
     done = 0
     for labels, part, dropped in _parts(path, rows, skip_bad, key):
-        good = usable(part) if skip_bad else np.ones(len(labels), dtype=bool)
+        good = fit(part) if skip_bad else np.ones(len(labels), dtype=bool)
         try:
             made = make(part if good.all() else part[good])
         except BadJet as error:
@@ -255,7 +162,7 @@ def file_observables(
 ) -> tuple[dict[str, NDArray[Any]], int]:
     """Columns label, eta, phi, mass, tau1, tau2, tau3 of a file of jets or of images; and the jets skipped."""
     check_threshold(threshold)
-    make, fit = partial(observables, threshold=threshold), partial(imaging.usable, threshold=threshold)
+    make, fit = partial(observables, threshold=threshold), partial(usable, threshold=threshold)
     made = list(made_of_file(make, fit, path, rows, skip_bad, key))
     parts = [{"label": labels} | found for labels, found, _ in made] or [dict.fromkeys(("label", *NAMES), np.zeros(0))]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -1,4 +1,4 @@
-"""Jets from files and into files: one reader for all formats, by row range, in chunks, with bounded memory.
+"""Jets and images from files: one reader for all formats, by row range, in chunks, with bounded memory.
 
 A format is recognized by its content, not by its name: our own HDF5, the npz files of simulated jets, and the public
 TopTagging files (`toptagging`). Own HDF5 (`format` = "normae-jets", `version` = 1, further attributes say how the jets
@@ -12,12 +12,16 @@ npz: `label`, `count`, `jet` (pT, eta, phi, mass of each jet), and over constitu
 A source is a file that is open: `count` jets, loaded by range as (labels, counts, pt, eta, phi, finite). Each chunk is
 checked before it is passed on: momenta finite, some pT, |eta| at most 30, label 0 or 1. Constituents without pT are
 padding and are dropped; the others are put in order of falling pT.
+
+Sparse images, HDF5 (`format` = "normae-images", `version` = 1):
+
+    labels (N,) int8, offsets (N + 1,) int64, pixel (P,) uint16, value (P,) float16 or float32
 """
 
 import operator
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -28,8 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.errors import InputError
-from normae.files import atomic_path, check_file
+from normae.files import check_file
 from normae.jets.container import LABELS, UNLABELLED, Jets, falling_order, in_order, offsets_of, wrap
+from normae.jets.imaging import SIDE, SparseImages
 from normae.jets.toptagging import Table
 from normae.progress import counted
 
@@ -372,30 +377,69 @@ def info(path: str | Path, key: str = "table") -> Info:
         return Info(name, source.count, attributes)
 
 
-# --- writing
+# --- files of images
 
 
-@contextmanager
-def writing(path: str | Path, attributes: dict[str, Any] | None = None) -> Iterator[Callable[[Jets], None]]:
-    """A function that appends jets to a new file in our own HDF5 format, which appears whole or not at all."""
-    counts = [np.zeros(0, dtype=np.int64)]
-    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
-        file.attrs.update({"format": FORMAT, "version": VERSION, **(attributes or {})})
-        for name, kind in {"labels": np.int8, "pt": np.float32, "eta": np.float32, "phi": np.float32}.items():
-            file.create_dataset(name, shape=(0,), maxshape=(None,), dtype=kind, chunks=(1 << 16,))
-
-        def append(jets: Jets) -> None:
-            for name in ("labels", "pt", "eta", "phi"):
-                values, data = getattr(jets, name), file[name]
-                data.resize((len(data) + len(values),))
-                data[len(data) - len(values) :] = values
-            counts.append(jets.counts)
-
-        yield append
-        file["offsets"] = offsets_of(np.concatenate(counts))
+def is_images(path: str | Path) -> bool:
+    """Whether `path` is a file of sparse images."""
+    try:
+        with h5py.File(path, "r") as file:
+            return text_of(file.attrs.get("format")) == IMAGES
+    except (KeyError, OSError, RuntimeError):
+        return False
 
 
-def write(path: str | Path, jets: Jets, attributes: dict[str, Any] | None = None) -> None:
-    """Write `jets` to `path` in our own HDF5 format, whole or not at all."""
-    with writing(path, attributes) as append:
-        append(jets)
+def is_jets(path: str | Path) -> bool:
+    """Whether `path` is a file of jets or of images of jets, or a folder with such a file called train, by content."""
+    path = Path(path)
+    if path.is_dir():
+        return any(is_jets(file) for file in path.glob("train.*"))
+    if is_images(path):
+        return True
+    try:
+        with open_source(path):
+            return True
+    except InputError:
+        return False
+
+
+def read_images(path: str | Path, rows: Rows = None, *, skip_bad: bool = False) -> SparseImages:
+    """Read sparse images, all or a contiguous run of rows; `skip_bad` drops and counts bad ones instead of raising."""
+    if not is_images(path):
+        raise InputError(f"{path}: not a file of jet images (`normae jets images` writes one)")
+    try:
+        with h5py.File(path, "r") as file:
+            return _load(file, rows, skip_bad)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except (KeyError, OSError, RuntimeError) as error:
+        raise InputError(f"{path}: the file of images is damaged ({error})") from error
+
+
+def _load(file: h5py.File, rows: Rows, skip_bad: bool) -> SparseImages:
+    """The images of an open file, each of them checked."""
+    check_version(file)
+    check_datasets(file, {"labels": "biuf", "offsets": "iu", "pixel": "iu", "value": "iuf"})
+    offsets = read_offsets(file, ("pixel", "value"))
+    start, stop = row_range(rows, len(offsets) - 1)
+    offsets = offsets[start : stop + 1]
+    first, last = offsets[0], offsets[-1]
+    labels, pixel, value = file["labels"][start:stop], file["pixel"][first:last], file["value"][first:last]
+    image = np.repeat(np.arange(stop - start), np.diff(offsets))
+    with np.errstate(all="ignore"):
+        wrong_value = ~np.isfinite(value.astype(np.float32)) | (value < 0)
+    problems = {
+        "a label that is not 0 or 1": np.flatnonzero(~np.isin(labels, LABELS)),
+        f"a pixel index outside the {SIDE}x{SIDE} frame": image[(pixel < 0) | (pixel >= SIDE * SIDE)],
+        "a value that is negative or not finite": image[wrong_value],
+    }
+    bad = np.zeros(len(labels), dtype=bool)
+    for found in problems.values():
+        bad[found] = True
+    if bad.any() and not skip_bad:
+        row = int(np.argmax(bad))
+        reason = next(text for text, found in problems.items() if row in found)
+        raise InputError(f"row {start + row} has {reason} (--skip-bad drops such images)")
+    keep, counts = ~bad[image], np.diff(offsets)[~bad]
+    labels, pixel = labels[~bad].astype(np.int8), pixel[keep].astype(np.uint16)
+    return SparseImages(labels, offsets_of(counts), pixel, value[keep], int(bad.sum()))

@@ -28,7 +28,7 @@ from normae.errors import InputError
 from normae.files import atomic_path
 from normae.jets import Jets, chunks, concatenate, info, read_images, sparse_images
 from normae.jets.container import BadJet
-from normae.jets.pipeline import is_images
+from normae.jets.reader import is_images
 from normae.progress import progress
 from normae.scoring.scorer import Columns, Outside, Scorer, open_scorer
 from normae.sources import named
