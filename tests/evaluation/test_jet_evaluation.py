@@ -22,14 +22,13 @@ from normae.dual.test import dual_test, read_labelled_jets, run_reference
 from normae.errors import InputError
 from normae.evaluation import jets as jet_evaluation
 from normae.evaluation.evaluate import evaluate, report, study_of
-from normae.evaluation.jet_study import JetStudy
+from normae.evaluation.jet_study import JetStudy, simple_models
 from normae.evaluation.jets import (
     CURVE,
     JetScores,
     generated_jets,
     held_out_jets,
     roc_band,
-    simple_models,
     tagging_metrics,
 )
 from normae.evaluation.study import metrics_table

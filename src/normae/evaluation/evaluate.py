@@ -26,7 +26,7 @@ def _kind(config: Run) -> type[Study]:
     """The class for a kind of data; only its own file is imported."""
     place = ("toy_posterior", "BayesianToyStudy") if config.posteriors else ("toy", "ToyStudy")
     if config.classifier is not None:
-        place = ("classifier", "ClassifierStudy")
+        place = ("jets", "ClassifierStudy")
     elif config.data.jets is not None:
         place = ("jet_study", "JetStudy")
     elif config.data.file is not None:

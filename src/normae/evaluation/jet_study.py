@@ -9,16 +9,17 @@ import torch
 from torch import Tensor
 
 from normae import figures
+from normae.data import SparseEvents, linear_errors
 from normae.evaluation import jets, study
 from normae.evaluation.study import Captions, Draw, Metrics, Study
 from normae.inference import Model
 from normae.jets.gallery import CLASSES
 from normae.jets.imaging import NAMES
 from normae.report import Check, Status, save_figure
-from normae.report.paper import PaperValue
+from normae.report.paper import TAGGING, TAGGING_METRICS, PaperValue
 from normae.runs.folder import RunFolder
 from normae.runs.load import load
-from normae.statistics import Estimate, format_estimate
+from normae.statistics import Estimate, format_estimate, sample_mean
 from normae.statistics.arrays import Array
 from normae.temperature.estimates import chain_metrics, late_mean
 
@@ -64,7 +65,7 @@ class JetStudy(Study):
         model, test = load(run.path, device), jets.held_out_jets(config)
         scores = jets.jet_scores(run, model, test, config.evaluation.draws if config.posteriors else 1)
         metrics = jets.tagging_metrics(scores)
-        metrics |= jets.simple_models(test.background, config.latent_dimensions, model.device)
+        metrics |= simple_models(test.background, config.latent_dimensions, model.device)
         metrics |= chain_metrics(run, config, model)
         made = None
         if config.training.epochs:
@@ -132,9 +133,21 @@ class JetStudy(Study):
                 f"{metrics['mse_components'].value:.3g}",
         }  # fmt: skip
 
-    def values(self) -> tuple[PaperValue, ...]:
+    def values(self) -> list[PaperValue]:
+        """Those of section 4.1; of a Bayesian network with the spread over draws and the counting error."""
         theirs = self.config.network.latent == PAPER_LATENT
-        return jets.tagging_values(f"{self.classes[1]}-tagging", self.network, theirs, self.config.modes)
+        printed = TAGGING[f"{self.classes[1]}-tagging", self.network] if theirs else ("—",) * len(TAGGING_METRICS)
+        rows: list[PaperValue] = []
+        for (metric, title), value in zip(TAGGING_METRICS.items(), printed, strict=True):
+            if self.config.modes:
+                rows.append(PaperValue(metric, title, value, "of the mixture, counting error"))
+                rows.append(PaperValue(f"{metric}_draws", f"{title}, one training", "—", "mean and spread over draws"))
+            elif self.config.posteriors:
+                rows.append(PaperValue(f"{metric}_draws", title, value, "mean and spread over weight draws"))
+                rows.append(PaperValue(metric, f"{title}, mean energy", "—", "counting error"))
+            else:
+                rows.append(PaperValue(metric, title, value, "counting error"))
+        return rows
 
     def choices(self) -> str:
         scale = {"temperature": "energies divided by T", "plain": "energies as they are"}
@@ -245,6 +258,15 @@ class JetStudy(Study):
         }  # fmt: skip
         old = () if "wasserstein_mass" in metrics else ("generated", "generated-jets")
         return {name: words for name, words in found.items() if name not in old}
+
+
+def simple_models(events: SparseEvents, components: int, device: torch.device) -> Metrics:
+    """What an autoencoder must beat: E of the mean image, and of as many principal components as it has dimensions.
+
+    Mean and components are those of the test jets themselves; `figures/pretraining` has them of the training jets.
+    """
+    found = linear_errors(events, events, (0, components), device)
+    return {name: sample_mean(e.numpy()) for name, e in zip(("mse_mean_image", "mse_components"), found, strict=True)}
 
 
 def _gap_check(lines: Sequence[dict[str, Any]]) -> Check:

@@ -1,4 +1,4 @@
-"""Numbers of a run that was trained on one class of jets: how it tells the other apart, and what it generates.
+"""Numbers of runs on jets: how one class is told from the other, and what is generated; the study of a classifier.
 
 **Tagging**, section 4.1 of the paper. The score is E/T: whoever was trained on QCD jets tags tops, and the other way
 round. Numbers without "_draws" are of all weight draws together, with counting errors; those with it are the mean over
@@ -11,13 +11,16 @@ decoded, then the feature chain of the training. A picture is divided by its sum
 or generated, so that masses are in units of the jet's pT and do not depend on how well a model learned the sum. Two
 classifiers try to tell generated from true jets, one from the six observables, one from the pictures; their inputs are
 centred and scaled by the mean and the standard deviation of the truth (of all pixels together, for pictures).
+
+**A supervised classifier** is the benchmark of section 4.1, with the reliability diagram of section 4.2. Its score is
+log r = log p_top - log p_QCD; label 1 is top. It was corrected on validation jets; the test jets only measure.
 """
 
 import hashlib
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -25,21 +28,25 @@ from numpy.typing import NDArray
 
 from normae import statistics
 from normae.config import Run
-from normae.data import SparseEvents, linear_errors
+from normae.data import SparseEvents
+from normae.dual.output import draw_reliability
 from normae.errors import InputError
-from normae.evaluation.study import Metrics, over
-from normae.figures import RocCurve, new_figure, roc_curves
+from normae.evaluation.study import Captions, Draw, Metrics, Study, over
+from normae.figures import RocCurve, loss_curves, new_figure, roc_curves
 from normae.files import atomic_path
 from normae.inference import Model, Rows
 from normae.jets.gallery import COLOURS
 from normae.jets.imaging import NAMES, THRESHOLD, observables, usable
 from normae.random import stream
-from normae.report import save_figure
+from normae.report import Check, save_figure
 from normae.report.paper import TAGGING, TAGGING_METRICS, PaperValue
-from normae.runs.folder import RunFolder, read_tensors
+from normae.runs.classifier import load_classifier
+from normae.runs.folder import RunFolder, read_json, read_tensors
 from normae.sources import KINDS, _parts, events_of_class, file_in, jets_path, pieces, read_jet_images
 from normae.statistics import Estimate, background_efficiency, sample_mean
 from normae.statistics.arrays import Array
+from normae.statistics.calibration import calibration
+from normae.training.reference import ClassifierReference
 from normae.training.two_sample import classifier_test
 
 FEWEST_TESTED = 10  # jets of each class that numbers with errors need
@@ -91,15 +98,12 @@ def held_out_jets(config: Run) -> JetTest:
 
 @dataclass(frozen=True)
 class JetScores:
-    """T times the score of every weight draw, one for a deterministic run: shapes (n, N) and (n, M).
-
-    `constant`: of a mixture, whose scores are E/T less the constant of each training, the mean of these constants.
-    """
+    """T times the score of every weight draw, one for a deterministic run: shapes (n, N) and (n, M)."""
 
     background: NDArray[np.float32]
     signal: NDArray[np.float32]
     temperature: float
-    constant: float | None = None
+    constant: float | None = None  # mean of those that the trainings of a mixture have, and E/T in it is less by
 
     @property
     def mixture(self) -> bool:
@@ -207,34 +211,6 @@ def separation(signal: NDArray[Any], background: NDArray[Any]) -> Metrics:
     return {"auc": statistics.auc(signal, background), **shares}
 
 
-def simple_models(events: SparseEvents, components: int, device: torch.device) -> Metrics:
-    """What an autoencoder must beat: E of the mean image, and of as many principal components as it has dimensions.
-
-    Mean and components are those of the test jets themselves; `figures/pretraining` has them of the training jets.
-    """
-    found = linear_errors(events, events, (0, components), device)
-    return {name: sample_mean(e.numpy()) for name, e in zip(("mse_mean_image", "mse_components"), found, strict=True)}
-
-
-def tagging_values(task: str, network: str, of_the_paper: bool = True, modes: bool = False) -> tuple[PaperValue, ...]:
-    """The rows of section 4.1 for one network; for a Bayesian one with the spread over draws and the counting error.
-
-    Only runs `of_the_paper` have its values; `modes` is for a mixture of several trainings.
-    """
-    printed = TAGGING[task, network] if of_the_paper else ("—",) * len(TAGGING_METRICS)
-    rows: list[PaperValue] = []
-    for (metric, title), value in zip(TAGGING_METRICS.items(), printed, strict=True):
-        if modes:
-            rows.append(PaperValue(metric, title, value, "of the mixture, counting error"))
-            rows.append(PaperValue(f"{metric}_draws", f"{title}, one training", "—", "mean and spread over draws"))
-        elif network.startswith("B"):
-            rows.append(PaperValue(f"{metric}_draws", title, value, "mean and spread over weight draws"))
-            rows.append(PaperValue(metric, f"{title}, mean energy", "—", "counting error"))
-        else:
-            rows.append(PaperValue(metric, title, value, "counting error"))
-    return tuple(rows)
-
-
 # --- curves
 
 
@@ -278,18 +254,14 @@ OBSERVED = tuple(f"{kind}_{name}" for kind in ("generated", "truth") for name in
 
 
 class GeneratedJets(NamedTuple):
-    """Observables by name, generated and true, each with shape (N,); pictures of a few generated jets (K, 40, 40).
-
-    `auc` is the classifier's on pictures, value and error with shape (2,), NaN where there were too few jets; `counts`
-    the jets that were generated and those of them that have observables; `acceptance` that of the feature chain.
-    """
+    """Observables by name, generated and true, each with shape (N,), and what else is known of generated jets."""
 
     generated: dict[str, NDArray[np.float64]]
     truth: dict[str, NDArray[np.float64]]
-    pictures: NDArray[np.float32]
-    auc: NDArray[np.float64]
-    counts: NDArray[np.int64]
-    acceptance: NDArray[np.float64]
+    pictures: NDArray[np.float32]  # of a few generated jets, (K, 40, 40)
+    auc: NDArray[np.float64]  # the classifier's on pictures, value and error, NaN where there were too few jets
+    counts: NDArray[np.int64]  # jets that were generated, and those of them that have observables
+    acceptance: NDArray[np.float64]  # of the feature chain
 
 
 def generated_jets(run: RunFolder, model: Model, truth: SparseEvents, n: int, seed: int) -> GeneratedJets | None:
@@ -365,3 +337,120 @@ def generation_metrics(made: GeneratedJets, seed: int) -> Metrics:
     aucs = {"observables": _told_apart(truth, generated, truth.std(axis=0), generator)}
     aucs["images"] = Estimate(*map(float, made.auc))
     return metrics | {f"auc_generated_{of}": found for of, found in aucs.items() if np.isfinite(found).all()}
+
+
+# --- the classifier
+
+
+class ClassifierStudy(Study):
+    """A classifier of jets."""
+
+    needed = ("auc", "rejection_20", "rejection_30", "ece", "ece_perfect")
+    own: ClassVar = {
+        "ece": "expected calibration error",
+        "ece_perfect": "the same of a perfect classifier",
+        "ece_corrected": "the same after correction",
+    }
+    of_jets = True
+
+    def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:  # noqa: ARG002
+        """Tagging and calibration on the test jets; the scores are kept."""
+        found, labels = classifier_scores(self.run, held_out_jets(self.config), device, self.config.seed)
+        metrics = separation(found.log_ratio[labels], found.log_ratio[~labels])
+        metrics |= {"ece": found.before.error.measured, "ece_perfect": found.before.error.perfect}
+        metrics |= {"cross_entropy": found.before.cross_entropy}
+        if found.method != "none":
+            metrics |= {"ece_corrected": found.after.error.measured}
+            metrics |= {"cross_entropy_corrected": found.after.cross_entropy}
+        return metrics, lambda: self._draw(found, labels, metrics)
+
+    def _draw(self, found: ClassifierReference, labels: NDArray[np.bool_], metrics: Metrics) -> None:
+        curve = classifier_curve(found.log_ratio, labels, metrics)
+        draw_roc(self.run, curve, int((~labels).sum()))
+        draw_reliability(found, self.run.figures)
+        lines = [line for line in self.run.read_history() if "validation_loss" in line]
+        if lines:
+            columns = {name: np.array([line[name] for line in lines]) for name in ("epoch", "loss", "validation_loss")}
+            figure, axes = new_figure(panel=(4.6, 3.5))
+            loss_curves(axes[0, 0], *columns.values())
+            save_figure(figure, self.run.figures, "training", columns)
+
+    def title(self) -> str:
+        return f"a supervised classifier of top and QCD jets, seed {self.config.seed}"
+
+    def summary(self, metrics: Metrics) -> str:
+        corrected = f"; corrected, it is {metrics['ece_corrected']}" if "ece_corrected" in metrics else ""
+        return (
+            f"A supervised classifier, which knows both classes: AUC {metrics['auc']} on the test jets. Its expected "
+            f"calibration error is {metrics['ece']}, where a perfect one would have {metrics['ece_perfect']}"
+            f"{corrected}. Calibrated, its log odds are the likelihood ratio that the dual test compares with."
+        )
+
+    def sample(self) -> dict[str, str]:
+        data = self.config.data
+        return {
+            "training sample": f"{data.train:,} jets of each class",
+            "test sample": f"{data.test:,} jets of each class",
+        }
+
+    def settings(self) -> dict[str, str]:
+        given = self.config.classifier
+        assert given is not None
+        return {
+            "network": f"the encoder, {self.config.network.channels} channels, one output",
+            "training": f"{given.epochs} epochs, batch {given.batch}, learning rate {given.learning_rate:g} "
+            f"({given.schedule}), the lowest validation loss kept",
+            "input": "images divided by the root mean square pixel of the training sample; the score is corrected on "
+            "validation jets where it is not calibrated there",
+        }
+
+    def values(self) -> list[PaperValue]:
+        rows = zip(TAGGING_METRICS.items(), TAGGING["supervised", "classifier"], strict=True)
+        return [PaperValue(metric, title, value, "counting error") for (metric, title), value in rows]
+
+    def checks(self, metrics: Metrics) -> list[Check]:
+        found, perfect = metrics.get("ece_corrected", metrics["ece"]), metrics["ece_perfect"]
+        good = found.value < perfect.value + 3 * max(perfect.error, 1e-12)
+        said = f"The expected calibration error is {found} after correction; a perfect score would have {perfect}."
+        remedy = "Give it more validation jets (data.validation)."
+        return [Check("calibration", "good" if good else "warning", said, remedy)]
+
+    def captions(self, metrics: Metrics) -> Captions:  # noqa: ARG002
+        return {
+            "roc": ("ROC curve", "Top jets kept over QCD jets kept, and the rejection of QCD jets. Dotted: a coin."),
+            "reliability": (
+                "Reliability",
+                "Share of top jets among test jets over the score: on the diagonal the score is the probability."),
+            "training": ("Course of the training", "The network with the lowest validation loss is kept."),
+        }  # fmt: skip
+
+    def limits(self) -> str:
+        return "Its log odds are a likelihood ratio only where both classes have jets and for jets made like these."
+
+
+def classifier_curve(log_ratio: NDArray[np.float64], labels: NDArray[np.bool_], metrics: Metrics) -> RocCurve:
+    """Tops kept over QCD jets kept."""
+    share = background_efficiency(log_ratio[labels], log_ratio[~labels], CURVE)
+    return RocCurve(f"classifier, AUC {metrics['auc']}", "0.2", CURVE, share, None, "--")
+
+
+def classifier_scores(
+    run: RunFolder, test: JetTest, device: str, seed: int
+) -> tuple[ClassifierReference, NDArray[np.bool_]]:
+    """log r at the test jets, QCD first, with its calibration; and their labels."""
+    key = digest(run, test.digest)
+    labels = np.repeat([False, True], [len(test.background), len(test.signal)])
+    kept = read_kept(run.scores, key, ("log_ratio", "uncorrected"))
+    if kept is None:
+        classifier = load_classifier(run.path, device)
+        found: dict[str, list[NDArray[np.float64]]] = {"log_ratio": [], "uncorrected": []}
+        for events in (test.background, test.signal):
+            for x in pieces(events):
+                found["log_ratio"].append(classifier.log_ratio(x))
+                found["uncorrected"].append(classifier.log_ratio(x, corrected=False))
+        kept = {name: np.concatenate(parts) for name, parts in found.items()}
+        write_kept(run.scores, key, kept | {"labels": labels})
+    before = calibration(kept["uncorrected"], labels, seed)
+    method = str(read_json(run.provenance).get("calibration", "none"))
+    after = before if method == "none" else calibration(kept["log_ratio"], labels, seed)
+    return ClassifierReference(kept["log_ratio"], kept["log_ratio"][None], method, before, after), labels

@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from normae import figures, zoo
-from normae.evaluation.classifier import classifier_curve
 from normae.evaluation.jet_study import draw_generated, energy_densities
-from normae.evaluation.jets import CURVE, JetScores, as_generated, as_scores, auc_words, roc_curve_of
+from normae.evaluation.jets import CURVE, JetScores, as_generated, as_scores, auc_words, classifier_curve, roc_curve_of
 from normae.jets.gallery import CLASSES
 from normae.jets.imaging import NAMES
 from normae.report import save_figure
