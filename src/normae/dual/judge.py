@@ -19,7 +19,6 @@ the spread of slope and constant.
 
 import math
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -226,15 +225,38 @@ class _Trial(NamedTuple):
             )  # fmt: skip
             comparisons[choice] = whole
             if classifier is not None:
-                rejudge = partial(_rejudge, whole, classifier, ratio, labels, settings.rule, spread)
                 judged = supported(ratio, labels, settings.rule)
-                comparisons[choice], whole = rejudge(judged), rejudge(None)
+                comparisons[choice] = self.rejudged(whole, classifier, ratio, spread, judged)
+                whole = self.rejudged(whole, classifier, ratio, spread, None)
         assert whole is not None
         constants = {} if pairs is None else {"c0": pairs.constant}
         if pairs is not None and self.a.log_z is not None and self.b.log_z is not None:
             # log r of a pair is shifted by its own C, so the line's constant moves by -m C.
             constants["log_z"] = pairs.constant - pairs.slope * (self.a.log_z[:, None] - self.b.log_z[None])
         return Against(reference, comparisons, pairs, constants, judged, whole.verdict)
+
+    def rejudged(
+        self,
+        whole: statistics.RatioComparison,
+        classifier: ClassifierReference,
+        ratio: Array,
+        spread: float,
+        judged: tuple[float, float] | None,
+    ) -> statistics.RatioComparison:
+        """The comparison with the classifiers' own errors, and linearity judged in a range of log r."""
+        labels, rule = self.sample.labels, self.settings.rule
+        low, high = judged or (-math.inf, math.inf)
+        inside = (ratio >= low) & (ratio <= high)
+
+        def residuals_of(reference: Array) -> statistics.BinnedResiduals:
+            return statistics.binned_residuals(reference[inside], ratio[inside], labels[inside], whole.line, rule.bins)
+
+        residuals = residuals_of(classifier.log_ratio)
+        if len(classifier.members) > 1:  # one classifier says nothing about its own error
+            scatter = np.std([residuals_of(member).residual for member in classifier.members], axis=0, ddof=1)
+            residuals = residuals._replace(error=np.hypot(residuals.error, scatter))
+            spread = math.hypot(spread, member_slopes(classifier, ratio, labels).std(ddof=1))
+        return whole._replace(residuals=residuals, verdict=statistics.verdict(whole.line, residuals, rule, spread))
 
     def distribution(self, choice: str, reference: Array) -> Distribution:
         """Reference and model at the same events, so that the fluctuations of the sample are common to both."""
@@ -261,29 +283,6 @@ def supported(ratio: Array, labels: NDArray[np.bool_], rule: statistics.DualRule
     if min(a.size, b.size) < least or not b[least - 1] < a[-least]:
         return None
     return float(b[least - 1]), float(a[-least])
-
-
-def _rejudge(
-    whole: statistics.RatioComparison,
-    classifier: ClassifierReference,
-    ratio: Array,
-    labels: NDArray[np.bool_],
-    rule: statistics.DualRule,
-    spread: float,
-    judged: tuple[float, float] | None,
-) -> statistics.RatioComparison:
-    """The comparison with the classifiers' own errors, and linearity judged in a range of log r."""
-    inside = np.ones(ratio.size, dtype=bool) if judged is None else (ratio >= judged[0]) & (ratio <= judged[1])
-
-    def residuals_of(reference: Array) -> statistics.BinnedResiduals:
-        return statistics.binned_residuals(reference[inside], ratio[inside], labels[inside], whole.line, rule.bins)
-
-    residuals = residuals_of(classifier.log_ratio)
-    if len(classifier.members) > 1:  # one classifier says nothing about its own error
-        scatter = np.std([residuals_of(member).residual for member in classifier.members], axis=0, ddof=1)
-        residuals = residuals._replace(error=np.hypot(residuals.error, scatter))
-        spread = math.hypot(spread, member_slopes(classifier, ratio, labels).std(ddof=1))
-    return whole._replace(residuals=residuals, verdict=statistics.verdict(whole.line, residuals, rule, spread))
 
 
 def member_slopes(classifier: ClassifierReference, ratio: Array, labels: NDArray[np.bool_]) -> Array:

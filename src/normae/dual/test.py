@@ -83,7 +83,9 @@ def dual_test(
     a, b = load(run_a, device), load(run_b, device)
     if a.event != b.event:
         raise InputError(f"expected two runs of one event shape, got {a.event} of {run_a} and {b.event} of {run_b}")
-    draws = _number_of_draws((a, b), settings)
+    certain = a.posterior.certain and b.posterior.certain
+    if certain and settings.draws is not None:
+        raise InputError(f"draws: {a.name} and {b.name} are deterministic and have no weight draws")
     configs = [read(run_of(run).config) for run in (run_a, run_b)]
     kinds = jet_classes(*configs)
     if reference is not None and kinds is None:
@@ -98,25 +100,21 @@ def dual_test(
         raise InputError(f"{run_a} and {run_b}: without known densities the classifier is the only reference, keep it")
     trains = settings.classifier and reference is None
     training, holdout, test = _samples(data, kinds, densities, a, settings, trains)
-    sides = [model.rows(test.x, draws, settings.seed) for model in (a, b)]
+    sides = [model.rows(test.x, 1 if certain else settings.draws or DRAWS, settings.seed) for model in (a, b)]
     classifier = None
     if reference is not None and kinds is not None:
         found = load_classifier(reference, device)
         classifier = run_reference(found, test, kinds[1], found.correction is not None, settings.seed)
     elif settings.classifier:
-        first, second, third = (_in_coordinates(a, sample) for sample in (training, holdout, test))
+        coordinates = a.coordinates.to("cpu")  # log r is the same in all coordinates, a classifier is not
+        first, second, third = (
+            sample._replace(x=coordinates.forward(torch.from_numpy(sample.x)).float().numpy())
+            for sample in (training, holdout, test)
+        )
         classifier = classifier_reference(first, second, third, settings.network, settings.seed, a.device)
     result = judge(test, sides[0], sides[1], densities, classifier, settings, (a.name, b.name))
     result.metrics["temperature_a"], result.metrics["temperature_b"] = (Estimate(m.temperature, 0.0) for m in (a, b))
     return result
-
-
-def _number_of_draws(models: tuple[Model, Model], settings: DualSettings) -> int:
-    if any(not model.posterior.certain for model in models):
-        return settings.draws or DRAWS
-    if settings.draws is not None:
-        raise InputError(f"draws: {models[0].name} and {models[1].name} are deterministic and have no weight draws")
-    return 1
 
 
 def _known_densities(a: Run, b: Run) -> tuple[Density, Density] | None:
@@ -142,10 +140,10 @@ def _samples(
         n, seed = settings.events, settings.seed
         drawn, test = (draw_labelled(*densities, n, seed, name) for name in ("classifier", "test"))
         return [*cut(drawn, PARTS, settings.seed), test]
+    if kinds is not None and Path(data).is_dir():
+        return _jets_in(Path(data), kinds[1], settings, trains)
     if kinds is None or is_labelled(data):
         sample = read_labelled(data, model.event, model.event_dtype)
-    elif Path(data).is_dir():
-        return _jets_in(Path(data), kinds[1], settings, trains)
     else:
         sample = read_labelled_jets(Path(data), kinds[1], settings.events)
     check_numbers(sample, data)
@@ -163,12 +161,6 @@ def _jets_in(folder: Path, b: Kind, settings: DualSettings, trains: bool) -> lis
         return [training, read_labelled_jets(file_in(folder, "val"), b, QUICK), test]
     except InputError:
         return [*cut(training, PARTS, settings.seed), test]
-
-
-def _in_coordinates(model: Model, sample: Labelled) -> Labelled:
-    """The sample as the network of the model sees it: log r is the same in all coordinates, a classifier is not."""
-    coordinates = model.coordinates.to("cpu")
-    return sample._replace(x=coordinates.forward(torch.from_numpy(sample.x)).float().numpy())
 
 
 def check_numbers(sample: Labelled, data: str | Path) -> None:

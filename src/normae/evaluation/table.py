@@ -77,15 +77,12 @@ class TableStudy(Study):
             return []
         losses = [float(line["best_loss"]) for line in lines]
         gain = losses[-len(losses) // 4 - 1] - losses[-1]
-        return [
-            Check(
-                "learned to the end",
-                graded(gain, LATE, 5 * LATE),
-                f"In the last quarter of its {lines[-1]['iteration']:,} updates the loss of rows held out fell by "
-                f"{gain:.4f}, to {losses[-1]:.4f}.",
-                f"Give it more updates, --set contrast.iterations={2 * given.iterations}.",
-            )
-        ]
+        said = (
+            f"In the last quarter of its {lines[-1]['iteration']:,} updates the loss of rows held out fell by "
+            f"{gain:.4f}, to {losses[-1]:.4f}."
+        )
+        remedy = f"Give it more updates, --set contrast.iterations={2 * given.iterations}."
+        return [Check("learned to the end", graded(gain, LATE, 5 * LATE), said, remedy)]
 
     def _draw_columns(self, test: "TableTest") -> None:
         farthest = np.argsort([-distance.value for distance in test.distances])[:COLUMNS]
@@ -127,12 +124,23 @@ class TableStudy(Study):
     def checks(self, metrics: Metrics) -> list[Check]:
         """Of the training, overtraining, and samples; E/T of a row of d columns goes up and down by sqrt(d/2)."""
         columns = sum(name.startswith("wasserstein ") for name in metrics)
-        return [
-            *self.health(max(1.0, (columns / 2) ** 0.5)),
-            *self._start_check(),
-            _overtraining_check(metrics["auc_overtraining"]),
-            _samples_check(metrics["auc_samples"]),
-        ]
+        trained, sampled = metrics["auc_overtraining"], metrics["auc_samples"]
+        overtraining = Check(
+            "overtraining",
+            graded(trained.value - 0.5, max(0.01, 2 * trained.error), 0.05),
+            f"The score separates held-out from training rows with AUC {trained}; 0.5 is no overtraining.",
+            "Train on more rows, for fewer updates (contrast.iterations), or with a smaller network (network.hidden).",
+        )
+        samples = Check(
+            "samples look like the table",
+            graded(sampled.value, 0.55, 0.7),
+            f"A classifier that sees all columns tells samples from held-out rows with AUC {sampled}; both have the "
+            "noise below which the model sees nothing. Where it is far from 0.5 the score orders rows, but is not the "
+            "likelihood of this table.",
+            "Train on more rows, or longer (contrast.iterations); look at the figure of the columns for what is not "
+            "learned, such as whole numbers or a hard edge, and transform these columns first.",
+        )
+        return [*self.health(max(1.0, (columns / 2) ** 0.5)), *self._start_check(), overtraining, samples]
 
     def captions(self, metrics: Metrics) -> Captions:  # noqa: ARG002
         return {
@@ -151,27 +159,6 @@ class TableStudy(Study):
 
     def limits(self) -> str:
         return "The score is learned from this table: for rows far outside its range it is an extrapolation."
-
-
-def _overtraining_check(told: Estimate) -> Check:
-    return Check(
-        "overtraining",
-        graded(told.value - 0.5, max(0.01, 2 * told.error), 0.05),
-        f"The score separates held-out from training rows with AUC {told}; 0.5 is no overtraining.",
-        "Train on more rows, for fewer updates (contrast.iterations), or with a smaller network (network.hidden).",
-    )
-
-
-def _samples_check(told: Estimate) -> Check:
-    return Check(
-        "samples look like the table",
-        graded(told.value, 0.55, 0.7),
-        f"A classifier that sees all columns tells samples from held-out rows with AUC {told}; both have the noise "
-        "below which the model sees nothing. Where it is far from 0.5 the score orders rows, but is not the likelihood "
-        "of this table.",
-        "Train on more rows, or longer (contrast.iterations); look at the figure of the columns for what is not "
-        "learned, such as whole numbers or a hard edge, and transform these columns first.",
-    )
 
 
 # --- numbers
@@ -215,11 +202,12 @@ def _with_noise(model: Model, rows: Rows, generator: torch.Generator) -> Rows:
     """Rows (N, d) with the noise that the training added, or that a base cannot resolve: the density is theirs."""
     coordinates = model.coordinates.to("cpu")
     y = coordinates.forward(torch.from_numpy(rows))
-    if (base := model.autoencoder.base) is not None:
+    if (base := model.autoencoder.base) is None:
+        y = coordinates.noisy(y, 1, generator)
+    else:
         added = torch.randn(y.shape, generator=generator, dtype=y.dtype) * RESOLUTION
         y = y + torch.linalg.solve(base.frame.cpu().double(), added.T).T
-        return np.asarray(coordinates.inverse(y).numpy())
-    return np.asarray(coordinates.inverse(coordinates.noisy(y, 1, generator)).numpy())
+    return np.asarray(coordinates.inverse(y).numpy())
 
 
 def table_metrics(model: Model, config: Run, test: TableTest) -> Metrics:

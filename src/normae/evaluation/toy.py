@@ -212,8 +212,11 @@ def agreement(test: DensityTest) -> Metrics:
 
 def density_metrics(model: Model, config: Run, density: Density, test: DensityTest) -> Metrics:
     """Normalization, correlations, KL and the share of accurate points."""
-    limit, cells = config.evaluation.grid_limit, 2 * config.evaluation.grid
-    paper = grid_log_z(model.energy_function, model.temperature, (-limit, limit), 2, cells, model.device)
+    limit, bins = config.evaluation.grid_limit, 2 * config.evaluation.grid
+    paper = grid_log_z(model.energy_function, model.temperature, (-limit, limit), 2, bins, model.device)
+    (low, high), cells = model.log_z.bounds, config.evaluation.log_z_cells
+    points = grid_points(cell_centres((low, high), cells), 2)
+    on_cells = density.log_prob(points.double()).numpy(), _log_prob(model, points)  # by the midpoint rule
     found = agreement(test)
     kl = found["kl"]
     ideal = statistics.ideal_auc_from_kl(max(kl.value, 0.0))
@@ -224,18 +227,9 @@ def density_metrics(model: Model, config: Run, density: Density, test: DensityTe
         "log_z_paper_grid": Estimate(paper.value, paper.error),
         **found,
         "kl_paper_grid": Estimate(kl.value + paper.value - model.log_z.value, kl.error),
-        "kl_quadrature": Estimate(_kl_quadrature(model, config, density), 0.0),
+        "kl_quadrature": Estimate(statistics.grid_kl(*on_cells, ((high - low) / cells) ** 2), 0.0),
         "auc_from_kl": Estimate(ideal, ideal_error),
     }
-
-
-def _kl_quadrature(model: Model, config: Run, density: Density) -> float:
-    """KL(true, model) by the midpoint rule over the chain's bounds: no statistical error."""
-    bounds = model.log_z.bounds
-    cells = config.evaluation.log_z_cells
-    points = grid_points(cell_centres(bounds, cells), 2)
-    cell = ((bounds[1] - bounds[0]) / cells) ** 2
-    return statistics.grid_kl(density.log_prob(points.double()).numpy(), _log_prob(model, points), cell)
 
 
 def sample_metrics(model: Model, config: Run, density: Density, test: DensityTest) -> Metrics:
@@ -291,15 +285,14 @@ def chain_samples(
             if length > done:
                 chain, done = model.continue_chain(chain.position, generator, length - done), length
             chains[name].append(chain)
-    return {name: _joined(parts) for name, parts in chains.items()}
-
-
-def _joined(chains: Sequence[Chain]) -> tuple[Tensor, Estimate]:
-    position = torch.cat([chain.position.cpu() for chain in chains])
-    shares = torch.cat([chain.acceptance.flatten() for chain in chains])
-    acceptance = float(shares.mean()) if len(shares) else 1.0
-    error = (acceptance * (1 - acceptance) / (len(position) * max(len(chains[0].acceptance), 1))) ** 0.5
-    return position, Estimate(acceptance, error)
+    joined = {}
+    for name, parts in chains.items():
+        position = torch.cat([part.position.cpu() for part in parts])
+        shares = torch.cat([part.acceptance.flatten() for part in parts])
+        acceptance = float(shares.mean()) if len(shares) else 1.0
+        error = (acceptance * (1 - acceptance) / (len(position) * max(len(parts[0].acceptance), 1))) ** 0.5
+        joined[name] = position, Estimate(acceptance, error)
+    return joined
 
 
 # --- figures

@@ -90,7 +90,7 @@ def plane(jets: Jets) -> Plane:
 
 
 def _refuse(bad: NDArray[np.bool_], problem: str) -> None:
-    """Raise for the first jet that is bad; shape (N,)."""
+    """Raise for the first bad jet of N."""
     if bad.any():
         raise BadJet(int(np.argmax(bad)), problem)
 

@@ -266,12 +266,6 @@ def _problems(labels: NDArray[Any], jet: NDArray[Any], flat: tuple[NDArray[Any],
     return problem
 
 
-def _in_order(offsets: NDArray[Any], pt: NDArray[Any]) -> bool:
-    """Whether pt never rises within a jet by more than the rounding of px and py."""
-    borders, limit = offsets[1:-1], pt[:-1] * np.float32(1 + 1e-6)
-    return int((pt[1:] > limit).sum()) == int((pt[borders] > limit[borders - 1]).sum())
-
-
 def _plainly_good(labels: NDArray[Any], counts: NDArray[Any], flat: tuple[NDArray[Any], ...], finite: Any) -> bool:
     """A quick test that passes only if all jets are good and nothing is padding; a sum finds what is not finite."""
     if len(labels) == 0 or not finite.all() or counts.min() == 0 or not np.isin(labels, LABELS).all():
@@ -297,7 +291,8 @@ def _checked(loaded: tuple[NDArray[Any], ...], start: int, skip_bad: bool) -> Je
         counts = np.bincount(jet[keep], minlength=len(labels))
         pt, eta, phi = pt[keep], eta[keep], phi[keep]
     offsets = offsets_of(counts[~bad])
-    if not _in_order(offsets, pt):
+    borders, limit = offsets[1:-1], pt[:-1] * np.float32(1 + 1e-6)  # rises up to the rounding of px, py
+    if (pt[1:] > limit).sum() != (pt[borders] > limit[borders - 1]).sum():
         order = falling_order(np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)), pt)
         pt, eta, phi = pt[order], eta[order], phi[order]
     return Jets(labels[~bad].astype(np.int8), offsets, pt, eta, phi, skipped=int(bad.sum()))
