@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,10 +129,7 @@ def _preselection(pythia8: Any, window: tuple[float, float]) -> Any:
 
         def doVetoPartonLevel(self, event: Any) -> bool:
             start = time.process_time()
-            if self.calls == 0:
-                with _silent_output():
-                    self.jets.analyze(event)
-            else:
+            with nullcontext() if self.calls else _silent_output():
                 self.jets.analyze(event)
             accepted = self.jets.sizeJet() > 0 and window[0] < self.jets.pT(0) < window[1]
             self.calls += 1
@@ -159,7 +156,6 @@ class Events:
         self.pythia.setUserHooksPtr(self.hook)
         if not self.pythia.init():
             raise InputError(f"Pythia could not be initialized for {process}")
-        self._charges: dict[int, float] = {}
 
     def next(self, count: int) -> Batch:
         """The next `count` events."""
@@ -167,19 +163,14 @@ class Events:
         offsets = offsets_of(np.asarray(self._awkward.num(events)))
         flat = self._awkward.flatten(events)
         pdg = np.asarray(flat.id).astype(np.int64)
+        kinds, inverse = np.unique(pdg, return_inverse=True)
+        charge = np.array([float(self.pythia.particleData.charge(kind)) for kind in kinds.tolist()])[inverse]
         p = np.stack([np.asarray(flat.p[c]) for c in ("px", "py", "pz", "e")], axis=1)
         fill = self._awkward.fill_none
         vertex = np.stack([np.asarray(fill(flat.vProd[c], 0.0), dtype=np.float64) for c in ("px", "py", "pz")], axis=1)
         daughters = np.stack([np.asarray(flat.daughter1), np.asarray(flat.daughter2)], axis=1).astype(np.int64)
         final = (np.asarray(flat.status) > 0) & ~np.isin(np.abs(pdg), (12, 14, 16))  # no neutrinos
-        return Batch(offsets, pdg, self._charge(pdg), final, daughters, p, vertex)
-
-    def _charge(self, pdg: Int64) -> Float64:
-        kinds, inverse = np.unique(pdg, return_inverse=True)
-        for kind in kinds.tolist():
-            if kind not in self._charges:
-                self._charges[kind] = float(self.pythia.particleData.charge(kind))
-        return np.array([self._charges[k] for k in kinds.tolist()])[inverse]
+        return Batch(offsets, pdg, charge, final, daughters, p, vertex)
 
 
 @compiled

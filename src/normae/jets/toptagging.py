@@ -11,8 +11,7 @@ of strings is refused. With massless constituents
 import importlib
 import pickletools
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -45,8 +44,7 @@ def strings_of_pickle(data: bytes) -> list[str]:
     return names
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """Some columns of the table: `field` of a compound dataset, or a whole two-dimensional dataset."""
 
     data: h5py.Dataset
