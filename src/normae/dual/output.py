@@ -12,10 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from normae import figures
 from normae.dual.judge import REFERENCES, Against, DualResult, fitted_shift
 from normae.errors import InputError
-from normae.figures.style import LEARNED_COLOUR, TRUE_COLOUR
+from normae.figures import ratios, style
 from normae.files import write_json, write_text
 from normae.inference import grid_points
 from normae.report import Fact, Picture, Report, SavedFigure, render, save_figure
@@ -245,7 +244,7 @@ MOST_POINTS = 250_000  # of a map; more are not seen, and make the files large
 
 def draw_dual(result: DualResult, folder: Path) -> list[str]:
     """Write every figure into `folder` and return their names."""
-    with figures.figure_style():
+    with style.figure_style():
         names = [_draw_correlation(result, name, folder) for name in result.against]
         if result.sample.x.shape[1:] == (2,):
             names.append(_draw_outside(result, folder))
@@ -257,16 +256,16 @@ def draw_dual(result: DualResult, folder: Path) -> list[str]:
 
 def _draw_correlation(result: DualResult, name: str, folder: Path) -> str:
     found, labels = result.against[name], result.sample.labels
-    ratios = dict(result.ratios)
+    learned = dict(result.ratios)
     if result.constant is None:
-        ratios["fit"] = ratios["c0"] + fitted_shift(found.log_ratio, ratios["c0"], labels)
-    figure, axes = figures.new_figure(1, len(ratios))
-    low, high = np.quantile(np.concatenate([found.log_ratio, *ratios.values()]), (BEYOND, 1 - BEYOND))
+        learned["fit"] = learned["c0"] + fitted_shift(found.log_ratio, learned["c0"], labels)
+    figure, axes = style.new_figure(1, len(learned))
+    low, high = np.quantile(np.concatenate([found.log_ratio, *learned.values()]), (BEYOND, 1 - BEYOND))
     margin = 0.08 * float(high - low)
     span = float(low) - margin, float(high) + margin
-    for ax, (choice, ratio) in zip(axes[0], ratios.items(), strict=True):
+    for ax, (choice, ratio) in zip(axes[0], learned.items(), strict=True):
         comparison = found.comparisons.get(choice, found.best)
-        figures.ratio_correlation(
+        ratios.ratio_correlation(
             ax, found.log_ratio, ratio, labels, result.settings.limit, INDEX[name], text="", span=span
         )
         text = f"Pearson {comparison.pearson}\n$m$ = {comparison.line.slope}"  # above: events may lie in any corner
@@ -283,16 +282,16 @@ def _columns(result: DualResult, against: Against) -> dict[str, Array]:
 def _draw_outside(result: DualResult, folder: Path) -> str:
     first, x = next(iter(result.against.values())), result.sample.x
     every = -(-len(x) // MOST_POINTS)
-    figure, axes = figures.new_figure(1, len(result.ratios))
+    figure, axes = style.new_figure(1, len(result.ratios))
     for ax, (choice, ratio) in zip(axes[0], result.ratios.items(), strict=True):
         outside = np.abs(ratio - first.log_ratio) >= result.settings.limit
-        figures.ratio_outside_map(ax, x[::every], outside[::every], _contours(result), result.settings.limit)
+        ratios.ratio_outside_map(ax, x[::every], outside[::every], _contours(result), result.settings.limit)
         ax.text(0.04, 0.96, CHOICES[choice], transform=ax.transAxes, va="top")
     save_figure(figure, folder, "outside", {"x1": x[:, 0], "x2": x[:, 1]} | _columns(result, first))
     return "outside"
 
 
-def _contours(result: DualResult) -> list[figures.Contours]:
+def _contours(result: DualResult) -> list[ratios.Contours]:
     """Of the true densities, where known."""
     if result.densities is None:
         return []
@@ -303,18 +302,18 @@ def _contours(result: DualResult) -> list[figures.Contours]:
     points = grid_points(axis, 2).double()
     grids = [density.log_prob(points).exp().numpy().reshape(200, 200) for density in result.densities]
     named = zip("AB", COLOURS, grids, strict=True)
-    return [figures.Contours(label, colour, axis.numpy(), axis.numpy(), grid) for label, colour, grid in named]
+    return [ratios.Contours(label, colour, axis.numpy(), axis.numpy(), grid) for label, colour, grid in named]
 
 
 def _draw_distributions(result: DualResult, folder: Path) -> str:
-    figure, axes = figures.new_figure(1, len(result.distributions))
+    figure, axes = style.new_figure(1, len(result.distributions))
     columns: dict[str, Array] = {}
     reference = "true" if "true" in result.against else "classifier"
     for ax, (choice, found) in zip(axes[0], result.distributions.items(), strict=True):
         bands = (None, None) if found.band is None else found.band
         rows = zip("AB", COLOURS, found.reference, found.learned, bands, strict=True)
-        shown = [figures.RatioSample(f"events of {side}", *values) for side, *values in rows]
-        figures.ratio_histograms(ax, found.edges, shown, reference)
+        shown = [ratios.RatioSample(f"events of {side}", *values) for side, *values in rows]
+        ratios.ratio_histograms(ax, found.edges, shown, reference)
         highest = found.learned if found.band is None else found.learned + found.band
         ax.set_ylim(0, 1.35 * float(max(found.reference.max(), highest.max())))
         ax.set_title(CHOICES[choice])
@@ -328,7 +327,7 @@ def _draw_distributions(result: DualResult, folder: Path) -> str:
 
 
 def _draw_residuals(result: DualResult, folder: Path) -> str:
-    figure, axes = figures.new_figure(1, len(result.against))
+    figure, axes = style.new_figure(1, len(result.against))
     parts = []
     for ax, (name, found) in zip(axes[0], result.against.items(), strict=True):
         edges, centre, residual, error, share = residuals = found.best.residuals
@@ -343,7 +342,7 @@ def _residuals(ax: Axes, residuals: BinnedResiduals, rule: DualRule, index: str)
     """Mean residual from the line in each bin, blue where A dominates and green where B does, and what is allowed."""
     allowed = rule.residual_tolerance + rule.sigmas * residuals.error
     ax.fill_between(residuals.centre, -allowed, allowed, color="0.9", linewidth=0)
-    ax.axhline(0, color=TRUE_COLOUR, linestyle=":", linewidth=1.2)
+    ax.axhline(0, color=style.TRUE_COLOUR, linestyle=":", linewidth=1.2)
     for label, colour, chosen in zip("AB", COLOURS, (residuals.share <= 0.5, residuals.share > 0.5), strict=True):
         ax.errorbar(
             residuals.centre[chosen], residuals.residual[chosen], residuals.error[chosen],
@@ -360,17 +359,17 @@ def _residuals(ax: Axes, residuals: BinnedResiduals, rule: DualRule, index: str)
 
 def draw_reliability(found: ClassifierReference, folder: Path) -> str:
     """The reliability diagram as trained and as corrected; the figure's name."""
-    figure, axes = figures.new_figure(2, 1, height_ratios=(3, 1), sharex=True)
+    figure, axes = style.new_figure(2, 1, height_ratios=(3, 1), sharex=True)
     shown = [("as trained", found.before, "tab:gray", "s")]
     if found.method != "none":
-        shown.append((f"corrected ({found.method})", found.after, LEARNED_COLOUR, "o"))
+        shown.append((f"corrected ({found.method})", found.after, style.LEARNED_COLOUR, "o"))
     text = "\n→ ".join(f"ECE {one.error.measured}" for _, one, _, _ in shown)
     parts: list[dict[str, NDArray[Any]]] = []
     for label, measured, colour, marker in shown:
         bins = measured.reliability
         columns = {name: getattr(bins, name) for name in ("predicted", "observed", "error", "events")}
         points = (bins.predicted, bins.observed, bins.error)
-        figures.reliability_diagram(axes[:, 0], *points, label, "" if parts else text, colour, marker)
+        ratios.reliability_diagram(axes[:, 0], *points, label, "" if parts else text, colour, marker)
         parts.append(columns | {"score": np.full(bins.events.size, label)})
     save_figure(figure, folder, "reliability", parts)
     return "reliability"
