@@ -16,19 +16,9 @@ from numpy.typing import NDArray
 
 from normae.errors import InputError
 from normae.files import atomic_path
+from normae.jets import imaging
 from normae.jets.container import UNLABELLED, BadJet, Jets, offsets_of
-from normae.jets.imaging import (
-    NAMES,
-    THRESHOLD,
-    SparseImages,
-    check_threshold,
-    join_images,
-    observables,
-    pixelate,
-    preprocess,
-    sparse_images,
-    usable,
-)
+from normae.jets.imaging import NAMES, THRESHOLD, SparseImages, join_images, observables, sparse_images
 from normae.jets.reader import FORMAT, IMAGES, VERSION, Rows, chunks, info, is_images, read_images, row_range
 
 T = TypeVar("T")
@@ -111,7 +101,7 @@ def in_frame(part: Jets | NDArray[Any]) -> NDArray[np.bool_]:
     """Whether a jet has a constituent inside the image's frame, with shape (N,); an image has."""
     if not isinstance(part, Jets):
         return np.ones(len(part), dtype=bool)
-    return np.asarray(np.diff(pixelate(preprocess(part)).offsets) > 0)
+    return np.asarray(np.diff(imaging.pixelate(imaging.preprocess(part)).offsets) > 0)
 
 
 def made_of_file(
@@ -161,8 +151,8 @@ def file_observables(
     threshold: float = THRESHOLD,
 ) -> tuple[dict[str, NDArray[Any]], int]:
     """Columns label, eta, phi, mass, tau1, tau2, tau3 of a file of jets or of images; and the jets skipped."""
-    check_threshold(threshold)
-    make, fit = partial(observables, threshold=threshold), partial(usable, threshold=threshold)
+    imaging.check_threshold(threshold)
+    make, fit = partial(observables, threshold=threshold), partial(imaging.usable, threshold=threshold)
     made = list(made_of_file(make, fit, path, rows, skip_bad, key))
     parts = [{"label": labels} | found for labels, found, _ in made] or [dict.fromkeys(("label", *NAMES), np.zeros(0))]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
