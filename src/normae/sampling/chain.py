@@ -50,14 +50,6 @@ class Chain(NamedTuple):
     trace: Any
 
 
-def default_noise(step_size: Scalar, config: ChainConfig) -> Scalar:
-    """sigma = sqrt(2 lambda), or the configured sigma moved along with an adapted lambda, sigma^2/lambda fixed."""
-    ratio = 2.0 if config.noise is None else config.noise**2 / config.step_size
-    if isinstance(step_size, Tensor):
-        return (ratio * step_size).sqrt()
-    return math.sqrt(ratio * step_size)
-
-
 def run_chain(
     energy: Energy,
     start: Tensor,
@@ -89,7 +81,7 @@ def run_chain(
     1.0
     """
     step_size = config.step_size if step_size is None else step_size
-    sigma = default_noise(step_size, config)
+    sigma = (config.noise_ratio * step_size) ** 0.5
     energy = held(energy)
     state = init(start, energy, config)
     if state.energy.shape != (len(start),):
@@ -186,7 +178,7 @@ def _start(start: Any, config: ChainConfig) -> Tensor:
         raise InputError(f"start: expected points of shape (N, *event) with N >= 1, got {tuple(position.shape)}")
     if not bool(torch.isfinite(position).all()):
         raise InputError("start: expected finite points, got NaN or infinity")
-    if config.bounds is not None and not bool(((position >= config.bounds[0]) & (position <= config.bounds[1])).all()):
+    if not torch.equal(position, into_bounds(position, config)):
         raise InputError(f"start: expected points within the bounds {config.bounds}, got points outside")
     if config.sphere is not None:
         if position.ndim != 2:
@@ -268,8 +260,7 @@ class ReplayBuffer:
 
     def slots(self, n: int) -> Tensor:
         """The next `n` places of the ring, shape (n,)."""
-        offsets = torch.arange(n, device=self.storage.device)
-        return (self.written + offsets) % self.capacity
+        return (self.written + torch.arange(n, device=self.storage.device)) % self.capacity
 
     def draw(self, noise: Tensor, replay: float, generators: Generators) -> Tensor:
         """Starting points with shape (S * B, *point): from the buffer with probability `replay`, otherwise `noise`.
@@ -354,8 +345,7 @@ def negatives(
     fresh = round((1 - config.replay) * batch)
     acceptance = torch.ones_like(temperature, dtype=torch.float64)
     if fresh > 0:
-        noise = energy.latent_noise(energy.members * fresh, generators, buffer.storage)
-        latent, new = on_manifold(noise)
+        latent, new = on_manifold(energy.latent_noise(energy.members * fresh, generators, buffer.storage))
         acceptance = latent.acceptance.mean(0)
         blocks = [new.unflatten(0, (energy.members, -1)), start.unflatten(0, (energy.members, -1))[:, fresh:]]
         start = torch.cat(blocks, dim=1).flatten(0, 1)

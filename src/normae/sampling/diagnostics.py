@@ -14,14 +14,10 @@ from normae.errors import InputError
 Array = NDArray[np.float64]
 
 
-def _draws(draws: ArrayLike) -> Array:
+def _halves(draws: ArrayLike) -> Array:
     x = np.asarray(draws, dtype=np.float64)
     if x.ndim != 2 or x.shape[0] < 4:
         raise InputError(f"expected draws of shape (steps >= 4, chains), got {x.shape}")
-    return x
-
-
-def _halves(x: Array) -> Array:
     half = len(x) // 2
     return np.concatenate([x[:half], x[-half:]], axis=1)
 
@@ -41,16 +37,8 @@ def split_r_hat(draws: ArrayLike) -> float:
     >>> split_r_hat([[0.0, 5.0], [1.0, 6.0], [0.0, 5.0], [1.0, 6.0]]) > 1.1  # two chains that never met
     True
     """
-    within, total = _variances(_halves(_draws(draws)))
+    within, total = _variances(_halves(draws))
     return float(np.sqrt(total / within)) if within > 0 else float("nan")
-
-
-def _autocovariance(x: Array) -> Array:
-    n = len(x)
-    centred = x - x.mean(axis=0)
-    spectrum = np.fft.rfft(centred, n=2 * n, axis=0)
-    full = np.fft.irfft(np.abs(spectrum) ** 2, n=2 * n, axis=0)[:n]
-    return np.asarray(full / n)
 
 
 def effective_sample_size(draws: ArrayLike) -> float:
@@ -61,12 +49,14 @@ def effective_sample_size(draws: ArrayLike) -> float:
     >>> round(normae.sampling.effective_sample_size(np.repeat(draws, 2, axis=0)) / draws.size)  # each draw twice
     1
     """
-    x = _halves(_draws(draws))
+    x = _halves(draws)
     n, m = x.shape
     within, total = _variances(x)
     if not total > 0:
         return float("nan")
-    rho = 1 - (within - _autocovariance(x).mean(axis=1) * n / (n - 1)) / total
+    spectrum = np.fft.rfft(x - x.mean(axis=0), n=2 * n, axis=0)
+    covariance = np.fft.irfft(np.abs(spectrum) ** 2, n=2 * n, axis=0)[:n].mean(axis=1) / (n - 1)
+    rho = 1 - (within - covariance) / total
     pairs = rho[: n - n % 2].reshape(-1, 2).sum(axis=1)
     negative = np.flatnonzero(pairs < 0)
     pairs = np.minimum.accumulate(pairs[: negative[0]] if len(negative) else pairs)

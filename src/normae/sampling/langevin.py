@@ -89,9 +89,13 @@ class ChainConfig:
             require_that(self.clip > 0, "clip", "a positive number", self.clip)
         if self.adapt is not None:
             require_that(0 < self.adapt < 1, "adapt", "an acceptance between 0 and 1", self.adapt)
-            require_that(
-                self.metropolis == "exact", "adapt", "metropolis = 'exact', since only it rejects", self.metropolis
-            )
+            rejects = self.metropolis == "exact"
+            require_that(rejects, "adapt", "metropolis = 'exact', since only it rejects", self.metropolis)
+
+    @property
+    def noise_ratio(self) -> float:
+        """sigma^2/lambda, which stays where lambda is adapted."""
+        return 2.0 if self.noise is None else self.noise**2 / self.step_size
 
     @property
     def exact(self) -> bool:
@@ -111,6 +115,7 @@ class ChainConfig:
 
 
 def require_that(holds: bool, name: str, expected: str, got: object) -> None:
+    """One sentence where a setting does not hold what it should."""
     if not holds:
         raise InputError(f"{name}: expected {expected}, got {got}")
 
@@ -210,11 +215,13 @@ def _flat_move(config: ChainConfig) -> Callable[[Tensor, Tensor], Move]:
     return move
 
 
-def _tangent(x: Tensor, v: Tensor) -> Tensor:
+def tangent(x: Tensor, v: Tensor) -> Tensor:
+    """What is left of v (N, d) beside the direction of unit vectors x."""
     return v - (v * x).sum(1, keepdim=True) * x
 
 
-def _geodesic_move(x: Tensor, v: Tensor) -> Move:
+def geodesic_move(x: Tensor, v: Tensor) -> Move:
+    """Along the great circle from unit vectors x (N, d) by tangent vectors v."""
     length = norm(v, keepdim=True)
     direction = v / length.clamp_min(torch.finfo(v.dtype).tiny)
     y = length.cos() * x + length.sin() * direction
@@ -232,7 +239,7 @@ def _projected_move(x: Tensor, v: Tensor) -> Move:
 def geometry(config: ChainConfig) -> Geometry:
     """The geometry that `config` asks for."""
     if config.sphere == "geodesic":
-        return Geometry(_tangent, _geodesic_move)
+        return Geometry(tangent, geodesic_move)
     if config.sphere == "project":
         return Geometry(lambda _, v: v, _projected_move)
     return Geometry(lambda _, v: v, _flat_move(config))
@@ -255,27 +262,17 @@ def step(
     move = space.move(x, drift + kick)
     proposal = init(move.position, energy, config)
     if config.metropolis == "off":
-        return _take_all(state, proposal, move.valid)
+        log_ratio = torch.zeros_like(state.energy, dtype=torch.float64)
+        if move.valid is None:
+            return proposal, LangevinInfo(torch.ones_like(state.energy, dtype=torch.bool), log_ratio)
+        return select(move.valid, proposal, state), LangevinInfo(move.valid, log_ratio)
     drift_back = space.project(move.position, scale.drift * proposal.grad)
-    log_ratio = _log_ratio(state, proposal, move.there - drift, move.back - drift_back, scale)
+    gain = (state.energy - proposal.energy).double() / scale.temperature
+    log_ratio = gain + _square_difference(move.there - drift, move.back - drift_back) / scale.variance
     accepted = uniform(log_ratio.shape, generators, log_ratio).log() < log_ratio
     if move.valid is not None:
         accepted = accepted & move.valid
     return select(accepted, proposal, state), LangevinInfo(accepted, log_ratio)
-
-
-def _take_all(old: LangevinState, new: LangevinState, valid: Tensor | None) -> tuple[LangevinState, LangevinInfo]:
-    """Every step without a test, but for those that leave the bounds."""
-    log_ratio = torch.zeros_like(old.energy, dtype=torch.float64)
-    if valid is None:
-        return new, LangevinInfo(torch.ones_like(old.energy, dtype=torch.bool), log_ratio)
-    return select(valid, new, old), LangevinInfo(valid, log_ratio)
-
-
-def _log_ratio(old: LangevinState, new: LangevinState, there: Tensor, back: Tensor, scale: Scale) -> Tensor:
-    """log a with shape (N,), in float64, from the kicks there and back."""
-    gain = (old.energy - new.energy).double() / scale.temperature
-    return gain + _square_difference(there, back) / scale.variance
 
 
 def select(accepted: Tensor, new: LangevinState, old: LangevinState) -> LangevinState:
