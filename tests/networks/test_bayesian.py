@@ -14,8 +14,8 @@ from normae.networks.bayesian import (
     draw_noise,
     draw_weights,
     kl_divergence,
-    last_layer,
     locally_drawn,
+    parameter_prefix,
     rho_of,
     width,
 )
@@ -49,7 +49,7 @@ def test_columns(layers, count):
     total = sum(layout.sizes)
     assert len(columns) == (count or total)
     assert columns[-1] == total - 1
-    assert last_layer(layout) == "decoder.layers.2."
+    assert parameter_prefix(layout, "last") == "decoder.layers.2."
 
 
 def test_draws_have_the_posterior_s_moments():

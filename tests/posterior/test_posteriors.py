@@ -38,7 +38,7 @@ def test_draws_of_an_ensemble_are_around_the_mean_score_with_the_spread_of_the_m
 @pytest.mark.parametrize("members", [4, 8])
 def test_an_ensemble_covers_as_often_as_it_says(members: int, independent: bool):
     """Gaussian members; their mean misses by as much as they spread, or by that over sqrt(K); 4000 ensembles."""
-    ensemble = Ensemble(networks(1)[0], {}, torch.ones(members), independent)
+    ensemble = Ensemble(networks(1)[0], stacked(networks(members)), torch.ones(members), independent)
     mixture = ensemble.draws(1000, stream(0, "draws")).mixture.double().numpy()
     random = np.random.default_rng(members)
     values = 3.0 + 0.2 * random.standard_normal((members, 4000))

@@ -1,5 +1,6 @@
 """The autoencoder x -> z -> x', any encoder with any decoder, and the paper's choices for vectors and for images."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +11,7 @@ from normae.errors import InputError
 from normae.networks.base import Base
 from normae.networks.conv import conv_decoder, conv_encoder, start_output_at
 from normae.networks.mlp import MLP
+from normae.sampling.langevin import require_that
 from normae.tensors import norm
 
 OWN = (
@@ -90,34 +92,24 @@ class NetworkConfig:
 
     def __post_init__(self) -> None:
         least = 0 if self.kind == "own" else 1
-        if self.latent < least:
-            raise InputError(f"network.latent: expected at least {least}, got {self.latent}")
-        if not self.hidden or min(self.hidden) < 1:
-            raise InputError(f"network.hidden: expected one or more widths of at least 1, got {list(self.hidden)}")
-        if self.latent_space == "sphere" and self.latent < 2:
-            raise InputError("network.latent: expected at least 2 for a spherical latent space, got 1")
+        require_that(self.latent >= least, "network.latent", f"at least {least}", self.latent)
+        widths = list(self.hidden)
+        require_that(min(widths, default=0) >= 1, "network.hidden", "one or more widths of at least 1", widths)
+        flat = self.latent_space != "sphere"
+        require_that(flat or self.latent > 1, "network.latent", "at least 2 for a spherical latent space", self.latent)
         if self.kind == "mlp":
-            self._check_mlp()
+            only_conv, got = 'kind = "conv" with', 'kind = "mlp"'
+            require_that(self.activation != "prelu", "network.activation", f'{only_conv} "prelu"', got)
+            for name, default in (("channels", 8), ("output", "linear"), ("output_start", None)):
+                require_that(getattr(self, name) == default, f"network.{name}", f"{only_conv} it", got)
         if self.kind == "conv":
-            self._check_conv()
-
-    def _check_mlp(self) -> None:
-        if self.activation == "prelu":
-            raise InputError('network.activation: expected kind = "conv" with "prelu", got kind = "mlp"')
-        for name, default in (("channels", 8), ("output", "linear"), ("output_start", None)):
-            if getattr(self, name) != default:
-                raise InputError(f'network.{name}: expected kind = "conv" with it, got kind = "mlp"')
-
-    def _check_conv(self) -> None:
-        if self.activation != "prelu":
-            raise InputError(f'network.activation: expected "prelu" for kind = "conv", got "{self.activation}"')
-        if len(self.hidden) != 1:
-            raise InputError(f'network.hidden: expected one width for kind = "conv", got {list(self.hidden)}')
-        if self.channels < 1:
-            raise InputError(f"network.channels: expected at least 1, got {self.channels}")
-        highest = 1.0 if self.output == "sigmoid" else float("inf")
-        if self.output_start is not None and not 0 < self.output_start < highest:
-            raise InputError(f"network.output_start: expected a number between 0 and {highest:g}")
+            expected = '"prelu" for kind = "conv"'
+            require_that(self.activation == "prelu", "network.activation", expected, f'"{self.activation}"')
+            require_that(len(widths) == 1, "network.hidden", 'one width for kind = "conv"', widths)
+            require_that(self.channels >= 1, "network.channels", "at least 1", self.channels)
+            highest, start = 1.0 if self.output == "sigmoid" else math.inf, self.output_start
+            fits = start is None or 0 < start < highest
+            require_that(fits, "network.output_start", f"a number between 0 and {highest:g}", start)
 
 
 def build_autoencoder(config: NetworkConfig, event: tuple[int, ...], generator: torch.Generator) -> Autoencoder:

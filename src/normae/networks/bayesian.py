@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from normae.errors import InputError
-from normae.networks.mlp import split_decoder
-from normae.networks.reconstruction import Layout, call, prefixed
+from normae.networks.reconstruction import Layout, call, last_input, prefixed
 from normae.random import Generators, normal
+from normae.sampling.langevin import require_that
 
 Which = Literal["last", "decoder", "all"]
 """Which weights are Bayesian: the last layer of the decoder, the whole decoder, or all."""
@@ -53,8 +53,7 @@ class BayesianConfig:
 
     def __post_init__(self) -> None:
         for name in ("prior_width", "initial_width"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"bayesian.{name}: expected a positive number, got {getattr(self, name)}")
+            require_that(getattr(self, name) > 0, f"bayesian.{name}", "a positive number", getattr(self, name))
         if self.layers != "last" and "local" in (self.pretraining, self.training):
             raise InputError("bayesian: local reparameterization serves the last layer only; use shared draws")
 
@@ -69,26 +68,16 @@ def rho_of(value: float) -> float:
     return float(torch.tensor(value, dtype=torch.float64).expm1().log())
 
 
-def last_layer(layout: Layout) -> str:
-    """Prefix of the decoder's last layer with weights, such as "decoder.layers.3."."""
-    names = [name for name in layout.names if name.startswith("decoder.")]
-    return names[-1].rpartition(".")[0] + "."
-
-
 def parameter_prefix(layout: Layout, layers: Which) -> str:
-    """What the names of the Bayesian parameters begin with."""
-    return {"last": last_layer(layout), "decoder": "decoder.", "all": ""}[layers]
+    """What the names of the Bayesian parameters begin with, such as "decoder.layers.3." of the last layer."""
+    last = [name for name in layout.names if name.startswith("decoder.")][-1].rpartition(".")[0]
+    return {"last": f"{last}.", "decoder": "decoder.", "all": ""}[layers]
 
 
 def bayesian_columns(layout: Layout, layers: Which) -> Tensor:
     """Columns of the flat weights that are Bayesian, shape (B,)."""
     prefix = parameter_prefix(layout, layers)
-    start, found = 0, []
-    for name, size in zip(layout.names, layout.sizes, strict=True):
-        if name.startswith(prefix):
-            found.append(torch.arange(start, start + size))
-        start += size
-    return torch.cat(found)
+    return torch.cat([columns for name, columns in layout.columns().items() if name.startswith(prefix)])
 
 
 def draw_weights(weights: Tensor, rho: Tensor, columns: Tensor, noise: Tensor) -> Tensor:
@@ -112,12 +101,7 @@ def kl_divergence(weights: Tensor, rho: Tensor, columns: Tensor, prior_width: fl
 def locally_drawn(
     layer: nn.Module, mean: Mapping[str, Tensor], widths: Mapping[str, Tensor], x: Tensor, generators: Generators
 ) -> Tensor:
-    """Output of a linear layer with local reparameterization, for a stack of S models.
-
-    Args:
-        mean, widths: mu and s of the layer's parameters by name, with shape (S, *parameter).
-        x: inputs with shape (S * N, *in), model after model.
-    """
+    """Output of a linear layer with local reparameterization, for a stack of S models; `mean` and `widths` by name."""
     centre = call(layer, mean, x)
     variance = call(layer, {name: s.square() for name, s in widths.items()}, x.square())
     return centre + variance.clamp_min(1e-30).sqrt() * normal(centre.shape, generators, centre)
@@ -129,10 +113,7 @@ def decode_locally(
     """Events (S * N, *event) from latent points, with local reparameterization of the decoder's last layer.
 
     Args:
-        mean: the decoder's parameters by name, with shape (S, *parameter).
-        widths: s of the last layer's parameters, by the decoder's names.
+        mean, widths: the decoder's parameters, and s of those of its last layer, by name, with shape (S, *parameter).
     """
-    body, layer, prefix = split_decoder(decoder)
-    before = {name: p for name, p in mean.items() if not name.startswith(prefix)}
-    hidden = call(body, before, z)
+    hidden, layer, prefix = last_input(decoder, mean, z)
     return locally_drawn(layer, prefixed(mean, prefix), prefixed(widths, prefix), hidden, generators)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from normae.networks.mlp import linear
+from normae.networks.mlp import draw_uniform, linear
 
 
 def upsampling_matrix(n: int) -> Tensor:
@@ -77,9 +77,6 @@ def start_output_at(decoder: nn.Sequential, value: float) -> None:
 
 def _conv(n_in: int, n_out: int, generator: torch.Generator, transposed: bool = False) -> nn.Conv2d:
     layer: nn.Conv2d = nn.utils.skip_init(nn.Conv2d, n_in, n_out, 3, padding=1)
-    assert layer.bias is not None
-    bound = 1 / math.sqrt(9 * (n_out if transposed else n_in))  # torch counts the second axis of the weight as fan in
-    with torch.no_grad():
-        layer.weight.uniform_(-bound, bound, generator=generator)
-        layer.bias.uniform_(-bound, bound, generator=generator)
+    fan_in = 9 * (n_out if transposed else n_in)  # as torch counts it: the second axis of the weight
+    draw_uniform(layer, 1 / math.sqrt(fan_in), generator)
     return layer

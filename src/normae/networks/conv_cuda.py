@@ -39,10 +39,7 @@ CLIPS = {"none": 0, "value": 1, "row": 2, "norm": 3}
 
 
 def why_not(architecture: Autoencoder, device: torch.device, name: str) -> str | None:
-    """Why the kernel "energies" or "gradient" cannot serve, or None where it can.
-
-    A block of the gradient needs the most shared memory: where it can be loaded, all kernels can.
-    """
+    """Why the kernel "energies", or "gradient" and with it all others, cannot serve; None where it can."""
     shape = conv_shape(architecture)
     if shape is None:
         return "encoder and decoder are not the convolutional ones of networks.conv"
@@ -66,37 +63,22 @@ def _why_not_device(shape: ConvShape, device: int, name: str) -> str | None:
 
 def network_defines(shape: ConvShape, gradient: bool = False, latent: bool = False) -> Defines:
     """What all kernels are compiled with; a chain of latent points with `latent`."""
-    return (
-        ("SIDE", shape.side),
-        ("Z", shape.latent),
-        ("H", shape.hidden),
-        ("HP", shape.hp),
-        ("ZP", shape.zp),
-        ("SPHERE", int(shape.sphere)),
-        ("SIGMOID", int(shape.sigmoid)),
-        ("GRADIENT", int(gradient)),
-        ("LATENT", int(latent)),
-    )
+    sizes = {"SIDE": shape.side, "Z": shape.latent, "H": shape.hidden, "HP": shape.hp, "ZP": shape.zp}
+    flags = {"SPHERE": shape.sphere, "SIGMOID": shape.sigmoid, "GRADIENT": gradient, "LATENT": latent}
+    return tuple((name, int(value)) for name, value in (sizes | flags).items())
 
 
 def chain_defines(shape: ConvShape, config: ChainConfig, latent: bool) -> Defines:
     """What the kernel of a chain is compiled with."""
     on = config.sphere or ("none" if config.bounds is None else config.bounds_rule)
-    return (
-        *network_defines(shape, latent=latent),
-        ("METROPOLIS", int(config.metropolis == "exact")),
-        ("ON", BOUNDS[on]),
-        ("CLIP", CLIPS["none" if config.clip is None else config.clip_rule]),
-        ("ANNEAL", int(config.anneal)),
-    )
+    clip = CLIPS["none" if config.clip is None else config.clip_rule]
+    rules = (("METROPOLIS", int(config.metropolis == "exact")), ("ON", BOUNDS[on]), ("CLIP", clip))
+    return (*network_defines(shape, latent=latent), *rules, ("ANNEAL", int(config.anneal)))
 
 
 @lru_cache(maxsize=64)
 def kernel(name: str, chosen: Defines, device: int) -> Kernel:
-    """ "chain", "energies" or "gradient", compiled once for each device and all batch sizes.
-
-    Raises `CudaSourceError` where the device cannot run it.
-    """
+    """ "chain", "energies" or "gradient", compiled once for each device; `CudaSourceError` where it cannot run."""
     folder = files("normae.networks")
     texts = [(folder / f"conv_{part}.cu").read_text(encoding="utf-8") for part in ("network", name)]
     with torch.cuda.device(device):
@@ -112,13 +94,7 @@ def multiprocessors(device: torch.device) -> int:
 
 
 class FusedConvEnergy(ReconstructionEnergy):
-    """E(x) of S convolutional autoencoders; a drop-in for `ReconstructionEnergy`.
-
-    Args:
-        autoencoder: the architecture, for which `why_not` finds nothing.
-        layout: of its weights.
-        weights: with shape (S, P).
-    """
+    """E(x) of S convolutional autoencoders with weights (S, P), for whose architecture `why_not` finds nothing."""
 
     def __init__(self, autoencoder: Autoencoder, layout: Layout, weights: Tensor) -> None:
         super().__init__(autoencoder, layout.views(weights), explicit=False)
@@ -127,9 +103,6 @@ class FusedConvEnergy(ReconstructionEnergy):
             raise InputError("the fused kernels cannot serve: encoder and decoder are not those of networks.conv")
         self.shape, self.layout, self.weights = shape, layout, weights
         self._packed: tuple[Tensor, Tensor] | None = None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.with_latent(x)[0]
 
     def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Energies (N,) and the latent points (N, d_z) that they went through."""
@@ -161,43 +134,42 @@ class _WeightsToEnergy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, _: Tensor, x: Tensor, energy: FusedConvEnergy) -> tuple[Tensor, Tensor]:
         ctx.x, ctx.energy = x, energy
-        return _energies(energy, x)
+        x, n = energy.blocks(x)
+        half, full = energy.packed()
+        value, latent = x.new_empty(len(x)), x.new_empty(len(x), energy.shape.latent)
+        grid = (max(1, min(n, 2 * multiprocessors(x.device))), energy.members)
+        tensors = (x, value, latent, half, full)
+        _launch("energies", network_defines(energy.shape), grid, tensors, (n, full.stride(0)))
+        return value, latent
 
     @staticmethod
     def backward(ctx: Any, v_energy: Tensor, v_latent: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        return _gradients(ctx.energy, ctx.x, v_energy, v_latent), None, None
+        """d/dweights of sum_i (v_energy_i E_i + v_latent_i z_i), with shape (S, P)."""
+        energy: FusedConvEnergy = ctx.energy
+        x, n = energy.blocks(ctx.x)
+        half, full = energy.packed()
+        shape, members, side_by_side = energy.shape, energy.members, max(1, min(n, multiprocessors(x.device)))
+        out = x.new_zeros(members * side_by_side, shape.gathered)
+        vectors = x.new_empty(members, n, 2 * shape.small + 4 * shape.hp + 2 * shape.zp)
+        tensors = (x, v_energy.contiguous(), v_latent.contiguous(), out, vectors, half, full)
+        counts = (n, full.stride(0), out.stride(0))
+        _launch("gradient", network_defines(shape, gradient=True), (side_by_side, members), tensors, counts)
+        pieces = [out.unflatten(0, (members, -1)).sum(1), *dense_gradients(vectors, shape)]
+        return torch.cat(pieces, 1).index_select(1, unpacking(energy.layout, shape, x.device)), None, None
 
 
-def _energies(energy: FusedConvEnergy, x: Tensor) -> tuple[Tensor, Tensor]:
-    x, n = energy.blocks(x)
-    half, full = energy.packed()
-    value, latent = x.new_empty(len(x)), x.new_empty(len(x), energy.shape.latent)
-    side_by_side = max(1, min(n, 2 * multiprocessors(x.device)))
-    found = kernel("energies", network_defines(energy.shape), x.device.index or 0)
-    arguments = _values((x, value, latent, half, full), (n, full.stride(0)))
-    found.launch((side_by_side, energy.members), THREADS, arguments)
-    return value, latent
-
-
-def _gradients(energy: FusedConvEnergy, x: Tensor, v_energy: Tensor, v_latent: Tensor) -> Tensor:
-    """d/dweights of sum_i (v_energy_i E_i + v_latent_i z_i), with shape (S, P)."""
-    x, n = energy.blocks(x)
-    half, full = energy.packed()
-    shape, members, side_by_side = energy.shape, energy.members, max(1, min(n, multiprocessors(x.device)))
-    out = x.new_zeros(members * side_by_side, shape.gathered)
-    vectors = x.new_empty(members, n, 2 * shape.small + 4 * shape.hp + 2 * shape.zp)
-    found = kernel("gradient", network_defines(shape, gradient=True), x.device.index or 0)
-    tensors = (x, v_energy.contiguous(), v_latent.contiguous(), out, vectors, half, full)
-    arguments = _values(tensors, (n, full.stride(0), out.stride(0)))
-    found.launch((side_by_side, members), THREADS, arguments)
-    pieces = [out.unflatten(0, (members, -1)).sum(1), *dense_gradients(vectors, shape)]
-    return torch.cat(pieces, 1).index_select(1, unpacking(energy.layout, shape, x.device))
-
-
-def _values(tensors: Sequence[Tensor], counts: Sequence[int], more: Sequence[float] = ()) -> list[Any]:
-    """Arguments of a launch: tensors that are contiguous and on one device, then integers, then floats."""
+def _launch(
+    name: str,
+    defines: Defines,
+    grid: tuple[int, int],
+    tensors: Sequence[Tensor],
+    counts: Sequence[int],
+    more: Sequence[float] = (),
+) -> None:
+    """Queue a kernel with tensors that are contiguous and on one device, then integers, then floats."""
     pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
-    return [*pointers, *map(ctypes.c_int, counts), *map(ctypes.c_float, more)]
+    arguments = [*pointers, *map(ctypes.c_int, counts), *map(ctypes.c_float, more)]
+    kernel(name, defines, tensors[0].device.index or 0).launch(grid, THREADS, arguments)
 
 
 # --- chains
@@ -213,16 +185,11 @@ def fused_conv_runner(
     trace: int | None = None,
     members: int = 1,
 ) -> Chain:
-    """`run_chain` in one kernel, for a `FusedConvEnergy` over images or over latent points.
-
-    Where positions are to be recorded (`trace`), `run_chain` itself runs.
-    """
+    """`run_chain` in one kernel, for a `FusedConvEnergy` or its `latent`; a `trace` takes `run_chain` itself."""
     if trace is not None:
         return run_chain(energy, start, config, temperature, generators, step_size, trace, members)
-    size = config.step_size if step_size is None else step_size
-    position, value, _, accepted = launch_chain(
-        energy, start, config, temperature, size, keys(generators, start.device)
-    )
+    size, seeds = config.step_size if step_size is None else step_size, keys(generators, start.device)
+    position, value, _, accepted = launch_chain(energy, start, config, temperature, size, seeds)
     return ended(position, value, accepted, members)
 
 
@@ -246,6 +213,5 @@ def launch_chain(
     s, s_stride = spread(size, start)
     tensors = (start, position, value, grad, accepted, seeds, t, s, half, full)
     counts = (n, config.steps, int(len(seeds) > 1), t_stride, s_stride, full.stride(0))
-    found = kernel("chain", chain_defines(of.shape, config, latent), start.device.index or 0)
-    found.launch((n, of.members), THREADS, _values(tensors, counts, numbers(config)))
+    _launch("chain", chain_defines(of.shape, config, latent), (n, of.members), tensors, counts, numbers(config))
     return position, value, grad, accepted

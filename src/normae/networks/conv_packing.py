@@ -85,35 +85,34 @@ def conv_shape(architecture: Autoencoder) -> ConvShape | None:
     return ConvShape(side, channels, hidden, architecture.latent_dimension, architecture.sphere, sigmoid)
 
 
-def _padded(weight: Tensor, rows: int, columns: int, nothing: int) -> Tensor:
-    return pad(weight, (0, columns - weight.shape[1], 0, rows - weight.shape[0]), value=nothing)
-
-
 @cache  # never given up: a captured graph reads it
 def packing(layout: Layout, shape: ConvShape, device: torch.device) -> Tensor:
     """Columns of cat(row, 0) in packed order, int64 with shape (Q,)."""
     nothing = sum(layout.sizes)
     named = {name: view[0] for name, view in layout.views(torch.arange(nothing)[None]).items()}
-    w = {name.removesuffix(".weight"): view for name, view in named.items() if name.endswith(".weight")}
-    b = {name.removesuffix(".bias"): view for name, view in named.items() if name.endswith(".bias")}
+    w, b = (
+        {n.removesuffix(kind): view for n, view in named.items() if n.endswith(kind)} for kind in (".weight", ".bias")
+    )
+
+    def padded(weight: Tensor, columns: int, rows: int = 1) -> Tensor:
+        weight = torch.atleast_2d(weight)
+        return pad(weight, (0, columns - weight.shape[1], 0, rows - weight.shape[0]), value=nothing)
+
     pieces = [w[name].permute(2, 3, 1, 0) for name in (*MIXING, *SINGLE)]
     hp, zp, c = shape.hp, shape.zp, shape.channels
-    pieces += [_padded(w["encoder.12"].T, shape.small, hp, nothing), _padded(w["decoder.2"], shape.small, hp, nothing)]
-    pieces += [_padded(w["encoder.14"], zp, hp, nothing), _padded(w["decoder.0"].T, zp, hp, nothing)]
-    pieces += [_padded(b[name][None], 1, c, nothing) for name in CONVOLUTIONS]
-    pieces.append(_padded(torch.cat([w[name] for name in SLOPES])[None], 1, 16, nothing))
+    pieces += [padded(w["encoder.12"].T, hp, shape.small), padded(w["decoder.2"], hp, shape.small)]
+    pieces += [padded(w["encoder.14"], hp, zp), padded(w["decoder.0"].T, hp, zp)]
+    pieces += [padded(b[name], c) for name in CONVOLUTIONS]
+    pieces.append(padded(torch.cat([w[name] for name in SLOPES]), 16))
     lengths = (("encoder.12", hp), ("decoder.0", hp), ("encoder.14", zp), ("decoder.2", shape.small))
-    pieces += [_padded(b[name][None], 1, length, nothing) for name, length in lengths]
+    pieces += [padded(b[name], length) for name, length in lengths]
     index = torch.cat([piece.reshape(-1) for piece in pieces])
     return pad(index, (0, -len(index) % 16), value=nothing).to(device)
 
 
 @cache
 def unpacking(layout: Layout, shape: ConvShape, device: torch.device) -> Tensor:
-    """Where each column of a row finds its gradient in cat(gathered, dense gradients), int64 with shape (P,).
-
-    Dense gradients stand as weight, bias of each layer in `DENSE`.
-    """
+    """Where each column of a row finds its gradient in cat(gathered, `dense_gradients`), int64 with shape (P,)."""
     c = shape.channels
     start = 0
 
@@ -149,10 +148,5 @@ def dense_gradients(vectors: Tensor, shape: ConvShape) -> Sequence[Tensor]:
     hp, zp, h, z = shape.hp, shape.zp, shape.hidden, shape.latent
     sizes = [shape.small, hp, hp, zp, zp, hp, hp, shape.small]
     a5, v_e, a_e, v_z, z_in, v_d, a_d, v_9 = torch.split(vectors, sizes, dim=2)
-    pairs = [
-        (v_e[..., :h], a5),
-        (v_z[..., :z], a_e[..., :h]),
-        (v_d[..., :h], z_in[..., :z]),
-        (v_9, a_d[..., :h]),
-    ]
+    pairs = [(v_e[..., :h], a5), (v_z[..., :z], a_e[..., :h]), (v_d[..., :h], z_in[..., :z]), (v_9, a_d[..., :h])]
     return [piece for v, a in pairs for piece in ((v.transpose(1, 2) @ a).flatten(1), v.sum(1))]

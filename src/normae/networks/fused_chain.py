@@ -33,9 +33,8 @@ def spread(value: Scalar, like: Tensor) -> tuple[Tensor, int]:
 
 def numbers(config: ChainConfig) -> tuple[float, float, float, float]:
     """Squared noise over step size, bounds, and the limit of the gradient."""
-    noise_ratio = 2.0 if config.noise is None else config.noise**2 / config.step_size
     low, high = config.bounds or (0.0, 0.0)
-    return noise_ratio, float(low), float(high), float(config.clip or 0.0)
+    return config.noise_ratio, float(low), float(high), float(config.clip or 0.0)
 
 
 def ended(position: Tensor, energy: Tensor, accepted: Tensor, members: int) -> Chain:

@@ -88,11 +88,7 @@ Plan = list[Callable[[], object]]
 class Pass:
     """Plans forward pass and pullback of one network or of a stack, for calls without gradients.
 
-    The weights must not change while a plan is in use.
-
-    Args:
-        layers: of the network, from the first to the last.
-        activation: after every layer but the last.
+    The activation stands after every layer but the last. The weights must not change while a plan is in use.
     """
 
     def __init__(self, layers: Sequence[Layer], activation: Activation) -> None:
@@ -106,11 +102,7 @@ class Pass:
         self._spare: dict[tuple[int, ...], Tensor] = {}
 
     def forward(self, x: Tensor, plan: Plan) -> tuple[Tensor, list[Tensor]]:
-        """Plan the pass of what will be in x, a buffer with shape (..., N, in).
-
-        Returns:
-            Buffers: of the output, with shape (..., N, out), and what `pullback` needs of each hidden layer.
-        """
+        """Plan the pass of what will be in x, a buffer (..., N, in): buffers of the output, and for `pullback`."""
         kept: list[Tensor] = []
         for k in range(len(self.layers) - 1):
             hidden = self._affine(k, x, plan)
@@ -129,30 +121,25 @@ class Pass:
     def _affine(self, k: int, x: Tensor, plan: Plan) -> Tensor:
         """x W^T + b of layer k."""
         (weight, bias), transposed = self.layers[k], self.transposed[k]
-        if _narrow(transposed):
-            out = x.new_empty((*weight.shape[:-1], x.shape[-2]))
-            plan.append(partial(self._add_product, bias[..., None], weight, x.mT, out=out))
-            return out.mT
-        out = x.new_empty((*x.shape[:-1], weight.shape[-2]))
-        row = bias if bias.ndim == 1 else bias[:, None]
-        plan.append(partial(self._add_product, row, x, transposed, out=out))
-        return out
+        narrow, out = _buffer(x, transposed)
+        row = bias[..., None] if narrow else bias if bias.ndim == 1 else bias[:, None]
+        plan.append(partial(self._add_product, row, *((weight, x.mT) if narrow else (x, transposed)), out=out))
+        return out.mT if narrow else out
 
     def _product(self, k: int, v: Tensor, plan: Plan) -> Tensor:
         """v W of layer k."""
         weight, transposed = self.layers[k][0], self.transposed[k]
-        if _narrow(weight):
-            out = v.new_empty((*transposed.shape[:-1], v.shape[-2]))
-            plan.append(partial(self._multiply, transposed, v.mT, out=out))
-            return out.mT
-        shape = (*v.shape[:-1], weight.shape[-1])
-        out = self._spare.setdefault(shape, v.new_empty(shape))
-        plan.append(partial(self._multiply, v, weight, out=out))
-        return out
+        narrow, out = _buffer(v, weight)
+        out = out if narrow else self._spare.setdefault(out.shape, out)
+        plan.append(partial(self._multiply, *((transposed, v.mT) if narrow else (v, weight)), out=out))
+        return out.mT if narrow else out
 
 
-def _narrow(factor: Tensor) -> bool:
-    return factor.shape[-1] < NARROW <= factor.shape[-2] and not factor.is_cuda
+def _buffer(x: Tensor, factor: Tensor) -> tuple[bool, Tensor]:
+    """Whether the product of x and `factor` is narrow; and where it goes, or where its transpose goes if so."""
+    narrow = factor.shape[-1] < NARROW <= factor.shape[-2] and not factor.is_cuda
+    shape = (*x.shape[:-2], factor.shape[-1], x.shape[-2]) if narrow else (*x.shape[:-1], factor.shape[-1])
+    return narrow, x.new_empty(shape)
 
 
 class MLP(nn.Module):
@@ -184,6 +171,10 @@ class MLP(nn.Module):
         """All but the last layer, with the same weights under the same names."""
         return _Body(self.layers[:-1], ACTIVATIONS[self.activation].forward)
 
+    def linears(self) -> list[nn.Linear]:
+        """The layers, from the first to the last."""
+        return [layer for layer in self.layers if isinstance(layer, nn.Linear)]
+
     def layer_names(self) -> list[tuple[str, str]]:
         """Names of weight and bias of each layer, as in `named_parameters`."""
         return [(f"layers.{k}.weight", f"layers.{k}.bias") for k in range(len(self.layers))]
@@ -204,26 +195,24 @@ class _Body(nn.Module):
 def linear(n_in: int, n_out: int, generator: torch.Generator) -> nn.Linear:
     """A layer with weights drawn from `generator`, uniform in +- 1/sqrt(fan in) as torch's own."""
     layer: nn.Linear = nn.utils.skip_init(nn.Linear, n_in, n_out)
-    bound = 1 / math.sqrt(n_in)
-    with torch.no_grad():
-        layer.weight.uniform_(-bound, bound, generator=generator)
-        layer.bias.uniform_(-bound, bound, generator=generator)
+    draw_uniform(layer, 1 / math.sqrt(n_in), generator)
     return layer
 
 
-def ends_in_a_layer(decoder: nn.Module) -> bool:
-    """Whether `split_decoder` serves: the decoder's last part has weights, as a sigmoid behind it has not."""
-    if isinstance(decoder, MLP):
-        return True
-    return isinstance(decoder, nn.Sequential) and any(True for _ in decoder[-1].parameters())
+@torch.no_grad()
+def draw_uniform(layer: nn.Module, bound: float, generator: torch.Generator) -> None:
+    """Weights uniform in +- `bound`."""
+    for parameter in layer.parameters():
+        parameter.uniform_(-bound, bound, generator=generator)
 
 
-def split_decoder(decoder: nn.Module) -> tuple[nn.Module, nn.Module, str]:
-    """The decoder's body, its last layer, and that layer's name: for an `MLP` and for any `nn.Sequential`."""
+def split_decoder(decoder: nn.Module) -> tuple[nn.Module, nn.Module, str] | None:
+    """The decoder's body, its last layer, and the prefix of that layer's names.
+
+    For an `MLP`, and for an `nn.Sequential` whose last part has weights, as a sigmoid has not; None for others.
+    """
     if isinstance(decoder, MLP):
         return decoder.body(), decoder.layers[-1], f"layers.{len(decoder.layers) - 1}."
-    if isinstance(decoder, nn.Sequential) and ends_in_a_layer(decoder):
+    if isinstance(decoder, nn.Sequential) and any(True for _ in decoder[-1].parameters()):
         return decoder[:-1], decoder[-1], f"{len(decoder) - 1}."
-    raise InputError(
-        "local reparameterization needs a decoder that is an MLP or an nn.Sequential ending in its last layer"
-    )
+    return None

@@ -64,30 +64,12 @@ class Shape(NamedTuple):
         return max(2, 1 << (max(self.features, self.latent) - 1).bit_length())
 
 
-class Packed(NamedTuple):
-    """Weights as the chain reads them.
-
-    Args:
-        hidden: H x H matrices of encoder and decoder, rounded, with shape (S, copies, matrices, H, H); the second
-            copy, where there is one, is transposed.
-        thin: transposed first weight and last weight of encoder and decoder, with shape (S, 4, IO, H).
-        bias: of all layers, padded with zeros, with shape (S, layers, H).
-    """
-
-    hidden: Tensor
-    thin: Tensor
-    bias: Tensor
-
-
 def why_not(architecture: Autoencoder, sampling: SamplingConfig) -> str | None:
     """Why the fused chain cannot serve, or None where it can."""
-    reason = _why_not_network(architecture)
-    if reason is None and (sampling.latent.sphere is not None or sampling.feature.sphere is not None):
-        reason = "the chain moves on a sphere"
-    return reason
+    return _why_not(architecture, sampling.latent, sampling.feature)
 
 
-def _why_not_network(architecture: Autoencoder) -> str | None:
+def _why_not(architecture: Autoencoder, *chains: ChainConfig) -> str | None:
     encoder, decoder = architecture.encoder, architecture.decoder
     if triton is None:
         return "triton is not installed"
@@ -109,11 +91,11 @@ def _why_not_network(architecture: Autoencoder) -> str | None:
         return "encoder and decoder do not mirror each other's dimensions"
     if max(encoder.sizes[0], encoder.sizes[-1]) > MOST_DIMENSIONS:
         return f"events or latent points have more than {MOST_DIMENSIONS} dimensions"
-    return None
+    return "the chain moves on a sphere" if any(chain.sphere for chain in chains) else None
 
 
 def _shape(architecture: Autoencoder, config: ChainConfig) -> Shape:
-    reason = _why_not_network(architecture) if config.sphere is None else "the chain moves on a sphere"
+    reason = _why_not(architecture, config)
     if reason is not None:
         raise InputError(f"the fused chain cannot serve: {reason}")
     e, d = architecture.encoder, architecture.decoder
@@ -143,12 +125,18 @@ def _flat(energy: ReconstructionEnergy, shape: Shape) -> Tensor:
     return torch.cat([piece.reshape(members, -1) for piece in pieces], 1).float()
 
 
-def _pack(energy: ReconstructionEnergy, shape: Shape, precision: Precision, copies: int) -> Packed:
-    """The weights in the form that the chain reads, by one launch."""
+def _pack(energy: ReconstructionEnergy, shape: Shape, precision: Precision, copies: int) -> tuple[Tensor, ...]:
+    """The weights in the form that the chain reads, by one launch.
+
+    Returns:
+        H x H matrices of encoder and decoder, rounded, with shape (S, copies, matrices, H, H), the second copy
+        transposed; transposed first weight and last weight of encoder and decoder, with shape (S, 4, IO, H); biases of
+        all layers, padded with zeros, with shape (S, layers, H).
+    """
     flat = _flat(energy, shape)
     members, h, layers = energy.members, shape.width, shape.encoder + shape.decoder + 2
     dtype = torch.float16 if precision == "fp16" else torch.float32
-    packed = Packed(
+    packed = (
         flat.new_empty((members, copies, layers - 4, h, h), dtype=dtype),
         flat.new_empty((members, 4, shape.io, h)),
         flat.new_empty((members, layers, h)),
@@ -158,12 +146,6 @@ def _pack(energy: ReconstructionEnergy, shape: Shape, precision: Precision, copi
         IO=shape.io, PRECISION=precision, COPIES=copies, ROWS=16,
     )  # fmt: skip
     return packed
-
-
-def _fits(shape: Shape, precision: Precision) -> bool:
-    """Whether the hidden matrices stay in shared memory; those in float32 stand there both ways round."""
-    matrices = shape.encoder + shape.decoder - 2
-    return matrices * shape.width**2 * (2 if precision == "fp16" else 8) <= RESIDENT_BYTES
 
 
 def fused_runner(
@@ -200,9 +182,10 @@ def fused_runner(
             f"expected one model and one generator, or {members} of each for {members} blocks of samples, "
             f"got {of.members} and {len(seeds)}"
         )
-    resident = _fits(shape, precision)
+    numbers_kept = (shape.encoder + shape.decoder - 2) * shape.width**2
+    resident = numbers_kept * (2 if precision == "fp16" else 8) <= RESIDENT_BYTES  # float32 stands both ways round
     packed = _pack(of, shape, precision, copies=1 if resident else 2)
-    variance = of.coefficients().detach().float().contiguous() if isinstance(of, LocalEnergy) else packed.bias
+    variance = of.coefficients().detach().float().contiguous() if isinstance(of, LocalEnergy) else packed[-1]
     start, n = start.detach().contiguous(), len(start) // members
     programs = -(-n // block)
     position, value = torch.empty_like(start), start.new_empty(len(start))

@@ -7,7 +7,7 @@ one, and otherwise by what it does to a batch, to its rows one by one, and to th
 
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -61,18 +61,16 @@ class OwnEnergy(ReconstructionEnergy):
     encode = decode = latent = latent_noise = _without_latent  # type: ignore[assignment]
 
 
-def own_network(**modules: object) -> Autoencoder:
+def own_network(**modules: Any) -> Autoencoder:
     """The network of the modules that the user gave, not copied: `encoder` and `decoder`, or `energy`."""
     if set(modules) not in ({"encoder", "decoder"}, {"energy"}):
         raise InputError(f"expected encoder= and decoder=, or energy= alone, got {' and '.join(modules)}")
     for name, module in modules.items():
         if not isinstance(module, nn.Module):
             raise InputError(f"{name}: expected a torch.nn.Module, got {type(module).__name__}")
-    if isinstance(energy := modules.get("energy"), nn.Module):
-        return EnergyNetwork(energy)
+    if "energy" in modules:
+        return EnergyNetwork(modules["energy"])
     encoder, decoder = modules["encoder"], modules["decoder"]
-    assert isinstance(encoder, nn.Module)
-    assert isinstance(decoder, nn.Module)
     if {id(p) for p in encoder.parameters()} & {id(p) for p in decoder.parameters()}:
         raise InputError("encoder and decoder share weights, expected networks with weights of their own")
     return Autoencoder(encoder, decoder, 0)
@@ -92,36 +90,28 @@ def copied(own: Autoencoder, config: NetworkConfig) -> Autoencoder:
 
 
 def check_network(own: Autoencoder, x: Tensor) -> int:
-    """One sentence where the modules cannot be trained; else d_z, 0 for an energy.
-
-    Args:
-        x: events with shape (N, *event), as a training sees them.
-    """
+    """One sentence where the modules cannot be trained on events like x (N, *event); else d_z, 0 for an energy."""
     for name in ("energy",) if isinstance(own, EnergyNetwork) else ("encoder", "decoder"):
         _check_weights(getattr(own, name), name)
         _check_layers(getattr(own, name), name)
     network = copied(own, NetworkConfig(latent=0, kind="own"))
     if isinstance(network, EnergyNetwork):
         energies = _checked(network.energy, "energy", x)
-        if energies.shape != (len(x),):
-            raise InputError(
-                f"energy: expected one number for each event, shape ({len(x)},), got {tuple(energies.shape)} from "
-                f"events of shape {tuple(x.shape)}"
-            )
+        expected = f"energy: expected one number for each event, shape ({len(x)},)"
+        _require(energies.shape == (len(x),), expected, energies, "events", x)
         return 0
     z = _checked(network.encoder, "encoder", x)
-    if z.ndim != 2 or len(z) != len(x) or not z.shape[1]:
-        raise InputError(
-            f"encoder: expected latent points of shape ({len(x)}, d_z), got {tuple(z.shape)} from events of shape "
-            f"{tuple(x.shape)}"
-        )
+    points = z.ndim == 2 and len(z) == len(x) and z.shape[1] > 0
+    _require(points, f"encoder: expected latent points of shape ({len(x)}, d_z)", z, "events", x)
     events = _checked(network.decoder, "decoder", z)
-    if events.shape != x.shape:
-        raise InputError(
-            f"decoder: expected events of shape {tuple(x.shape)}, got {tuple(events.shape)} from latent points of "
-            f"shape {tuple(z.shape)}"
-        )
+    _require(events.shape == x.shape, f"decoder: expected events of shape {tuple(x.shape)}", events, "latent points", z)
     return z.shape[1]
+
+
+def _require(holds: bool, expected: str, found: Tensor, source: str, given: Tensor) -> None:
+    if not holds:
+        shapes = f"got {tuple(found.shape)} from {source} of shape {tuple(given.shape)}"
+        raise InputError(f"{expected}, {shapes}")
 
 
 def _check_weights(module: nn.Module, name: str) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from normae.energy import autograd_value_and_grad
+from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder, to_sphere
 from normae.networks.mlp import ACTIVATIONS, MLP, Pass, Plan, split_decoder
 from normae.random import Generators, normal
@@ -48,6 +49,11 @@ class Layout:
         """Number of weights of each parameter."""
         return [int(torch.Size(shape).numel()) for shape in self.shapes]
 
+    def columns(self) -> dict[str, Tensor]:
+        """Where each parameter stands among the P weights, with shape (size,)."""
+        pieces = torch.arange(sum(self.sizes)).split(self.sizes)
+        return dict(zip(self.names, pieces, strict=True))
+
     def flatten(self, modules: Sequence[nn.Module]) -> Tensor:
         """The weights of the modules with shape (S, P), a copy."""
         rows = [torch.cat([p.detach().reshape(-1) for _, p in m.named_parameters()]) for m in modules]
@@ -61,9 +67,7 @@ class Layout:
 
     def load(self, module: nn.Module, row: Tensor) -> None:
         """Copy one row of weights, with shape (P,), into `module`."""
-        with torch.no_grad():
-            for name, view in self.views(row[None]).items():
-                module.get_parameter(name).copy_(view[0])
+        fill(module, {name: view[0] for name, view in self.views(row[None]).items()})
 
 
 def all_tensors(network: nn.Module) -> dict[str, Tensor]:
@@ -106,6 +110,18 @@ def call(module: nn.Module, parameters: Mapping[str, Tensor], x: Tensor) -> Tens
         dict(parameters), x.unflatten(0, (members, -1))
     )
     return stacked.flatten(0, 1)
+
+
+def last_input(decoder: nn.Module, parameters: Mapping[str, Tensor], z: Tensor) -> tuple[Tensor, nn.Module, str]:
+    """What comes into the decoder's last layer for latent points z, that layer, and the prefix of its names."""
+    parts = split_decoder(decoder)
+    if parts is None:
+        raise InputError(
+            "local reparameterization needs a decoder that is an MLP or an nn.Sequential ending in a layer"
+        )
+    body, layer, prefix = parts
+    before = {name: p for name, p in parameters.items() if not name.startswith(prefix)}
+    return call(body, before, z), layer, prefix
 
 
 # --- their energies
@@ -209,16 +225,14 @@ class LocalEnergy(ReconstructionEnergy):
         self, autoencoder: Autoencoder, parameters: Mapping[str, Tensor], widths: Mapping[str, Tensor]
     ) -> None:
         super().__init__(autoencoder, parameters, explicit=False)
-        self.body, self.last, self.prefix = split_decoder(autoencoder.decoder)
-        self.variances = {name: s.square() for name, s in prefixed(widths, f"decoder.{self.prefix}").items()}
+        self.variances = {name.rpartition(".")[2]: s.square() for name, s in widths.items()}
 
     def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean errors (N,) and the latent points (N, d_z) that they went through."""
         z = self.encode(x)
-        before = {name: p for name, p in self.decoder_parameters.items() if not name.startswith(self.prefix)}
-        hidden = call(self.body, before, z)
-        out = call(self.last, prefixed(self.decoder_parameters, self.prefix), hidden)
-        variance = call(self.last, self.variances, hidden.square())
+        hidden, last, prefix = last_input(self.autoencoder.decoder, self.decoder_parameters, z)
+        out = call(last, prefixed(self.decoder_parameters, prefix), hidden)
+        variance = call(last, self.variances, hidden.square())
         return mean_square(x - out) + variance.flatten(1).mean(1), z
 
     def coefficients(self) -> Tensor:
@@ -247,12 +261,7 @@ class LatentEnergy:
 
 
 class ExplicitEnergy:
-    """E(x), or E~(z), of MLP autoencoders by explicit pullbacks, for as long as the weights stay as they are.
-
-    Args:
-        energy: whose weights.
-        latent: E~ over latent space instead of E.
-    """
+    """E(x), or `latent` E~(z), of MLP autoencoders by explicit pullbacks, for as long as the weights stay."""
 
     ROWS = 4096
     """On a CPU, events that are worked on at a time, so that their activations stay in the cache."""

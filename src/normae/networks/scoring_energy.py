@@ -13,14 +13,15 @@ Values are those of the layers, up to rounding. Gradients, chains, and every oth
 
 import importlib.util
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, interpolate, leaky_relu, leaky_relu_, pad
+from torch.nn.functional import conv2d, interpolate, leaky_relu_, pad
 
 from normae.networks.autoencoder import Autoencoder, to_sphere
 from normae.networks.conv import Upsample
@@ -51,11 +52,7 @@ def scoring_energy(network: Autoencoder) -> ReconstructionEnergy:
 
 
 class ScoringEnergy(ReconstructionEnergy):
-    """E(x) of one autoencoder with fixed weights.
-
-    Args:
-        autoencoder: the trained network.
-    """
+    """E(x) of one autoencoder with fixed weights."""
 
     def __init__(self, autoencoder: Autoencoder) -> None:
         super().__init__(autoencoder)
@@ -76,35 +73,25 @@ class ScoringEnergy(ReconstructionEnergy):
         if self._lanes_fit and len(x) >= WORTH and x.dtype == torch.float32:
             self._lanes = self._lanes or LanesForward(self.autoencoder)
             return torch.cat([self._lanes(piece) for piece in torch.split(x, PIECE)])
-        return torch.cat([mean_square(piece - self._decoded(self._encoded(piece))) for piece in torch.split(x, CHUNK)])
+        return torch.cat([mean_square(piece - self.decode(self.encode(piece))) for piece in torch.split(x, CHUNK)])
 
     def encode(self, x: Tensor) -> Tensor:
         """As `ReconstructionEnergy.encode`."""
-        return _in_pieces(self._encoded, x) if self._on_cpu(x) else super().encode(x)
+        if not self._on_cpu(x):
+            return super().encode(x)
+        z = forward_only(self.autoencoder.encoder, x)
+        return to_sphere(z) if self.autoencoder.sphere else z
 
     def decode(self, z: Tensor) -> Tensor:
         """As `ReconstructionEnergy.decode`."""
-        return _in_pieces(self._decoded, z) if self._on_cpu(z) else super().decode(z)
+        return forward_only(self.autoencoder.decoder, z) if self._on_cpu(z) else super().decode(z)
 
     def _on_cpu(self, x: Tensor) -> bool:
         return self._image and x.device.type == "cpu" and not _differentiated(x)
 
-    def _encoded(self, x: Tensor) -> Tensor:
-        assert isinstance(self.autoencoder.encoder, nn.Sequential)
-        z = forward_only(self.autoencoder.encoder, x)
-        return to_sphere(z) if self.autoencoder.sphere else z
-
-    def _decoded(self, z: Tensor) -> Tensor:
-        assert isinstance(self.autoencoder.decoder, nn.Sequential)
-        return forward_only(self.autoencoder.decoder, z)
-
 
 def _differentiated(x: Tensor) -> bool:
     return x.requires_grad and torch.is_grad_enabled()
-
-
-def _in_pieces(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    return torch.cat([network(piece) for piece in torch.split(x, CHUNK)])
 
 
 def _fused(autoencoder: Autoencoder) -> ReconstructionEnergy | None:
@@ -122,28 +109,28 @@ def _fused(autoencoder: Autoencoder) -> ReconstructionEnergy | None:
 
 
 @torch.no_grad()
-def forward_only(network: nn.Sequential, x: Tensor) -> Tensor:
-    """`network(x)` without its gradient.
+def forward_only(network: nn.Module, x: Tensor) -> Tensor:
+    """`network(x)` of an encoder or decoder of `networks.conv`, in pieces and without its gradient.
 
     Libraries block the channels of a convolution by eight or sixteen, so that eight channels in work well with channels
     last, and one channel out costs as much as sixteen. There the nine taps are one product of the C channels of every
     pixel with a matrix (C, 9), and nine shifted images are added. Where eight channels come out, four neighbours in a
     row are 32 channels of a convolution with stride 4, whose result has the same order in memory.
     """
-    given = x
-    for layer in network:
-        if isinstance(layer, nn.PReLU) and layer.num_parameters == 1:
-            mine = x.data_ptr() != given.data_ptr()
-            x = (leaky_relu_ if mine else leaky_relu)(x, float(layer.weight))
-        else:
-            x = _forward(layer, x)
-    return x
+    pieces = []
+    for piece in torch.split(x, CHUNK):
+        for layer in network.children():
+            piece = _forward(layer, piece)
+        pieces.append(piece)
+    return torch.cat(pieces)
 
 
 def _forward(layer: nn.Module, x: Tensor) -> Tensor:
-    if isinstance(layer, nn.Conv2d) and _is_3x3(layer):
+    if isinstance(layer, nn.PReLU):  # never the first layer, so that x is ours
+        return leaky_relu_(x, float(layer.weight))
+    if isinstance(layer, nn.Conv2d):
         return _narrow(layer, x) if layer.out_channels == 1 else _convolve(layer, x)
-    if isinstance(layer, nn.MaxPool2d) and _is_2x2(layer) and not (x.shape[2] % 2 or x.shape[3] % 2):
+    if isinstance(layer, nn.MaxPool2d) and not (x.shape[2] % 2 or x.shape[3] % 2):
         rows = torch.maximum(x[:, :, 0::2], x[:, :, 1::2])
         return torch.maximum(rows[..., 0::2], rows[..., 1::2])
     if isinstance(layer, Upsample):
@@ -152,24 +139,13 @@ def _forward(layer: nn.Module, x: Tensor) -> Tensor:
     return out
 
 
-def _is_3x3(layer: nn.Conv2d) -> bool:
-    plain = layer.stride == layer.dilation == layer.padding == (1, 1) and layer.groups == 1
-    return plain and layer.kernel_size == (3, 3) and layer.padding_mode == "zeros"
-
-
-def _is_2x2(layer: nn.MaxPool2d) -> bool:
-    plain = layer.padding == 0 and layer.dilation == 1 and not layer.ceil_mode and not layer.return_indices
-    return plain and layer.kernel_size == layer.stride == 2
-
-
 def _convolve(layer: nn.Conv2d, x: Tensor) -> Tensor:
     n, c, h, w = x.shape
-    weight, bias, out = layer.weight, layer.bias, layer.out_channels
+    weight, bias, out = layer.weight, _bias(layer), layer.out_channels
     if c == 1 or out > 8 or w < 32 or w % FOLD:
         return conv2d(_channels_last(x), _channels_last(weight), bias, padding=1)
     folded = torch.stack([pad(weight, (k, FOLD - 1 - k)) for k in range(FOLD)]).flatten(0, 1)
-    bias = None if bias is None else bias.repeat(FOLD)
-    y = conv2d(_channels_last(x), _channels_last(folded), bias, stride=(1, FOLD), padding=1)
+    y = conv2d(_channels_last(x), _channels_last(folded), bias.repeat(FOLD), stride=(1, FOLD), padding=1)
     return y.permute(0, 2, 3, 1).reshape(n, h, w, out).permute(0, 3, 1, 2)
 
 
@@ -184,12 +160,17 @@ def _narrow(layer: nn.Conv2d, x: Tensor) -> Tensor:
     n, c, h, w = x.shape
     pixels = x.permute(0, 2, 3, 1).reshape(-1, c)
     taps = (layer.weight[0].reshape(c, 9).T @ pixels.T).view(9, n, h, w)
-    out = taps[4].clone() if layer.bias is None else taps[4] + layer.bias
+    out = taps[4] + _bias(layer)
     for k in (0, 1, 2, 3, 5, 6, 7, 8):
         dy, dx = k // 3 - 1, k % 3 - 1
         to = out[:, max(0, -dy) : h - max(0, dy), max(0, -dx) : w - max(0, dx)]
         to += taps[k, :, max(0, dy) : h + min(0, dy), max(0, dx) : w + min(0, dx)]
     return out[:, None]
+
+
+def _bias(layer: nn.Conv2d) -> Tensor:
+    assert layer.bias is not None
+    return layer.bias.detach()
 
 
 # --- compiled layers
@@ -201,25 +182,16 @@ def lanes_serve(side: int, channels: int) -> bool:
 
 
 class LanesForward:
-    """E(x) of the convolutional autoencoder of `networks.conv` on a CPU, in as many threads as torch has.
-
-    Args:
-        autoencoder: one for whose sizes `lanes_serve`.
-    """
+    """E(x) of an autoencoder for which `lanes_serve`, on a CPU, in as many threads as torch has."""
 
     def __init__(self, autoencoder: Autoencoder) -> None:
         from normae.networks import conv_lanes
 
         self._kernels = conv_lanes
         self.sphere = autoencoder.sphere
-        encoder, decoder = autoencoder.encoder, autoencoder.decoder
-        assert isinstance(encoder, nn.Sequential)
-        assert isinstance(decoder, nn.Sequential)
+        encoder, decoder = list(autoencoder.encoder.children()), list(autoencoder.decoder.children())
         self._encoder, self._decoder = _packed(encoder), _packed(decoder)
-        flat = next(k for k, layer in enumerate(encoder) if isinstance(layer, nn.Flatten))
-        start = next(k for k, layer in enumerate(decoder) if isinstance(layer, nn.Unflatten))
-        self._to_latent = encoder[flat - 1 :]
-        self._from_latent = decoder[:start]
+        self._to_latent, self._from_latent = nn.Sequential(*encoder[10:]), nn.Sequential(*decoder[:4])
         self._sigmoid = isinstance(decoder[-1], nn.Sigmoid)
 
     @torch.no_grad()
@@ -244,26 +216,18 @@ class LanesForward:
             kernel(x, *weights, found)
             return
         edges = np.linspace(0, len(x), threads + 1).astype(int)
+        parts = [slice(*pair) for pair in pairwise(edges)]
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(lambda k: kernel(x[edges[k] : edges[k + 1]], *weights, found[edges[k] : edges[k + 1]]),
-                          range(threads)))  # fmt: skip
+            list(pool.map(lambda part: kernel(x[part], *weights, found[part]), parts))
 
 
-def _packed(layers: nn.Sequential) -> tuple[Array | np.float32, ...]:
+def _packed(layers: Sequence[nn.Module]) -> tuple[Array | np.float32, ...]:
     """Weights (L, 72, 8), biases (L, 8) and slopes (L,) of the layers to eight channels; those of the last layer."""
-    convolutions = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
-    bends = [layer for layer in layers if isinstance(layer, nn.PReLU)]
-    slopes = {id(layer): bend for layer, bend in zip(layers, list(layers)[1:], strict=False) if bend in bends}
-    wide, last = convolutions[:-1], convolutions[-1]
-    weights, biases = np.zeros((len(wide), 9 * LANES, LANES), np.float32), np.zeros((len(wide), LANES), np.float32)
-    for row, layer in enumerate(wide):
-        taps = layer.weight.detach().permute(2, 3, 1, 0).reshape(-1, LANES)
-        weights[row, : len(taps)], biases[row] = taps.numpy(), _bias(layer).numpy()
-    bent = np.array([slopes[id(layer)].weight.item() for layer in wide], np.float32)
+    *wide, last = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
+    slopes = [float(bend.get_parameter("weight")) for layer, bend in pairwise(layers) if layer in wide]
+    weights = np.zeros((len(wide), 9 * LANES, LANES), np.float32)
+    for row, layer in zip(weights, wide, strict=True):
+        row[: 9 * layer.in_channels] = layer.weight.detach().permute(2, 3, 1, 0).reshape(-1, LANES)
+    biases = torch.stack([_bias(layer) for layer in wide]).numpy()
     taps = last.weight.detach()[0].permute(1, 2, 0).reshape(9, LANES).contiguous()
-    return weights, biases, bent, taps.numpy(), np.float32(_bias(last).item())
-
-
-def _bias(layer: nn.Conv2d) -> Tensor:
-    assert layer.bias is not None
-    return layer.bias.detach()
+    return weights, biases, np.array(slopes, np.float32), taps.numpy(), np.float32(_bias(last).item())

@@ -24,20 +24,17 @@ FIRST_ITERATIONS = 15
 
 
 class SpectralNorm:
-    """The normalization of S models' weights.
-
-    Args:
-        layout: of the P weights.
-        weights: with shape (S, P), for the first power iterations.
-        generators: draw the first u.
-    """
+    """The normalization of S models' weights; those given, with shape (S, P), are for the first power iterations."""
 
     def __init__(self, layout: Layout, weights: Tensor, generators: Generators) -> None:
         self.layout = layout
         self.names = [name for name, shape in zip(layout.names, layout.shapes, strict=True) if len(shape) > 1]
         shapes = [shape for shape in layout.shapes if len(shape) > 1]
         self.sizes = [size for shape in shapes for size in (shape[0], int(torch.Size(shape[1:]).numel()))]
-        self.member = self._membership(weights)
+        columns = layout.columns()
+        self.member = weights.new_zeros(weights.shape[1], len(self.names))
+        for k, name in enumerate(self.names):
+            self.member[columns[name], k] = 1
         self.vectors = normal((len(weights), sum(self.sizes)), generators, weights)
         self.settle(weights)
 
@@ -46,25 +43,12 @@ class SpectralNorm:
         for _ in range(FIRST_ITERATIONS):
             self.iterate(weights)
 
-    def _membership(self, like: Tensor) -> Tensor:
-        """B with shape (P, L)."""
-        member = torch.zeros(sum(self.layout.sizes), len(self.names))
-        start = 0
-        for name, size in zip(self.layout.names, self.layout.sizes, strict=True):
-            if name in self.names:
-                member[start : start + size, self.names.index(name)] = 1
-            start += size
-        return member.to(like)
-
-    def _matrices(self, weights: Tensor) -> list[Tensor]:
-        views = self.layout.views(weights)
-        return [views[name].flatten(2) if views[name].ndim > 3 else views[name] for name in self.names]
-
     @torch.no_grad()
     def iterate(self, weights: Tensor) -> None:
         """One power iteration of every matrix of weights (S, P), in place on u and v."""
-        pairs = torch.split(self.vectors, self.sizes, dim=1)
-        for matrix, u, v in zip(self._matrices(weights), pairs[0::2], pairs[1::2], strict=True):
+        pairs, views = torch.split(self.vectors, self.sizes, dim=1), self.layout.views(weights)
+        for name, u, v in zip(self.names, pairs[0::2], pairs[1::2], strict=True):
+            matrix = views[name].flatten(2)
             v.copy_(normalize(torch.einsum("soi,so->si", matrix, u), dim=1))
             u.copy_(normalize(torch.einsum("soi,si->so", matrix, v), dim=1))
 

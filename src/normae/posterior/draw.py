@@ -77,12 +77,7 @@ class Posterior(Protocol):
 
 
 class Certain:
-    """The posterior of a deterministic model, and its only draw.
-
-    Args:
-        energy: E.
-        temperature: T, with shape (1,).
-    """
+    """The posterior of a deterministic model, and its only draw; the temperature has shape (1,)."""
 
     certain, mixture = True, False
 
@@ -90,24 +85,19 @@ class Certain:
         self.energy, self.temperature = energy, temperature
 
     def draws(self, n: int, generator: torch.Generator) -> "Certain":  # noqa: ARG002
-        """Itself, however many are asked for."""
         return self
 
     def to(self, device: torch.device | str) -> "Certain":
-        """Itself: a model that moves makes a new one."""
-        self.temperature = self.temperature.to(device)
+        self.temperature = self.temperature.to(device)  # a model that moves makes a new energy
         return self
 
     def energies(self, x: Tensor) -> Tensor:
-        """E with shape (1, N)."""
         return self.energy(x)[None]
 
     def stacked(self) -> ReconstructionEnergy:
-        """E."""
         return self.energy
 
     def one(self, k: int) -> ReconstructionEnergy:  # noqa: ARG002
-        """E."""
         return self.energy
 
 
@@ -194,9 +184,8 @@ def in_pieces(
     """`function` of all events, with shape (..., N), and which events are finite, with shape (N,); both on the CPU.
 
     Args:
-        function: from a tensor (n, *event) on the device to (..., n).
+        function: from a tensor (n, *event) on the device, n at `most`, to (..., n).
         events: with shape (N, *event), of any real type.
-        most: events at a time.
         dtype: of the tensors, float32 or float64.
     """
     values, finite = [], []
@@ -214,11 +203,11 @@ def _on_device(
     events: NDArray[Any], device: torch.device, most: int | None, dtype: type[np.floating[Any]]
 ) -> Iterator[Tensor]:
     """Tensors on the device, at least one; a consumer has launched what it does before it asks for the next."""
-    places = range(0, max(len(events), 1), most or CPU_PIECE)
     if device.type != "cuda":
-        for start in places:
+        size = most or CPU_PIECE
+        for start in range(0, max(len(events), 1), size):
             with np.errstate(over="ignore"):
-                piece = np.array(events[start : start + places.step], dtype=dtype)
+                piece = np.array(events[start : start + size], dtype=dtype)
             yield torch.from_numpy(piece).to(device)
         return
     kind = torch.float64 if dtype == np.float64 else torch.float32

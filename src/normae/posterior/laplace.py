@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
@@ -39,6 +39,7 @@ from normae.networks.bayesian import Which, parameter_prefix
 from normae.networks.mlp import ACTIVATIONS, MLP
 from normae.networks.reconstruction import Layout, ReconstructionEnergy
 from normae.progress import counted
+from normae.sampling.langevin import require_that
 
 CHUNK = 1 << 11
 ROUNDING = 1e-11
@@ -64,12 +65,10 @@ class LaplaceConfig:
     events: int = 20_000
 
     def __post_init__(self) -> None:
-        if not self.prior_width > 0:
-            raise InputError(f"laplace.prior_width: expected a positive number, got {self.prior_width}")
-        if not 1 <= self.rank < self.inducing <= self.events:
-            raise InputError(
-                f"laplace: expected 1 <= rank < inducing <= events, got {self.rank}, {self.inducing}, {self.events}"
-            )
+        require_that(self.prior_width > 0, "laplace.prior_width", "a positive number", self.prior_width)
+        ordered = 1 <= self.rank < self.inducing <= self.events
+        given = f"{self.rank}, {self.inducing}, {self.events}"
+        require_that(ordered, "laplace", "1 <= rank < inducing <= events", given)
 
 
 class Laplace(NamedTuple):
@@ -95,11 +94,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 class Linearization:
-    """s = E/T of an MLP autoencoder to first order in the weights of some of its layers.
-
-    Args:
-        layers: whose weights are free.
-    """
+    """s = E/T of an MLP autoencoder to first order in the weights of some of its `layers`."""
 
     def __init__(self, autoencoder: Autoencoder, temperature: float, layers: Which) -> None:
         encoder, decoder = autoencoder.encoder, autoencoder.decoder
@@ -107,40 +102,32 @@ class Linearization:
             raise InputError("laplace: expected MLPs with a Euclidean latent space; use [bayesian] for other networks")
         self.autoencoder, self.temperature = autoencoder, temperature
         prefix = parameter_prefix(Layout.of(autoencoder), layers)
-        self.encoder, self.decoder = (
-            deepcopy(network).double().requires_grad_(False) for network in (encoder, decoder)
-        )
-        self.free = [
-            f"{side}.{name}".startswith(prefix)
-            for side, network in (("encoder", encoder), ("decoder", decoder))
-            for name, _ in network.layer_names()
-        ]
+        self.encoder, self.decoder = (deepcopy(side).double().requires_grad_(False) for side in (encoder, decoder))
+        sides = (("encoder", self.encoder), ("decoder", self.decoder))
+        self.free = [f"{side}.{name}".startswith(prefix) for side, net in sides for name, _ in net.layer_names()]
 
-    def to(self, device: torch.device | str) -> "Linearization":
-        """The same network on `device`."""
-        self.encoder.to(device)
-        self.decoder.to(device)
-        return self
+    @property
+    def layers(self) -> list[tuple[str | None, nn.Linear]]:
+        """Those of encoder and decoder, each with the activation before it."""
+        networks = (self.encoder, self.decoder)
+        return [(net.activation if k else None, layer) for net in networks for k, layer in enumerate(net.linears())]
 
     def pairs(self, x: Tensor) -> tuple[Tensor, list[Pair]]:
         """s with shape (N,), and a and g of each free layer, in float64."""
         x = x.double()
         outputs, inputs = x, []
-        for network in (self.encoder, self.decoder):
-            activation = ACTIVATIONS[network.activation].forward
-            for k, layer in enumerate(network.layers):
-                source = outputs if k == 0 else activation(outputs)
-                inputs.append((network.activation if k else None, outputs, source))
-                outputs = layer(source)
+        for kind, layer in self.layers:
+            source = outputs if kind is None else ACTIVATIONS[kind].forward(outputs)
+            inputs.append((outputs, source))
+            outputs = layer(source)
         residual = x - outputs
         back = residual * (-2 / (x.shape[1] * self.temperature))
         found: list[Pair] = []
-        layers = [*self.encoder.layers, *self.decoder.layers]
-        for k in reversed(range(self.free.index(True), len(layers))):
-            kind, before, source = inputs[k]
+        for k in reversed(range(self.free.index(True), len(self.layers))):
+            (kind, layer), (before, source) = self.layers[k], inputs[k]
             if self.free[k]:
                 found.append((source, back))
-            back = back @ layers[k].get_parameter("weight")
+            back = back @ layer.weight
             back = back if kind is None else ACTIVATIONS[kind].pullback(back, before)
         return residual.square().mean(1) / self.temperature, found
 
@@ -169,11 +156,9 @@ def fit_laplace(
     generator: torch.Generator,
     copies: int = 1,
 ) -> Laplace:
-    """The posterior of an autoencoder trained on `events`, with shape (N, d).
+    """The posterior of an autoencoder trained on `events`, with shape (N, d), some of which the generator chooses.
 
-    Args:
-        generator: chooses the inducing events and those behind F.
-        copies: how often `events` hold each event of the data, with other noise: it counts once.
+    Events that hold each event of the data several times with other noise, `copies`, count once.
     """
     if len(events) < config.events:
         raise InputError(f"laplace.events: expected at most the {len(events)} training events, got {config.events}")
@@ -205,19 +190,19 @@ def _directions(products: Tensor, rank: int) -> Tensor:
     return directions
 
 
-class LinearizedEnergy(ReconstructionEnergy):
-    """E_k of n draws side by side.
+class LinearizedDraws(ReconstructionEnergy):
+    """n draws of the linearized network, which are one energy side by side.
 
     Args:
         linear: the network to first order.
         own: a and g of the inducing events.
         mixture: of the inducing events in each draw, with shape (n, M).
+        temperature: with shape (n,).
     """
 
-    def __init__(self, linear: Linearization, own: Sequence[Pair], mixture: Tensor) -> None:
-        parameters = {name: p[None] for name, p in linear.autoencoder.named_parameters()}
-        super().__init__(linear.autoencoder, parameters, explicit=False)
-        self.linear, self.own, self.mixture = linear, own, mixture
+    def __init__(self, linear: Linearization, own: Sequence[Pair], mixture: Tensor, temperature: Tensor) -> None:
+        super().__init__(linear.autoencoder, explicit=False)
+        self.linear, self.own, self.mixture, self.temperature = linear, own, mixture, temperature
         self.members = len(mixture)
 
     def error(self, x: Tensor) -> Tensor:
@@ -231,43 +216,23 @@ class LinearizedEnergy(ReconstructionEnergy):
         """`error` (N,) and the latent points (N, d_z) of the network itself."""
         return self.error(x), self.encode(x)
 
-
-class LinearizedDraws:
-    """Draws of the linearized network.
-
-    Args:
-        mixture: of the inducing events in each draw, with shape (n, M).
-        temperature: with shape (n,).
-    """
-
-    def __init__(self, linear: Linearization, points: Tensor, mixture: Tensor, temperature: Tensor) -> None:
-        self.linear, self.mixture, self.temperature = linear, mixture, temperature
-        with torch.no_grad():
-            self.own = linear.pairs(points)[1]
-
     def energies(self, x: Tensor) -> Tensor:
         """E of every draw, with shape (n, N): k(x, x_m) once, whatever the number of draws."""
         pieces = []
         for piece in torch.split(x, CHUNK):
             score, pairs = self.linear.pairs(piece)
             pieces.append(moved(score, self.mixture @ kernel(self.own, pairs)))
-        return self.stacked().based((torch.cat(pieces, dim=1) * self.linear.temperature).to(x.dtype), x)
+        return self.based((torch.cat(pieces, dim=1) * self.linear.temperature).to(x.dtype), x)
 
-    def stacked(self) -> LinearizedEnergy:
-        """The energies side by side."""
-        return LinearizedEnergy(self.linear, self.own, self.mixture)
+    def stacked(self) -> "LinearizedDraws":
+        return self
 
-    def one(self, k: int) -> LinearizedEnergy:
-        """The energy of draw k alone."""
-        return LinearizedEnergy(self.linear, self.own, self.mixture[k : k + 1])
+    def one(self, k: int) -> "LinearizedDraws":
+        return LinearizedDraws(self.linear, self.own, self.mixture[k : k + 1], self.temperature[k : k + 1])
 
 
 class LaplacePosterior:
-    """A fitted Laplace posterior around an autoencoder.
-
-    Args:
-        layers: the weights that it was fitted for.
-    """
+    """A Laplace posterior around an autoencoder, with the `layers` that it was fitted for."""
 
     certain, mixture = False, False
 
@@ -276,9 +241,9 @@ class LaplacePosterior:
         self.linear = Linearization(autoencoder, temperature, layers)
 
     def to(self, device: torch.device | str) -> "LaplacePosterior":
-        """The same posterior on `device`."""
         self.fitted = Laplace(*(value.to(device) for value in self.fitted))
-        self.linear.to(device)
+        self.linear.encoder.to(device)
+        self.linear.decoder.to(device)
         return self
 
     def draws(self, n: int, generator: torch.Generator) -> LinearizedDraws:
@@ -288,4 +253,6 @@ class LaplacePosterior:
         changes = (noise @ factor.T).double()
         certain = self.linear.autoencoder.base is not None  # T is that of the base, which is not uncertain here
         temperature = (self.temperature * changes[:, -1].mul(not certain).exp()).float()
-        return LinearizedDraws(self.linear, points, changes[:, :-1] @ directions.double(), temperature)
+        with torch.no_grad():
+            own = self.linear.pairs(points)[1]
+        return LinearizedDraws(self.linear, own, changes[:, :-1] @ directions.double(), temperature)

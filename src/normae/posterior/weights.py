@@ -16,69 +16,64 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.bayesian import width
-from normae.networks.mlp import ends_in_a_layer, split_decoder
-from normae.networks.reconstruction import ReconstructionEnergy, call, mean_square, prefixed
+from normae.networks.mlp import split_decoder
+from normae.networks.reconstruction import ReconstructionEnergy, last_input, prefixed
 
 CONVOLVED = 32
 """Events whose pictures of all draws are in memory at once: 10 MB for 50 draws of 40 x 40 pixels."""
 
 
 class WeightDraws:
-    """Draws that are weights of the network.
+    """Draws that are weights of the network, by name, with shape (n, *parameter), or (1, *parameter) where all share.
 
-    Args:
-        weights: by name, with shape (n, *parameter); those that are the same for all draws may have shape
-            (1, *parameter).
-        temperature: with shape (n,).
+    The temperature has shape (n,).
     """
 
     def __init__(self, autoencoder: Autoencoder, weights: Mapping[str, Tensor], temperature: Tensor) -> None:
         self.autoencoder, self.weights, self.temperature = autoencoder, dict(weights), temperature
         self.n = len(temperature)
 
+    def expanded(self) -> dict[str, Tensor]:
+        """The weights of every draw, with shape (n, *parameter)."""
+        return {name: value.expand(self.n, *value.shape[1:]) for name, value in self.weights.items()}
+
     def stacked(self) -> ReconstructionEnergy:
-        """The energies side by side."""
-        weights = {name: value.expand(self.n, *value.shape[1:]) for name, value in self.weights.items()}
-        return ReconstructionEnergy(self.autoencoder, weights)
+        return ReconstructionEnergy(self.autoencoder, self.expanded())
 
     def one(self, k: int) -> ReconstructionEnergy:
-        """The energy of draw k alone."""
         weights = {name: value[k % len(value)][None] for name, value in self.weights.items()}
         return ReconstructionEnergy(self.autoencoder, weights)
 
     def energies(self, x: Tensor) -> Tensor:
-        """E of every draw, with shape (n, N)."""
         if self._only_last_layer():
             return self.one(0).based(self._last_layer_energies(x), x)
         return torch.stack([self.one(k)(x) for k in range(self.n)])
 
     def _only_last_layer(self) -> bool:
-        decoder = self.autoencoder.decoder
-        if not ends_in_a_layer(decoder):
+        """Whether draws differ in the decoder's last layer only, and that is a product or a convolution."""
+        parts = split_decoder(self.autoencoder.decoder)
+        if parts is None:
             return False
-        prefix = "decoder." + split_decoder(decoder)[2]
-        return all(name.startswith(prefix) or len(value) == 1 for name, value in self.weights.items())
+        _, layer, prefix = parts
+        serves = isinstance(layer, nn.Linear) or (type(layer) is nn.Conv2d and layer.groups == 1)
+        others = [value for name, value in self.weights.items() if not name.startswith(f"decoder.{prefix}")]
+        return serves and all(len(value) == 1 for value in others)
 
     def _last_layer_energies(self, x: Tensor) -> Tensor:
-        body, layer, prefix = split_decoder(self.autoencoder.decoder)
         first = self.one(0)
-        before = {name: p for name, p in first.decoder_parameters.items() if not name.startswith(prefix)}
-        hidden = call(body, before, first.encode(x))
+        hidden, layer, prefix = last_input(self.autoencoder.decoder, first.decoder_parameters, first.encode(x))
         last = prefixed(self.weights, f"decoder.{prefix}")
-        if isinstance(layer, torch.nn.Linear):
-            out = torch.einsum("nh,koh->kno", hidden, last["weight"]) + last["bias"][:, None]
-            return (x[None] - out).square().mean(-1)
-        if type(layer) is torch.nn.Conv2d and layer.groups == 1:
+        if isinstance(layer, nn.Conv2d):
             return _convolved_energies(layer, last, hidden, x)
-        each = ({name: value[k : k + 1] for name, value in last.items()} for k in range(self.n))
-        return torch.stack([mean_square(x - call(layer, own, hidden)) for own in each])
+        out = torch.einsum("nh,koh->kno", hidden, last["weight"]) + last["bias"][:, None]
+        return (x[None] - out).square().mean(-1)
 
 
-def _convolved_energies(layer: torch.nn.Conv2d, last: Mapping[str, Tensor], hidden: Tensor, x: Tensor) -> Tensor:
+def _convolved_energies(layer: nn.Conv2d, last: Mapping[str, Tensor], hidden: Tensor, x: Tensor) -> Tensor:
     """E of n draws of a convolution, with shape (n, N): all draws as the channels of one, some events at a time."""
     weight, bias = last["weight"], last["bias"]
     draws, channels = max(len(weight), len(bias)), weight.shape[1]
@@ -86,18 +81,14 @@ def _convolved_energies(layer: torch.nn.Conv2d, last: Mapping[str, Tensor], hidd
     offsets = bias.expand(draws, channels).flatten()
     found = []
     for h, event in zip(torch.split(hidden, CONVOLVED), torch.split(x, CONVOLVED), strict=True):
-        out = torch.nn.functional.conv2d(h, kernels, offsets, layer.stride, layer.padding, layer.dilation)
+        out = nn.functional.conv2d(h, kernels, offsets, layer.stride, layer.padding, layer.dilation)
         out = out.unflatten(1, (draws, channels)) - event[:, None]
         found.append(out.square().flatten(2).mean(-1).T)
     return torch.cat(found, dim=1)
 
 
 class MeanField:
-    """Independent Gaussians around the autoencoder's weights.
-
-    Args:
-        rho: of the Bayesian weights by parameter name; their width is softplus(rho).
-    """
+    """Independent Gaussians of width softplus(rho) around weights of the autoencoder, `rho` by their names."""
 
     certain, mixture = False, False
 
@@ -106,7 +97,6 @@ class MeanField:
         self.widths = {name: width(value) for name, value in rho.items()}
 
     def to(self, device: torch.device | str) -> "MeanField":
-        """The same posterior on `device`."""
         self.widths = {name: value.to(device) for name, value in self.widths.items()}
         return self
 
@@ -122,20 +112,22 @@ class MeanField:
         return WeightDraws(self.autoencoder, drawn, some.new_full((n,), self.temperature))
 
 
-class MixedEnergy(ReconstructionEnergy):
-    """T sum_j w_kj E_j(x)/T_j of n draws side by side: members' scores mixed with weights that add up to one.
+class MixedDraws(ReconstructionEnergy):
+    """n draws that mix the scores of an ensemble: T sum_j w_kj E_j(x)/T_j, which are one energy side by side.
 
     Latent points and starting points are those of one member, another one for each draw.
 
     Args:
         own: the K members.
-        mixture: w, with shape (n, K).
+        mixture: w, with shape (n, K); the weights of a draw add up to one.
         temperature: T.
     """
 
     def __init__(self, own: WeightDraws, mixture: Tensor, temperature: float) -> None:
         chosen = torch.arange(len(mixture), device=mixture.device) % own.n
         super().__init__(own.autoencoder, {name: value[chosen] for name, value in own.weights.items()}, explicit=False)
+        self.own, self.mixture, self.centre = own, mixture, temperature
+        self.temperature = mixture.new_full((len(mixture),), temperature)
         self.each = [own.one(j) for j in range(own.n)]
         self.scale = temperature * mixture / own.temperature
 
@@ -157,26 +149,15 @@ class MixedEnergy(ReconstructionEnergy):
         """Energies (N,) and the latent points (N, d_z) of each draw's member."""
         return self(x), self.encode(x)
 
-
-class MixedDraws:
-    """Draws that mix the scores of an ensemble; arguments as in `MixedEnergy`."""
-
-    def __init__(self, own: WeightDraws, mixture: Tensor, temperature: float) -> None:
-        self.own, self.mixture, self.centre = own, mixture, temperature
-        self.temperature = mixture.new_full((len(mixture),), temperature)
-
     def energies(self, x: Tensor) -> Tensor:
         """E of every draw, with shape (n, N): the members once, whatever the number of draws."""
-        scores = self.own.energies(x) / self.own.temperature[:, None]
-        return self.centre * (self.mixture @ scores)
+        return self.centre * (self.mixture @ (self.own.energies(x) / self.own.temperature[:, None]))
 
-    def stacked(self) -> MixedEnergy:
-        """The energies side by side."""
-        return MixedEnergy(self.own, self.mixture, self.centre)
+    def stacked(self) -> "MixedDraws":
+        return self
 
-    def one(self, k: int) -> MixedEnergy:
-        """The energy of draw k alone."""
-        return MixedEnergy(self.own, self.mixture[k : k + 1], self.centre)
+    def one(self, k: int) -> "MixedDraws":
+        return MixedDraws(self.own, self.mixture[k : k + 1], self.centre)
 
 
 class Ensemble:
@@ -205,7 +186,6 @@ class Ensemble:
         self.independent = independent
 
     def to(self, device: torch.device | str) -> "Ensemble":
-        """The same ensemble on `device`."""
         self.members = {name: value.to(device) for name, value in self.members.items()}
         self.temperatures = self.temperatures.to(device)
         return self
@@ -222,12 +202,9 @@ class Ensemble:
 
 
 class ModeDraws:
-    """Draws of several mean fields in turn.
+    """Draws of several mean fields in turn: `own` has those of each member, `chosen` the member of each draw, (n,).
 
-    Args:
-        own: the draws of each member.
-        chosen: the member of each draw, with shape (n,).
-        constants: c_j, with shape (K,); `shift` has that of each draw, with shape (n,).
+    The constants c_j have shape (K,), and `shift` has that of each draw, with shape (n,).
     """
 
     def __init__(self, own: Sequence[WeightDraws], chosen: Tensor, constants: Tensor) -> None:
@@ -250,11 +227,8 @@ class ModeDraws:
 
     def stacked(self) -> ReconstructionEnergy:
         """The energies side by side, without the constants, which no chain can see."""
-        names = self.own[0].weights
-        weights = {
-            name: self._placed([d.weights[name].expand(d.n, *d.weights[name].shape[1:]) for d in self.own])
-            for name in names
-        }
+        parts = [draws.expanded() for draws in self.own]
+        weights = {name: self._placed([part[name] for part in parts]) for name in parts[0]}
         return ReconstructionEnergy(self.own[0].autoencoder, weights)
 
     def one(self, k: int) -> ReconstructionEnergy:
@@ -264,12 +238,7 @@ class ModeDraws:
 
 
 class Modes:
-    """Mean fields of K trainings, each with the same weight but for one draw more or less.
-
-    Args:
-        members: the mean field of each.
-        constants: c_j, with shape (K,).
-    """
+    """Mean fields of K trainings, each with as many draws as the others or one more; constants c_j with shape (K,)."""
 
     certain, mixture = False, True
 
@@ -293,7 +262,6 @@ class Modes:
         return Modes(fields, constants)
 
     def to(self, device: torch.device | str) -> "Modes":
-        """The same posterior on `device`."""
         for field in self.members:
             field.autoencoder.to(device)
             field.to(device)
