@@ -30,7 +30,7 @@ def exact(kind: Fixed, value: Fraction) -> Fraction:
 
 @given(types, st.floats(-5000, 5000, allow_nan=False))
 def test_numbers_become_fixed(kind, value):
-    assert Fraction(float(kind.rounded([value])[0])) == exact(kind, Fraction(value))
+    assert Fraction(float(kind.values(kind.of([value]))[0])) == exact(kind, Fraction(value))
 
 
 @given(types, st.integers(-(2**30), 2**30), st.integers(-4, 24))
@@ -42,8 +42,8 @@ def test_narrowing(kind, raw, fraction):
 @given(st.floats(1e-6, 1e6), st.integers(4, 24))
 def test_a_type_holds_what_it_is_for(largest, width):
     kind = type_for(largest, width)
-    assert abs(kind.rounded([largest])[0] - largest) <= kind.step
-    assert abs(kind.rounded([-largest])[0] + largest) <= kind.step
+    assert abs(kind.values(kind.of([largest]))[0] - largest) <= kind.step
+    assert abs(kind.values(kind.of([-largest]))[0] + largest) <= kind.step
     narrower = Fixed(width, kind.integer - 1, rounding=True, saturating=True)
     assert narrower.values(np.array([2 ** (width - 1) - 1]))[0] <= largest
 

@@ -169,7 +169,7 @@ def test_functions_that_the_runtime_lacks(tmp_path):
     for kind, activation in ACTIVATIONS.items():
         graph = Graph(np.float64)
         outputs = {"y": (graph.activation(kind, "h"), ("N",)), "slope": (graph.slope(kind, "h"), ("N",))}
-        content = graph.model({"h": ("N",)}, outputs, {}, "activation", np.float64)
+        content = graph.model({"h": ("N",)}, outputs, {}, np.float64)
         (tmp_path / "m.onnx").write_bytes(content.SerializeToString())
         out = run_onnx(tmp_path / "m.onnx", h.detach().numpy())
         y = activation.forward(h)

@@ -91,8 +91,9 @@ def distill(
     _train(network, z, t, epochs, batch, stream(seed, "order"))
     rounded = _Rounded(network, *_types(network, z, bits), bits)
     _train(rounded, z, t, -(-epochs // 3), batch, stream(seed, "order/rounded"))
-    fixed = fixed_network(_weights(network), rounded.input, rounded.results, bits)
-    return Student(centre, scale, network.requires_grad_(False), fixed)
+    network.requires_grad_(False)
+    weights = [(layer.weight.double().numpy(), layer.bias.double().numpy()) for layer in network.linears()]
+    return Student(centre, scale, network, fixed_network(weights, rounded.input, rounded.results, bits))
 
 
 def _train(module: nn.Module, z: Tensor, t: Tensor, epochs: int, batch: int, order: torch.Generator) -> None:
@@ -102,28 +103,15 @@ def _train(module: nn.Module, z: Tensor, t: Tensor, epochs: int, batch: int, ord
     )  # fmt: skip
 
 
-def _weights(network: MLP) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-    """In float64, weight and bias of each layer."""
-    names = network.layer_names()
-    return [
-        (network.get_parameter(w).detach().double().numpy(), network.get_parameter(b).detach().double().numpy())
-        for w, b in names
-    ]
-
-
 def _types(network: MLP, z: Tensor, bits: int) -> tuple[Fixed, list[Fixed]]:
     """Types of the input and of each layer's result, from the values that they take."""
-    found, h = [], z
-    last = len(network.layers) - 1
+    values, last = [z], len(network.layers) - 1
     with torch.no_grad():
         for k, layer in enumerate(network.layers):
-            h = layer(h) if k == last else torch.relu(layer(h))
-            found.append(_holding(h, bits))
-    return _holding(z, bits), found
-
-
-def _holding(values: Tensor, bits: int) -> Fixed:
-    return type_for(float(np.quantile(values.abs().numpy(), RANGE)), bits)
+            h = layer(values[-1])
+            values.append(h if k == last else torch.relu(h))
+    first, *found = (type_for(float(np.quantile(h.abs().numpy(), RANGE)), bits) for h in values)
+    return first, found
 
 
 class _Rounded(nn.Module):
@@ -136,10 +124,9 @@ class _Rounded(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         h = _through(z, self.input)
         last = len(self.network.layers) - 1
-        for k, layer in enumerate(self.network.layers):
-            weight, bias = layer.get_parameter("weight"), layer.get_parameter("bias")
-            kinds = weight_types(weight.detach().numpy(), bias.detach().numpy(), self.bits)
-            h = nn.functional.linear(h, _through(weight, kinds[0]), _through(bias, kinds[1]))
+        for k, layer in enumerate(self.network.linears()):
+            kinds = weight_types(layer.weight.detach().numpy(), layer.bias.detach().numpy(), self.bits)
+            h = nn.functional.linear(h, _through(layer.weight, kinds[0]), _through(layer.bias, kinds[1]))
             h = _through(h if k == last else torch.relu(h), self.results[k])
         return h
 

@@ -15,7 +15,6 @@ import contextlib
 import io
 import math
 import shutil
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,10 +93,6 @@ class Fixed:
         """The real numbers that integers stand for."""
         return np.ldexp(raw.astype(np.float64), -self.fraction)
 
-    def rounded(self, values: ArrayLike) -> NDArray[np.float64]:
-        """Real numbers as this type holds them."""
-        return self.values(self.of(values))
-
 
 def type_for(largest: float, width: int) -> Fixed:
     """The type of `width` bits with the most fractional bits that holds numbers up to +- `largest`."""
@@ -109,9 +104,7 @@ def type_for(largest: float, width: int) -> Fixed:
 class FixedLayer:
     """A dense layer: integers of weight, (out, in), and bias, (out,), with their types.
 
-    Args:
-        accumulator: holds every sum without loss.
-        result: of the layer, after the rectifier where there is one.
+    The accumulator holds every sum without loss; the result is behind the rectifier where there is one.
     """
 
     weight: Integers
@@ -145,12 +138,7 @@ class FixedNetwork:
 def fixed_network(
     weights: Sequence[tuple[NDArray[Any], NDArray[Any]]], input_type: Fixed, results: Sequence[Fixed], width: int
 ) -> FixedNetwork:
-    """The network of real weights and biases, rounded to types of `width` bits that hold the largest of a layer.
-
-    Args:
-        weights: weight with shape (out, in) and bias with shape (out,) of each layer.
-        results: the type of each layer's result.
-    """
+    """The network of real weights (out, in) and biases (out,), rounded to types of `width` bits that hold them."""
     layers, kind = [], input_type
     for (weight, bias), result in zip(weights, results, strict=True):
         weight_type, bias_type = weight_types(weight, bias, width)
@@ -177,16 +165,16 @@ def weight_types(weight: NDArray[Any], bias: NDArray[Any], width: int) -> tuple[
 
 def torch_network(network: FixedNetwork) -> nn.Sequential:
     """The layers with the rounded weights, as hls4ml reads them."""
-    layers: list[tuple[str, nn.Module]] = []
+    layers = nn.Sequential()
     for k, layer in enumerate(network.layers):
         dense = nn.Linear(layer.weight.shape[1], layer.weight.shape[0], dtype=torch.float64)
         with torch.no_grad():
             dense.weight.copy_(torch.from_numpy(layer.weight_type.values(layer.weight)))
             dense.bias.copy_(torch.from_numpy(layer.bias_type.values(layer.bias)))
-        layers.append((f"dense{k}", dense))
+        layers.add_module(f"dense{k}", dense)
         if k < len(network.layers) - 1:
-            layers.append((f"relu{k}", nn.ReLU()))
-    return nn.Sequential(OrderedDict(layers))
+            layers.add_module(f"relu{k}", nn.ReLU())
+    return layers
 
 
 def precisions(network: FixedNetwork) -> dict[str, dict[str, str]]:
@@ -207,11 +195,7 @@ def precisions(network: FixedNetwork) -> dict[str, dict[str, str]]:
 
 
 def write_project(network: FixedNetwork, folder: Path, z: NDArray[Any]) -> NDArray[np.float64] | None:
-    """Write the project to `folder`, and its outputs for inputs z with shape (N, d).
-
-    Returns:
-        The outputs of hls4ml's C++ with shape (N,); None without a compiler.
-    """
+    """Write the project to `folder`; what hls4ml's C++ gives for z (N, d), with shape (N,), None without a compiler."""
     import hls4ml
 
     with contextlib.redirect_stdout(io.StringIO()):  # hls4ml tells every layer

@@ -29,12 +29,7 @@ Outputs = dict[str, tuple[str, tuple[Any, ...]]]
 
 
 def onnx_model(model: Model, draws: int = DRAWS, about: Mapping[str, Any] | None = None) -> ModelProto:
-    """The ONNX graph of a model whose weights are on the CPU.
-
-    Args:
-        draws: weight draws of a Bayesian model, with seed 0.
-        about: more to keep in the file's metadata.
-    """
+    """The ONNX graph of a model on the CPU, with so many draws of a Bayesian one, and more to keep as metadata."""
     table = model.coordinates if isinstance(model.coordinates, TableCoordinates) else None
     kept = None if model.posterior.certain else model.draw_set(draws, 0)
     outer = np.float64 if model.like.element_size() == 8 else model.event_dtype
@@ -50,19 +45,19 @@ def onnx_model(model: Model, draws: int = DRAWS, about: Mapping[str, Any] | None
         outputs, log_z = _plain(graph, model, x, slope)
     metadata |= {"log_z": log_z, "coordinates": model.coordinates.kind} | dict(about or {})
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
-    return graph.model({EVENTS: ("N", *model.event)}, outputs, texts, "normae", outer)
+    return graph.model({EVENTS: ("N", *model.event)}, outputs, texts, outer)
 
 
 def _plain(graph: Graph, model: Model, x: str, slope: str | None) -> tuple[Outputs, Any]:
     """Energy, score and log p of one set of weights; what the metadata say of log Z."""
     weights = {name: p[None] for name, p in model.autoencoder.named_parameters()}
     energy, _ = energies(graph, model.autoencoder, weights, x)
-    score = _in_units(graph, graph.add("Div", energy, graph.constant(model.temperature)), slope)
+    score = _in_units(graph, graph.add("Div", energy, model.temperature), slope)
     outputs: Outputs = {"energy": (energy, ("N",)), "score": (score, ("N",))}
     if model.normalization() is None:
         return outputs, None
     log_z = model.log_z
-    outputs["log_prob"] = (graph.add("Sub", graph.add("Neg", score), graph.constant(log_z.value)), ("N",))
+    outputs["log_prob"] = (graph.add("Sub", graph.add("Neg", score), log_z.value), ("N",))
     return outputs, {"value": log_z.value, "error": log_z.error}
 
 
@@ -77,19 +72,18 @@ def _bayesian(graph: Graph, model: Model, draws: Draws, x: str, slope: str | Non
         raise InputError(f"draws: expected at least 2, got {count}")
     plain = _score_draws(graph, draws, x)
     scores = _in_units(graph, plain, slope)
-    mean = graph.mean(scores, 0)
-    temperature = graph.constant(draws.temperature.double().numpy()[:, None])
+    mean = graph.reduce("Mean", scores, 0)
+    energies_drawn = graph.add("Mul", plain, draws.temperature[:, None])
     off = graph.add("Sub", scores, mean)
-    variance = graph.add("Div", graph.total(graph.add("Mul", off, off), 0), graph.constant(count - 1.0))
+    variance = graph.add("Div", graph.reduce("SumSquare", off, 0), count - 1.0)
     outputs: Outputs = {
-        "energy": (graph.mean(graph.add("Mul", plain, temperature), 0), ("N",)),
+        "energy": (graph.reduce("Mean", energies_drawn, 0), ("N",)),
         "score": (mean, ("N",)),
         "score_std": (graph.add("Sqrt", variance), ("N",)),
     }
     log_z = model.normalization(count)
     if log_z is not None:
-        density = graph.add("Neg", graph.add("Add", mean, graph.constant(log_z.mean())))
-        outputs["log_prob"] = (density, ("N",))
+        outputs["log_prob"] = (graph.add("Neg", graph.add("Add", mean, log_z.mean())), ("N",))
     outputs["score_draws"] = (scores, (count, "N"))
     return outputs, None if log_z is None else {"draws": log_z.tolist()}
 
@@ -104,55 +98,45 @@ def _score_draws(graph: Graph, draws: Draws, x: str) -> str:
     energy, drawn = energies(graph, own.autoencoder, own.weights, x)
     if not drawn:
         raise InputError("export: expected weights that differ from draw to draw")
-    temperature = graph.constant(own.temperature.double().numpy()[:, None])
-    scores = graph.add("Div", energy, temperature)
-    if isinstance(draws, MixedDraws):
-        scores = graph.add("MatMul", graph.constant(draws.mixture.numpy(), "mixture"), scores)
-    return scores
+    scores = graph.add("Div", energy, own.temperature[:, None])
+    return graph.add("MatMul", draws.mixture, scores) if isinstance(draws, MixedDraws) else scores
 
 
 def _in_coordinates(graph: Graph, table: TableCoordinates, x: str) -> tuple[str, str]:
     """y with shape (N, d), and log |dy/dx| with shape (N,)."""
-    u = graph.add("Sub", x, graph.constant(table.centre))
-    u, slope = _bent(graph, table, graph.add("Div", u, graph.constant(table.width)))
-    size, limit = graph.add("Abs", u), graph.constant(LIMIT)
-    over = graph.add("Max", graph.add("Sub", size, limit), graph.constant(0.0))
-    log = graph.add("Log", graph.add("Add", over, graph.constant(1.0)))
-    beyond = graph.add("Mul", graph.add("Sign", u), graph.add("Add", log, limit))
-    soft = graph.add("Where", graph.add("LessOrEqual", size, limit), u, beyond)
-    centred = graph.add("Sub", soft, graph.constant(table.mean))
-    y = graph.add("MatMul", centred, graph.constant(table.whitening.T))
-    log = graph.add("Sub", slope, log) if slope else graph.add("Neg", log)
-    return y, graph.add("Add", graph.constant(table.constant), graph.total(log, 1))
+    u, slope = _bent(graph, table, graph.add("Div", graph.add("Sub", x, table.centre), table.width))
+    size = graph.add("Abs", u)
+    log = graph.add("Log", graph.add("Add", graph.add("Max", graph.add("Sub", size, LIMIT), 0.0), 1.0))
+    beyond = graph.add("Mul", graph.add("Sign", u), graph.add("Add", log, LIMIT))
+    soft = graph.add("Where", graph.add("LessOrEqual", size, LIMIT), u, beyond)
+    y = graph.add("MatMul", graph.add("Sub", soft, table.mean), table.whitening.T)
+    return y, graph.add("Add", graph.reduce("Sum", graph.add("Sub", slope, log), 1), table.constant)
 
 
-def _bent(graph: Graph, table: TableCoordinates, t: str) -> tuple[str, str]:
-    """h(t) and log h' with shape (N, d), as `coordinates.bend` has them; "" for the identity, which has no slope."""
+def _bent(graph: Graph, table: TableCoordinates, t: str) -> tuple[str, str | float]:
+    """h(t) and log h' with shape (N, d), as `coordinates.bend` has them."""
     if not bool(table.bent.any()):
-        return t, ""
-    add, knots = graph.add, table.knots
-    above = add("GreaterOrEqual", add("Unsqueeze", t, graph.integers([2])), graph.constant(knots[0][:, 1:-1]))
+        return t, 0.0
+    add, square, knots = graph.add, graph.square, table.knots
+    above = add("GreaterOrEqual", add("Unsqueeze", t, graph.integers([2])), knots[0][:, 1:-1])
     above = graph.enter(above, np.bool_)
 
     def at(values: Tensor) -> str:
         """Of the interval that t lies in, from values (d, K - 1)."""
-        steps = add("Mul", above, graph.constant(values.diff(dim=1)))
-        return add("Add", graph.total(steps, 2), graph.constant(values[:, 0]))
+        return add("Add", graph.reduce("Sum", add("Mul", above, values.diff(dim=1)), 2), values[:, 0])
 
     x0, y0, d0, x1, y1, d1 = (part[:, i : i - 1 or None] for i in (0, 1) for part in knots)
-    rise, slope = at(y1 - y0), at((y1 - y0) / (x1 - x0))
+    slope = at((y1 - y0) / (x1 - x0))
     share = add("Div", add("Sub", t, at(x0)), at(x1 - x0))
-    share = add("Min", add("Max", share, graph.constant(0.0)), graph.constant(1.0))
-    rest = add("Sub", graph.constant(1.0), share)
-    both, square, left = add("Mul", share, rest), add("Mul", share, share), add("Mul", rest, rest)
+    share = add("Min", add("Max", share, 0.0), 1.0)
+    rest = add("Sub", 1.0, share)
+    both = add("Mul", share, rest)
     below = add("Add", slope, add("Mul", at(d1 + d0 - 2 * (y1 - y0) / (x1 - x0)), both))
-    value = add("Add", add("Mul", slope, square), add("Mul", at(d0), both))
-    value = add("Add", at(y0), add("Mul", rise, add("Div", value, below)))
-    high = add("Max", add("Sub", t, graph.constant(knots[0][:, -1])), graph.constant(0.0))
-    low = add("Min", add("Sub", t, graph.constant(knots[0][:, 0])), graph.constant(0.0))
-    high, low = add("Mul", high, graph.constant(knots[2][:, -1])), add("Mul", low, graph.constant(knots[2][:, 0]))
-    steep = add("Mul", add("Add", slope, slope), both)
-    steep = add("Add", add("Add", add("Mul", at(d1), square), steep), add("Mul", at(d0), left))
-    ratio = add("Div", slope, below)
-    steep = add("Log", add("Mul", steep, add("Mul", ratio, ratio)))
+    value = add("Add", add("Mul", slope, square(share)), add("Mul", at(d0), both))
+    value = add("Add", at(y0), add("Mul", at(y1 - y0), add("Div", value, below)))
+    high = add("Mul", add("Max", add("Sub", t, knots[0][:, -1]), 0.0), knots[2][:, -1])
+    low = add("Mul", add("Min", add("Sub", t, knots[0][:, 0]), 0.0), knots[2][:, 0])
+    steep = add("Add", add("Mul", at(d1), square(share)), add("Mul", at(d0), square(rest)))
+    steep = add("Add", steep, add("Mul", add("Add", slope, slope), both))
+    steep = add("Log", add("Mul", steep, square(add("Div", slope, below))))
     return add("Add", value, add("Add", high, low)), steep

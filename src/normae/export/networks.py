@@ -36,79 +36,57 @@ class State(NamedTuple):
 
 
 def energies(graph: Graph, autoencoder: Autoencoder, weights: Mapping[str, Tensor], x: str) -> tuple[str, bool]:
-    """Nodes for E: with shape (N,), or (K, N) where weights have draws, which is the second thing returned.
-
-    Args:
-        weights: by name, with shape (K, *parameter) or (1, *parameter).
-        x: events with shape (N, *event).
-    """
+    """Nodes for E at events x (N, *event): with shape (N,), or (K, N) where weights have draws; whether they have."""
     image = isinstance(autoencoder.encoder, nn.Sequential)
     weights = {name: value.detach() for name, value in weights.items()}
     state = _network(graph, autoencoder.encoder, prefixed(weights, "encoder."), State(x, 1, int(image)))
     if autoencoder.sphere:
         state = state._replace(name=_to_sphere(graph, state.name))
     state = _network(graph, autoencoder.decoder, prefixed(weights, "decoder."), state)
-    residual = graph.add("Sub", x, state.name)
-    square = graph.add("Mul", residual, residual)
+    square = graph.square(graph.add("Sub", x, state.name))
     if not image:
-        return based(graph, autoencoder.base, graph.mean(square, -1), x), state.draws > 1
+        return based(graph, autoencoder.base, graph.reduce("Mean", square, -1), x), state.draws > 1
     if state.draws == 1:
-        return graph.mean(square, 1, 2, 3), False
-    return graph.add("Transpose", graph.mean(square, 2, 3), perm=[1, 0]), True
+        return graph.reduce("Mean", square, 1, 2, 3), False
+    return graph.add("Transpose", graph.reduce("Mean", square, 2, 3), perm=[1, 0]), True
 
 
 def based(graph: Graph, base: Base | None, error: str, x: str) -> str:
     """Reconstruction errors with shape (..., N), with -s log b of a base at events x (N, d) added to them."""
     if base is None:
         return error
-    u = graph.add("MatMul", x, graph.constant(base.frame.T.numpy(), "frame"))
-    means = torch.einsum("kij,kj->ki", base.factors, base.means)[:, None].numpy()
-    scaled = graph.add("MatMul", u, graph.constant(base.factors.mT.numpy(), "factors"))
-    scaled = graph.add("Sub", scaled, graph.constant(means, "means"))
-    half = graph.add("Mul", graph.total(graph.add("Mul", scaled, scaled), 2), graph.constant(-0.5))
+    u = graph.add("MatMul", x, base.frame.T)
+    means = torch.einsum("kij,kj->ki", base.factors, base.means)[:, None]
+    scaled = graph.add("Sub", graph.add("MatMul", u, base.factors.mT), means)
+    half = graph.add("Mul", graph.reduce("SumSquare", scaled, 2), -0.5)
     each, parts = log_gaussians(base.means[:1], base.weights, base.means, base.factors)
-    sizes = (each + 0.5 * parts.square().sum(2)).numpy()
-    gaussians = graph.add(
-        "ReduceLogSumExp", graph.add("Add", half, graph.constant(sizes, "sizes")), graph.integers([0]), keepdims=0
-    )
-    length = graph.add("ReduceSum", graph.add("Mul", u, u), graph.integers([1]), keepdims=1)
-    products = graph.add("MatMul", u, graph.constant(-2 * base.centres.T.numpy(), "centres"))
-    squares = graph.constant(base.centres.double().square().sum(1).numpy(), "squares")
-    distance = _without_own(
-        graph, graph.add("Add", graph.add("Add", length, squares), products), length, len(base.centres)
-    )
-    widths = [
-        graph.add("ReduceLogSumExp", graph.add("Mul", distance, graph.constant(rate)), graph.integers([1]), keepdims=1)
-        for rate in (-0.5 / base.widths.square()).tolist()
-    ]
-    shares = graph.constant(base.log_shares().numpy(), "shares")
-    kernels = graph.add(
-        "ReduceLogSumExp",
-        graph.add("Add", graph.add("Concat", *widths, axis=1), shares),
-        graph.integers([1]),
-        keepdims=0,
-    )
-    kernels = graph.add("Mul", kernels, graph.constant(-SCALE * float(base.leaning)))
-    gaussians = graph.add("Mul", gaussians, graph.constant(SCALE * (float(base.leaning) - 1)))
-    both = graph.add("Sub", graph.add("Add", gaussians, kernels), graph.constant(SCALE * float(base.log_det)))
-    return graph.add("Add", error, both)
+    gaussians = graph.reduce("LogSumExp", graph.add("Add", half, each + 0.5 * parts.square().sum(2)), 0)
+    length = graph.reduce("SumSquare", u, 1, keep=True)
+    products = graph.add("MatMul", u, -2 * base.centres.T)
+    distance = graph.add("Add", graph.add("Add", length, base.centres.double().square().sum(1)), products)
+    distance = _without_own(graph, distance, length, len(base.centres))
+    rates = (-0.5 / base.widths.square()).tolist()
+    widths = [graph.reduce("LogSumExp", graph.add("Mul", distance, rate), 1, keep=True) for rate in rates]
+    kernels = graph.reduce("LogSumExp", graph.add("Add", graph.add("Concat", *widths, axis=1), base.log_shares()), 1)
+    a = float(base.leaning)
+    both = graph.add("Add", graph.add("Mul", gaussians, 1 - a), graph.add("Mul", kernels, a))
+    return graph.add("Add", error, graph.add("Mul", graph.add("Add", both, float(base.log_det)), -SCALE))
 
 
 def _without_own(graph: Graph, distance: str, length: str, centres: int) -> str:
     """Squared distances (N, n) in float64, with one of a centre that is the event itself put out of sight."""
-    nearest = graph.add("ReduceMin", distance, graph.integers([1]), keepdims=1)
-    limit = graph.add("Mul", graph.add("Add", length, graph.constant(1.0)), graph.constant(OWN))
+    nearest = graph.reduce("Min", distance, 1, keep=True)
+    limit = graph.add("Mul", graph.add("Add", length, 1.0), OWN)
     own = graph.enter(graph.add("LessOrEqual", nearest, limit), np.bool_)
     place = graph.add("ArgMin", distance, axis=1, keepdims=0)
-    hot = graph.add(
-        "OneHot", place, graph.integers([centres]), graph.floats([0.0, FAR if centres > 1 else 0.0]), axis=1
-    )
+    ends = graph.constant([0.0, FAR if centres > 1 else 0.0], np.float32)  # OneHot takes no others
+    hot = graph.add("OneHot", place, graph.integers([centres]), ends, axis=1)
     return graph.add("Add", distance, graph.add("Mul", own, graph.enter(hot, np.float32)))
 
 
 def _to_sphere(graph: Graph, z: str) -> str:
-    length = graph.add("ReduceL2", z, graph.integers([-1]), keepdims=1)
-    return graph.add("Div", z, graph.add("Max", length, graph.constant(np.finfo(graph.dtype).tiny)))
+    length = graph.reduce("L2", z, -1, keep=True)
+    return graph.add("Div", z, graph.add("Max", length, np.finfo(graph.dtype).tiny))
 
 
 def _network(graph: Graph, network: nn.Module, weights: Mapping[str, Tensor], state: State) -> State:
@@ -136,8 +114,11 @@ def _layer(graph: Graph, layer: nn.Module, own: Mapping[str, Tensor], state: Sta
         return _prelu(graph, own["weight"], state)
     if isinstance(layer, nn.MaxPool2d):
         return State(graph.add("MaxPool", name, kernel_shape=[2, 2], strides=[2, 2]), draws, channels)
-    if isinstance(layer, nn.Flatten):
-        return _flatten(graph, state)
+    if isinstance(layer, nn.Flatten):  # to (N, c h w), or (K, N, c h w)
+        if draws == 1:
+            return State(graph.add("Flatten", name, axis=1), 1, 0)
+        split = graph.add("Reshape", name, graph.integers([0, draws, -1]))
+        return State(graph.add("Transpose", split, perm=[1, 0, 2]), draws, 0)
     if isinstance(layer, nn.Unflatten):
         channels, *sides = (int(n) for n in layer.unflattened_size)
         if draws > 1:
@@ -145,9 +126,7 @@ def _layer(graph: Graph, layer: nn.Module, own: Mapping[str, Tensor], state: Sta
         shape = graph.integers([0, draws * channels, *sides])
         return State(graph.add("Reshape", name, shape), draws, channels)
     if isinstance(layer, Upsample):
-        matrix = layer.matrix.numpy()
-        wide = graph.add("MatMul", name, graph.constant(matrix.T, "upsample"))
-        return State(graph.add("MatMul", graph.constant(matrix, "upsample"), wide), draws, channels)
+        return State(graph.add("MatMul", layer.matrix, graph.add("MatMul", name, layer.matrix.T)), draws, channels)
     if isinstance(layer, nn.Sigmoid):
         return State(graph.add("Sigmoid", name), draws, channels)
     raise InputError(f"export: no ONNX form of the layer {type(layer).__name__}")
@@ -155,48 +134,27 @@ def _layer(graph: Graph, layer: nn.Module, own: Mapping[str, Tensor], state: Sta
 
 def _linear(graph: Graph, weight: Tensor, bias: Tensor, state: State) -> State:
     """x W^T + b; a product of (N, in) or (K, N, in) with (in, out) or (K, in, out)."""
-    factor, offset = weight.mT.numpy(), bias[:, None].numpy()
-    if len(factor) == 1:
-        factor = factor[0]
-    if len(offset) == 1:
-        offset = offset[0, 0]
-    product = graph.add("MatMul", state.name, graph.constant(factor, "weight"))
-    name = graph.add("Add", product, graph.constant(offset, "bias"))
+    product = graph.add("MatMul", state.name, weight[0].T if len(weight) == 1 else weight.mT)
+    name = graph.add("Add", product, bias[0] if len(bias) == 1 else bias[:, None])
     return State(name, max(state.draws, len(weight), len(bias)), 0)
 
 
 def _convolution(graph: Graph, layer: nn.Conv2d, weight: Tensor, bias: Tensor, state: State) -> State:
     draws = max(state.draws, len(weight), len(bias))
     weight, bias = (w.expand(draws, *w.shape[1:]).flatten(0, 1) for w in (weight, bias))
-    name = graph.add(
-        "Conv",
-        state.name,
-        graph.constant(weight.numpy(), "weight"),
-        graph.constant(bias.numpy(), "bias"),
-        kernel_shape=list(layer.kernel_size),
-        pads=[int(p) for p in (*layer.padding, *layer.padding)],
-        group=state.draws,
-    )
-    return State(name, draws, layer.out_channels)
+    pads = [int(p) for p in (*layer.padding, *layer.padding)]
+    sizes = {"kernel_shape": list(layer.kernel_size), "pads": pads, "group": state.draws}
+    return State(graph.add("Conv", state.name, weight, bias, **sizes), draws, layer.out_channels)
 
 
 def _prelu(graph: Graph, slope: Tensor, state: State) -> State:
     """max(h, 0) + slope min(h, 0) with one slope for all features, (K, 1) or (1, 1)."""
     name, draws, channels = state
     if len(slope) == 1:
-        return State(graph.add("PRelu", name, graph.constant(slope[0].numpy(), "slope")), draws, channels)
+        return State(graph.add("PRelu", name, slope[0]), draws, channels)
     values = np.repeat(slope.numpy(), max(channels, 1)).reshape(-1, 1, 1)
-    zero = graph.constant(0.0)
-    below = graph.add("Mul", graph.add("Min", name, zero), graph.constant(values, "slope"))
-    return State(graph.add("Add", graph.add("Max", name, zero), below), len(slope), channels)
-
-
-def _flatten(graph: Graph, state: State) -> State:
-    """(N, K c, h, w) to (N, c h w), or (K, N, c h w)."""
-    if state.draws == 1:
-        return State(graph.add("Flatten", state.name, axis=1), 1, 0)
-    split = graph.add("Reshape", state.name, graph.integers([0, state.draws, -1]))
-    return State(graph.add("Transpose", split, perm=[1, 0, 2]), state.draws, 0)
+    below = graph.add("Mul", graph.add("Min", name, 0.0), values)
+    return State(graph.add("Add", graph.add("Max", name, 0.0), below), len(slope), channels)
 
 
 # --- the linearized network
@@ -208,51 +166,36 @@ def linearized_scores(graph: Graph, draws: LinearizedDraws, x: str) -> str:
     score, pairs = _pairs(graph, draws, x)
     total = None
     for (source, back), (a, g) in zip(pairs, draws.own, strict=True):
-        inputs = graph.add("MatMul", source, graph.constant(a.T.numpy(), "a"))
-        outputs = graph.add("MatMul", back, graph.constant(g.T.numpy(), "g"))
-        part = graph.add("Mul", outputs, graph.add("Add", inputs, graph.constant(1.0)))
+        inputs, outputs = graph.add("MatMul", source, a.T), graph.add("MatMul", back, g.T)
+        part = graph.add("Mul", outputs, graph.add("Add", inputs, 1.0))
         total = part if total is None else graph.add("Add", total, part)
     assert total is not None
-    slope = graph.add("MatMul", total, graph.constant(draws.mixture.T.numpy(), "mixture"))
-    slope = graph.add("Transpose", slope, perm=[1, 0])
-    reach = graph.add("Add", score, graph.constant(1.0))
+    slope = graph.add("Transpose", graph.add("MatMul", total, draws.mixture.T), perm=[1, 0])
+    reach = graph.add("Add", score, 1.0)
     change = graph.add("Mul", reach, graph.add("Tanh", graph.add("Div", slope, reach)))
-    error = graph.add("Mul", graph.add("Add", score, change), graph.constant(linear.temperature))
-    energy = based(graph, linear.autoencoder.base, error, x)
-    return graph.add("Div", energy, graph.constant(draws.temperature.double()[:, None].numpy()))
+    error = graph.add("Mul", graph.add("Add", score, change), linear.temperature)
+    return graph.add("Div", based(graph, linear.autoencoder.base, error, x), draws.temperature[:, None])
 
 
 def _pairs(graph: Graph, draws: LinearizedDraws, x: str) -> tuple[str, list[tuple[str, str]]]:
     """s, and input a and g = ds/d(output) of each free layer, from the last to the first."""
     linear = draws.linear
-    layers = _layers(draws)
+    layers = linear.layers
     outputs, inputs = x, []
-    for kind, weight, bias in layers:
+    for kind, layer in layers:
         source = outputs if kind is None else graph.activation(kind, outputs)
         inputs.append((outputs, source))
-        product = graph.add("MatMul", source, graph.constant(weight.T.numpy(), "weight"))
-        outputs = graph.add("Add", product, graph.constant(bias.numpy(), "bias"))
+        outputs = graph.add("Add", graph.add("MatMul", source, layer.weight.T), layer.bias)
     residual = graph.add("Sub", x, outputs)
-    back = graph.add("Mul", residual, graph.constant(-2 / (len(layers[-1][2]) * linear.temperature)))
+    back = graph.add("Mul", residual, -2 / (layers[-1][1].out_features * linear.temperature))
     found = []
     first = linear.free.index(True)
     for k in reversed(range(first, len(layers))):
-        kind, weight, _ = layers[k]
-        before, source = inputs[k]
+        (kind, layer), (before, source) = layers[k], inputs[k]
         if linear.free[k]:
             found.append((source, back))
         if k > first:
-            back = graph.add("MatMul", back, graph.constant(weight.numpy(), "weight"))
+            back = graph.add("MatMul", back, layer.weight)
             back = back if kind is None else graph.add("Mul", back, graph.slope(kind, before))
-    energy = graph.mean(graph.add("Mul", residual, residual), -1)
-    return graph.add("Div", energy, graph.constant(linear.temperature)), found
-
-
-def _layers(draws: LinearizedDraws) -> list[tuple[str | None, Tensor, Tensor]]:
-    """The activation before each layer, its weight and its bias, through encoder and decoder."""
-    found: list[tuple[str | None, Tensor, Tensor]] = []
-    for network in (draws.linear.encoder, draws.linear.decoder):
-        for k, layer in enumerate(network.layers):
-            assert isinstance(layer, nn.Linear)
-            found.append((network.activation if k else None, layer.weight, layer.bias))
-    return found
+    energy = graph.reduce("Mean", graph.square(residual), -1)
+    return graph.add("Div", energy, linear.temperature), found

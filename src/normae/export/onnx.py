@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from normae.inference import Model
 from normae.inference.model import DRAWS
 from normae.runs.folder import RunFolder
 from normae.runs.load import load_run
+from normae.sampling.langevin import require_that
 from normae.sources import load_events
 
 EVENTS = 1000
@@ -44,8 +44,8 @@ def export_onnx(
         The largest difference of each output.
     """
     out = Path(out)
-    if out.suffix != ".onnx":
-        raise InputError(f"--out: expected a name that ends in .onnx, got {out}")
+    require_that(out.suffix == ".onnx", "--out", "a name that ends in .onnx", out)
+    require_that(tolerance > 0, "--tolerance", "a positive number", tolerance)
     if out.exists():
         raise InputError(f"{out}: exists already; choose another name, or remove it first")
     require("export", "onnx", "onnxruntime")
@@ -57,8 +57,6 @@ def export_onnx(
     content = onnx_model(model, draws, about(folder, model.columns))
     events = some_events(config, model, EVENTS)
     expected = _expected(model, events, draws)
-    if not tolerance > 0:
-        raise InputError(f"--tolerance: expected a positive number, got {tolerance}")
     with atomic_path(out) as temporary:
         temporary.write_bytes(content.SerializeToString())
         differences = compare(run_onnx(temporary, events), expected, tolerance, model.temperature)
@@ -83,24 +81,19 @@ def run_onnx(path: Path, events: NDArray[Any], batch: int = 512) -> dict[str, ND
     options.log_severity_level = 3  # errors only
     session = InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
-    edges = [0, 1, *range(1 + batch, len(events), batch), len(events)]
     first = session.get_inputs()[0]
-    kind = np.float64 if "double" in first.type else np.float32
-    pieces = [
-        session.run(names, {first.name: events[low:high].astype(kind)}) for low, high in pairwise(edges) if high > low
-    ]
+    events = events.astype(np.float64 if "double" in first.type else np.float32)
+    parts = [part for part in np.split(events, [1, *range(1 + batch, len(events), batch)]) if len(part)]
+    pieces = [session.run(names, {first.name: part}) for part in parts]
     return {name: np.concatenate([piece[k] for piece in pieces], axis=-1) for k, name in enumerate(names)}
 
 
 def compare(
     found: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]], tolerance: float, temperature: float
 ) -> dict[str, Difference]:
-    """Differences of all outputs that are in `expected`.
+    """Differences of all outputs, by name, that are in `expected`.
 
     A value of the score may be off by tolerance (1 + |score|), one of the energy by that times T.
-
-    Args:
-        found, expected: outputs by name, with shape (N,).
     """
     result = {}
     for name, wanted in expected.items():

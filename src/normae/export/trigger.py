@@ -120,16 +120,19 @@ def export_trigger(
             "events": len(own),
             "outputs_that_differ": None if emulated is None else 0,
         }
-        _write(temporary, report, student, {"offset": offset} | about(folder, model.columns), original, fixed)
+        _write(temporary, report, student, {"offset": offset} | about(folder, model.columns))
+        with figure_style():
+            figure, axes = new_figure(1, 2)
+            columns = score_agreement(axes[0, 0], original, fixed)
+            trigger_rates(axes[0, 1], original, fixed)
+            save_figure(figure, temporary / "figures", "trigger", columns)
     return report
 
 
 def _refuse_other_bits(emulated: Floats | None, own: Floats) -> None:
-    if emulated is not None and not np.array_equal(emulated, own):
-        count = int((emulated != own).sum())
-        raise InputError(
-            f"hls4ml's emulation differs from our arithmetic in {count} of {len(own)} outputs; not written"
-        )
+    if emulated is not None and (count := int((emulated != own).sum())):
+        others = f"in {count} of {len(own)} outputs"
+        raise InputError(f"hls4ml's emulation differs from our arithmetic {others}; not written")
 
 
 def _samples(folder: RunFolder, model: Model, settings: TriggerSettings) -> tuple[Any, Any]:
@@ -178,14 +181,8 @@ def _efficiency(anomalies: Floats, background: Floats, rate: float) -> dict[str,
     return {"value": share, "error": float(np.sqrt(share * (1 - share) / len(anomalies)))}
 
 
-def _write(
-    folder: Path,
-    report: dict[str, Any],
-    student: "Student",
-    facts: dict[str, Any],
-    original: dict[str, Floats],
-    fixed: dict[str, Floats],
-) -> None:
+def _write(folder: Path, report: dict[str, Any], student: "Student", facts: dict[str, Any]) -> None:
+    """student.safetensors and trigger.json."""
     layers = student.fixed.layers
     header = {
         "centre": student.centre.tolist(),
@@ -199,8 +196,3 @@ def _write(
     }
     write_tensors(folder / "student.safetensors", dict(student.network.named_parameters()), header)
     write_json(folder / "trigger.json", report | {"network": header})
-    with figure_style():
-        figure, axes = new_figure(1, 2)
-        columns = score_agreement(axes[0, 0], original, fixed)
-        trigger_rates(axes[0, 1], original, fixed)
-        save_figure(figure, folder / "figures", "trigger", columns)
