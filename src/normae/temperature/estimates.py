@@ -34,6 +34,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from normae import statistics
 from normae.config import Run, read
 from normae.data import SparseEvents
 from normae.data.linear import moments
@@ -46,18 +47,12 @@ from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.scoring_energy import ScoringEnergy
 from normae.progress import counted
 from normae.random import normal, stream
-from normae.report import SavedFigure, save_figure
+from normae.report import save_figure
 from normae.runs.folder import RunFolder
 from normae.runs.load import load, run_of
-from normae.sources import KINDS, Kind, file_in, jets_path, load_events, read_sparse
-from normae.statistics import (
-    Estimate,
-    configurational_temperature,
-    equipartition,
-    manifold_temperature,
-    sample_mean,
-    thermal_mean,
-)
+from normae.sampling.langevin import geodesic_move, tangent
+from normae.sources import KINDS, file_in, jets_path, load_events, read_sparse
+from normae.statistics import Estimate
 from normae.statistics.arrays import Array
 from normae.tensors import norm
 
@@ -76,9 +71,11 @@ class Curvature(NamedTuple):
     gradient_square: NDArray[np.float64]
     laplacian: NDArray[np.float64]
 
-    def total(self) -> "Curvature":
-        """Summed over directions, with shape (N, 1)."""
-        return Curvature(*(part.sum(axis=1, keepdims=True) for part in self))
+    def temperature(self, k: int | None, seed: int) -> Estimate:
+        """Along direction k, or over all directions."""
+        square, laplacian = (part.sum(axis=1) if k is None else part[:, k] for part in self)
+        generator = stream(seed, f"temperature/bootstrap/{k or 0}")
+        return statistics.configurational_temperature(square, laplacian, generator=generator)
 
 
 def curvature(
@@ -98,17 +95,34 @@ def curvature(
         directions: random ones for each event.
         sphere: along the sphere instead of the space around it.
     """
-    return _piecewise(x, lambda rows: _random(energy, rows, width, generator, directions, sphere))
+
+    def part(rows: Tensor) -> tuple[Tensor, Tensor]:
+        value, grad = value_and_grad(energy, rows)
+        total = torch.zeros_like(value)
+        with torch.no_grad():
+            for _ in counted("curvature", range(directions)):
+                v = normal(rows.shape, generator, rows)
+                v = tangent(rows, v) if sphere else v
+                total += energy(_moved(rows, v, width, sphere)) + energy(_moved(rows, v, -width, sphere)) - 2 * value
+        grad = tangent(rows, grad) if sphere else grad
+        return grad.flatten(1).square().sum(1, keepdim=True), total[:, None] / (directions * width**2)
+
+    return _piecewise(x, part)
 
 
 def curvature_along(energy: Energy, x: Tensor, basis: Tensor, width: Tensor) -> Curvature:
-    """In each of k fixed directions: arrays with shape (N, k).
+    """In each of k fixed directions, the orthonormal columns (d, k) of `basis`, with h (k,): arrays (N, k)."""
 
-    Args:
-        basis: orthonormal columns with shape (d, k), for events of d features.
-        width: h of each direction, with shape (k,).
-    """
-    return _piecewise(x, lambda rows: _along(energy, rows, basis, width))
+    def part(rows: Tensor) -> tuple[Tensor, Tensor]:
+        value, grad = value_and_grad(energy, rows)
+        columns = []
+        with torch.no_grad():
+            for h, direction in zip(width, basis.T, strict=True):
+                step = (h * direction).reshape(rows.shape[1:])
+                columns.append((energy(rows + step) + energy(rows - step) - 2 * value) / h**2)
+        return (grad.flatten(1) @ basis).square(), torch.stack(columns, dim=1)
+
+    return _piecewise(x, part)
 
 
 def _piecewise(x: Tensor, part: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Curvature:
@@ -118,42 +132,8 @@ def _piecewise(x: Tensor, part: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Cu
     return Curvature(*(torch.cat(column).double().cpu().numpy() for column in found))
 
 
-def _random(
-    energy: Energy, x: Tensor, width: float, generator: torch.Generator, directions: int, sphere: bool
-) -> tuple[Tensor, Tensor]:
-    value, grad = value_and_grad(energy, x)
-    if sphere:
-        grad = _tangent(x, grad)
-    total = torch.zeros_like(value)
-    with torch.no_grad():
-        for _ in counted("curvature", range(directions)):
-            v = normal(x.shape, generator, x)
-            v = _tangent(x, v) if sphere else v
-            total += energy(_moved(x, v, width, sphere)) + energy(_moved(x, v, -width, sphere)) - 2 * value
-    return grad.flatten(1).square().sum(1, keepdim=True), total[:, None] / (directions * width**2)
-
-
-def _along(energy: Energy, x: Tensor, basis: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
-    value, grad = value_and_grad(energy, x)
-    columns = []
-    with torch.no_grad():
-        for h, direction in zip(width, basis.T, strict=True):
-            step = (h * direction).reshape(x.shape[1:])
-            columns.append((energy(x + step) + energy(x - step) - 2 * value) / h**2)
-    return (grad.flatten(1) @ basis).square(), torch.stack(columns, dim=1)
-
-
-def _tangent(x: Tensor, v: Tensor) -> Tensor:
-    """What is left of v (N, d) beside the direction of unit vectors x."""
-    return v - (v * x).sum(1, keepdim=True) * x
-
-
 def _moved(x: Tensor, v: Tensor, width: float, sphere: bool) -> Tensor:
-    if not sphere:
-        return x + width * v
-    length = norm(v, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
-    angle = width * length
-    return x * torch.cos(angle) + v / length * torch.sin(angle)
+    return geodesic_move(x, width * v).position if sphere else x + width * v
 
 
 # --- energies over the decoder's manifold, f_d(z) with z on the latent sphere
@@ -175,7 +155,7 @@ def even_energies(energy: ReconstructionEnergy, like: Tensor, seed: int, points:
 def latent_energies(energy: ReconstructionEnergy, z: Tensor) -> Array:
     """E(f_d(z)) of latent points (N, d_z)."""
     inner = energy.latent()
-    return np.asarray(torch.cat([inner(rows) for rows in torch.split(z, 512)]).double().cpu().numpy())
+    return np.asarray(torch.cat([inner(rows) for rows in torch.split(z, ROWS)]).double().cpu().numpy())
 
 
 def late_mean(history: Sequence[dict[str, Any]], name: str) -> Estimate:
@@ -192,7 +172,7 @@ def late_mean(history: Sequence[dict[str, Any]], name: str) -> Estimate:
     values = np.array([line[name] for line in lines[-max(2, len(lines) // 10) :]], dtype=np.float64)
     if len(values) < 2:
         return Estimate(float(values.mean()) if len(values) else np.nan, np.nan)
-    return sample_mean(values)
+    return statistics.sample_mean(values)
 
 
 def chain_metrics(run: RunFolder, config: Run, model: Model) -> dict[str, Estimate]:
@@ -209,7 +189,7 @@ def chain_metrics(run: RunFolder, config: Run, model: Model) -> dict[str, Estima
         return {}
     z = torch.zeros(1, config.network.latent, device=model.device)
     found = even_energies(ScoringEnergy(model.autoencoder), z, config.seed, QUICK_POINTS)
-    metrics = {"negative_energy": negative, "manifold_energy": thermal_mean(found, model.temperature)}
+    metrics = {"negative_energy": negative, "manifold_energy": statistics.thermal_mean(found, model.temperature)}
     return {name: one for name, one in metrics.items() if np.isfinite(one.error)}
 
 
@@ -260,8 +240,7 @@ class Temperatures:
 
 
 def _pair(estimate: Estimate) -> dict[str, float | None]:
-    value, error = (float(n) if np.isfinite(n) else None for n in estimate)
-    return {"value": value, "error": error}
+    return {name: float(n) if np.isfinite(n) else None for name, n in estimate._asdict().items()}
 
 
 def estimate_temperatures(
@@ -283,30 +262,30 @@ def estimate_temperatures(
         raise InputError(f"{run}: expected at least 10 events that it was not trained on, got {len(x)}")
     energy = ScoringEnergy(copy.deepcopy(model.autoencoder).double())
     with torch.no_grad():
-        z = torch.cat([energy.encode(rows) for rows in torch.split(x, 512)])
-        pairs = zip(torch.split(x, 512), torch.split(z, 512), strict=True)
-        residual = torch.cat([rows - energy.decode(at) for rows, at in pairs]).flatten(1)
+        z = torch.cat([energy.encode(rows) for rows in torch.split(x, ROWS)])
+        residual = (x - torch.cat([energy.decode(at) for at in torch.split(z, ROWS)])).flatten(1)
     value = residual.square().mean(1)
-    parted = equipartition(
-        value[:MOST_PAIRS].cpu().numpy(), residual[:MOST_PAIRS].cpu().numpy(), generator=stream(seed, "equipartition")
-    )
+    few, pairs = (part[:MOST_PAIRS].cpu().numpy() for part in (value, residual))
+    parted = statistics.equipartition(few, pairs, generator=stream(seed, "equipartition"))
     width = WIDTH * float(value.mean()) ** 0.5
     whole = curvature(energy, x, width, stream(seed, "temperature", x.device))
     sphere = model.autoencoder.sphere
     scale = LATENT_WIDTH * (1.0 if sphere else float(z.std(0).mean()))
     inner = curvature(energy.latent(), z, scale, stream(seed, "temperature/latent", x.device), sphere=sphere)
     along, shares = _components(energy, x, residual)
-    found = {"configurational": whole, "components": along.total(), "latent": inner}
-    estimates = {name: _temperature(part, 0, seed) for name, part in found.items()}
+    found = {"configurational": whole, "components": along, "latent": inner}
+    estimates = {name: part.temperature(None, seed) for name, part in found.items()}
     if sphere:
-        estimates["manifold"] = manifold_temperature(even_energies(energy, z, seed), latent_energies(energy, z))
+        estimates["manifold"] = statistics.manifold_temperature(
+            even_energies(energy, z, seed), latent_energies(energy, z)
+        )
     return Temperatures(
         model=model.temperature,
         estimates=estimates | {"equipartition": parted.temperature},
-        by_component=[_temperature(along, k, seed) for k in range(len(shares))],
+        by_component=[along.temperature(k, seed) for k in range(len(shares))],
         shares=shares,
         dimension=parted.dimension,
-        mean_energy=sample_mean(value.cpu().numpy()),
+        mean_energy=statistics.sample_mean(value.cpu().numpy()),
         events=len(x),
     )
 
@@ -319,20 +298,15 @@ def _events(run: str | Path, data: str | Path | None, most: int) -> Tensor:
         if source.density is not None:
             raise InputError("--data: the run was trained on a known density, and its events are drawn; leave it out")
         source = replace(source, path=str(data)) if source.jets is not None else replace(source, file=str(data))
-    if source.jets in KINDS and jets_path(source).is_dir():
-        return _held_jets(jets_path(source), source.jets, most)
+    if source.jets in KINDS and (folder := jets_path(source)).is_dir():
+        try:
+            path = file_in(folder, "val")
+        except InputError:
+            path = file_in(folder, "test")
+        return read_sparse(path, source.jets).first(most).dense()
     events = load_events(source, config.seed)
     held = events.test if events.validation is None else events.validation
     return held.first(most).dense() if isinstance(held, SparseEvents) else held[:most]
-
-
-def _held_jets(folder: Path, kind: Kind, most: int) -> Tensor:
-    """Validation jets of a folder, or test jets where it has no such file."""
-    try:
-        path = file_in(folder, "val")
-    except InputError:
-        path = file_in(folder, "test")
-    return read_sparse(path, kind).first(most).dense()
 
 
 def _components(energy: ReconstructionEnergy, x: Tensor, residual: Tensor) -> tuple[Curvature, list[float]]:
@@ -345,33 +319,17 @@ def _components(energy: ReconstructionEnergy, x: Tensor, residual: Tensor) -> tu
     return curvature_along(energy, x, basis, WIDTH * values.sqrt()), shares
 
 
-def _temperature(part: Curvature, k: int, seed: int) -> Estimate:
-    generator = stream(seed, f"temperature/bootstrap/{k}")
-    return configurational_temperature(part.gradient_square[:, k], part.laplacian[:, k], generator=generator)
-
-
-def write_temperatures(run: str | Path, found: Temperatures, figures: bool = True) -> Path:
+def write_temperatures(run: str | Path, found: Temperatures) -> Path:
     """Write temperature.json, and figures/temperature, into a run folder."""
     folder = RunFolder.existing(run)
     path = folder.path / "temperature.json"
     write_json(path, found.content())
-    if figures:
-        _draw(found, folder.figures)
-    return path
-
-
-def _draw(found: Temperatures, folder: Path) -> SavedFigure:
-    """figures/temperature: every estimate, and that of each component of the residuals."""
+    rows = found.estimates | {f"component {k + 1}": part for k, part in enumerate(found.by_component)}
+    temperatures, errors = (np.array(column) for column in zip(*rows.values(), strict=True))
+    columns = {"estimate": np.array([*rows]), "temperature": temperatures, "error": errors}
     with figure_style():
         figure, axes = new_figure(1, 2, panel=(4.8, 3.5))
         temperature_estimates(axes[0, 0], found.estimates, found.model)
         component_temperatures(axes[0, 1], found.by_component, found.model)
-        names = [*found.estimates, *(f"component {k + 1}" for k in range(len(found.by_component)))]
-        rows = [*found.estimates.values(), *found.by_component]
-        columns = {
-            "estimate": np.array(names),
-            "temperature": np.array([e.value for e in rows]),
-            "error": np.array([e.error for e in rows]),
-            "model": np.full(len(rows), found.model),
-        }
-        return save_figure(figure, folder, "temperature", columns)
+        save_figure(figure, folder.figures, "temperature", columns | {"model": np.full(len(rows), found.model)})
+    return path

@@ -10,7 +10,8 @@ Everything is a run folder below one folder, so that a search which is stopped g
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,12 +28,13 @@ from normae.errors import InputError
 from normae.figures import figure_style, new_figure, slope_against_temperature
 from normae.files import write_json
 from normae.random import stream
-from normae.report import SavedFigure, save_figure
+from normae.report import save_figure
 from normae.runs.classifier import load_classifier
 from normae.runs.folder import RunFolder, locked, read_json
 from normae.runs.load import load
 from normae.runs.session import read_start, train
 from normae.runs.writing import Watch, check_minutes
+from normae.sampling.langevin import require_that
 from normae.sources import load_events
 from normae.statistics import Estimate
 from normae.statistics.arrays import Array
@@ -40,6 +42,8 @@ from normae.statistics.arrays import Array
 SIDES = ("a", "b")
 Pair = tuple[Run, Run]
 Starts = tuple[str | None, str | None]
+Trained = Callable[[Run, Path], Path]
+"""Trains a run in a folder, or goes on; `_Stopped` where it did not come to its end."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +67,11 @@ class SearchSettings:
     start: float | None = None
 
     def __post_init__(self) -> None:
-        if self.trainings < 2:
-            raise InputError(f"trainings: expected at least 2, since a root needs two slopes, got {self.trainings}")
-        if self.epochs is not None and self.epochs < 1:
-            raise InputError(f"epochs: expected at least 1, got {self.epochs}")
+        require_that(self.trainings > 1, "trainings", "at least 2, since a root needs two slopes", self.trainings)
+        require_that(self.epochs is None or self.epochs >= 1, "epochs", "at least 1", self.epochs)
         if not self.tolerance > 0 or self.events < 0 or self.draws < 2:
             raise InputError("expected a positive tolerance, events of at least 0 and draws of at least 2")
-        if self.start is not None and not self.start > 0:
-            raise InputError(f"start: expected a positive temperature, got {self.start:g}")
+        require_that(self.start is None or self.start > 0, "start", "a positive temperature", self.start)
 
 
 class SearchResult(NamedTuple):
@@ -110,21 +111,22 @@ def search_temperature(
     with locked(folder):
         points = _earlier(folder, described)
 
-        def left() -> float | None:
-            return None if minutes is None else max(minutes - (time.monotonic() - begun) / 60, 1e-6)
+        def trained(run: Run, path: Path) -> Path:
+            left = None if minutes is None else max(minutes - (time.monotonic() - begun) / 60, 1e-6)
+            if not train(run, path, resume=RunFolder(path).config.exists(), watch=watch, minutes=left):
+                raise _Stopped
+            return path
 
-        paths = _autoencoders(configs, starts, folder, watch, left)
-        if paths is None:
-            return SearchResult(points, _root(points), False)
-        first = settings.start or _mean_energy(paths, sample)
-        while not _enough(points, settings):
-            temperature = float(f"{statistics.next_temperature(points, first):.3g}")
-            pair = _train_pair(configs, paths, temperature, folder, settings, watch, left)
-            if pair is None:
-                return SearchResult(points, _root(points), False)
-            points.append(statistics.SlopePoint(temperature, _slope(pair, sample, known, settings)))
-            _write(folder, points, described, figures)
-    return SearchResult(points, _root(points), True)
+        with suppress(_Stopped):
+            paths = _autoencoders(configs, starts, folder, trained)
+            first = settings.start or _mean_energy(paths, sample)
+            while not _enough(points, settings):
+                temperature = float(f"{statistics.next_temperature(points, first):.3g}")
+                pair = _train_pair(configs, paths, temperature, folder, settings.epochs, trained)
+                points.append(statistics.SlopePoint(temperature, _slope(pair, sample, known, settings)))
+                _write(folder, points, described, figures)
+            return SearchResult(points, _root(points), True)
+    return SearchResult(points, _root(points), False)
 
 
 def _reference(configs: Pair, reference: str | Path | None, settings: SearchSettings) -> tuple[Labelled, Array]:
@@ -154,12 +156,7 @@ def _reference(configs: Pair, reference: str | Path | None, settings: SearchSett
     return sample, ratio if kinds == ("qcd", "top") else -ratio
 
 
-def _described(
-    configs: Pair,
-    starts: Starts,
-    reference: str | Path | None,
-    settings: SearchSettings,
-) -> dict[str, Any]:
+def _described(configs: Pair, starts: Starts, reference: str | Path | None, settings: SearchSettings) -> dict[str, Any]:
     """What must be the same for a search to be taken up; more trainings or another tolerance may follow."""
     return {
         "configs": [config.name for config in configs],
@@ -183,26 +180,24 @@ def _earlier(folder: Path, described: dict[str, Any]) -> list[statistics.SlopePo
     return [statistics.SlopePoint(p["temperature"], Estimate(p["slope"], p["error"])) for p in content["points"]]
 
 
-def _autoencoders(configs: Pair, starts: Starts, folder: Path, watch: Watch | None, left: Any) -> list[str] | None:
-    """Where the autoencoders of A and B are, pretrained where none was given; None where time ran out."""
+class _Stopped(Exception):
+    """Time ran out, or the user stopped a training."""
+
+
+def _autoencoders(configs: Pair, starts: Starts, folder: Path, trained: Trained) -> list[str]:
+    """Where the autoencoders of A and B are, pretrained where none was given."""
     paths = []
     for side, config, start in zip(SIDES, configs, starts, strict=True):
-        if start is None:
-            alone = replace(config, training=replace(config.training, epochs=0), start=None)
-            path = folder / f"autoencoder-{side}"
-            if not train(alone, path, resume=RunFolder(path).config.exists(), watch=watch, minutes=left()):
-                return None
-            start = str(path)
-        paths.append(start)
+        alone = replace(config, training=replace(config.training, epochs=0), start=None)
+        paths.append(start or str(trained(alone, folder / f"autoencoder-{side}")))
     return paths
 
 
 def _mean_energy(paths: Sequence[str], sample: Labelled) -> float:
     """Mean squared error of the autoencoders, each at validation events of its own class: the paper's first guess."""
-    masks = (~sample.labels, sample.labels)
-    pairs = zip(paths, masks, strict=True)
-    means = [float(np.mean(load(path, "auto").energy(sample.x[mask]))) for path, mask in pairs]
-    return math.sqrt(means[0] * means[1])
+    pairs = zip(paths, (~sample.labels, sample.labels), strict=True)
+    a, b = (float(np.mean(load(path, "auto").energy(sample.x[mask]))) for path, mask in pairs)
+    return math.sqrt(a * b)
 
 
 def _enough(points: Sequence[statistics.SlopePoint], settings: SearchSettings) -> bool:
@@ -216,24 +211,15 @@ def _enough(points: Sequence[statistics.SlopePoint], settings: SearchSettings) -
 
 
 def _train_pair(
-    configs: Pair,
-    paths: Sequence[str],
-    temperature: float,
-    folder: Path,
-    settings: SearchSettings,
-    watch: Watch | None,
-    left: Any,
-) -> list[Path] | None:
-    """Both models at one temperature; None where time ran out."""
+    configs: Pair, paths: Sequence[str], temperature: float, folder: Path, epochs: int | None, trained: Trained
+) -> list[Path]:
+    """Both models at one temperature."""
     found = []
     for side, config, start in zip(SIDES, configs, paths, strict=True):
-        training = config.training if settings.epochs is None else replace(config.training, epochs=settings.epochs)
+        training = config.training if epochs is None else replace(config.training, epochs=epochs)
         fixed = replace(config.temperature, initial=temperature, trained=False)
         run = replace(config, start=start, training=training, temperature=fixed)
-        path = folder / f"T-{temperature:.3g}" / side
-        if not train(run, path, resume=RunFolder(path).config.exists(), watch=watch, minutes=left()):
-            return None
-        found.append(path)
+        found.append(trained(run, folder / f"T-{temperature:.3g}" / side))
     return found
 
 
@@ -260,23 +246,13 @@ def _write(folder: Path, points: list[statistics.SlopePoint], described: dict[st
         "search": described,
     }
     write_json(folder / "temperature.json", content)
-    if figures:
-        _draw(points, statistics.slope_line(points) if known else None, root, folder / "figures")
-
-
-def _draw(
-    points: Sequence[statistics.SlopePoint], line: statistics.SlopeLine | None, root: Estimate, folder: Path
-) -> SavedFigure:
-    """figures/slope: the slope of the dual test against the temperature of the trainings."""
+    if not figures:
+        return
     with figure_style():
         figure, axes = new_figure()
-        slope_against_temperature(axes[0, 0], points, line, root)
-        columns = {
-            "temperature": np.array([point.temperature for point in points]),
-            "slope": np.array([point.slope.value for point in points]),
-            "error": np.array([point.slope.error for point in points]),
-        }
-        return save_figure(figure, folder, "slope", columns)
+        slope_against_temperature(axes[0, 0], points, statistics.slope_line(points) if known else None, root)
+        columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+        save_figure(figure, folder / "figures", "slope", columns)
 
 
 def read_pair(paths: Sequence[str | Path], overrides: Sequence[str] = ()) -> Pair:
