@@ -4,12 +4,14 @@ scores, each against a plain implementation; and how many jets become filtered 4
 Events are images of synthetic jets; times do not depend on what is in them.
 """
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 import torch
-from torch import Tensor
 
-from normae.bench.timing import Report, Work, interleaved, median
-from normae.bench.works import backends, iterations, network, plain, repeated
+from normae.bench.timing import Result, Work, interleaved, median
+from normae.bench.works import backends, iterations, network, plain, plain_energies, repeated
 from normae.config import Run, read
 from normae.data import SparseEvents
 from normae.inference import Model
@@ -41,25 +43,22 @@ def synthetic(count: int, mean: float = 40.0, seed: int = 0) -> Jets:
     return from_counts(rng.integers(0, 2, count), counts, pt[order], *points[order].T)
 
 
-def jets(device: torch.device, quick: bool, rounds: int) -> Report:
+def jets(report: Result, device: torch.device, quick: bool, rounds: int) -> None:
     """Measure all three."""
     cuda = device.type == "cuda"
     run = read(PRESET, TINY if quick else ([] if cuda else CPU))
     images = sparse_images(synthetic(40 if quick else 8192))
     events = sparse_events(images, np.ones(len(images), dtype=np.bool_))
-    report = Report()
     for pretraining in (False, True):
-        _iterations(report, run, events, device, rounds, 10 if cuda else 1, pretraining)
+        _iterations(report, run, events, device, rounds, pretraining)
     _scores(report, run, events, device, 16 if quick else (65_536 if cuda else 2048), rounds)
-    return report
 
 
 def _iterations(
-    report: Report, run: Run, events: SparseEvents, device: torch.device, rounds: int, block: int, pretraining: bool
+    report: Result, run: Run, events: SparseEvents, device: torch.device, rounds: int, pretraining: bool
 ) -> None:
-    name = "jet pretraining" if pretraining else "jet iteration"
-    batch = (run.pretraining if pretraining else run.training).batch
-    group = f"{name}, batch {batch}"
+    name, phase = ("jet pretraining", run.pretraining) if pretraining else ("jet iteration", run.training)
+    group, batch, block = f"{name}, batch {phase.batch}", phase.batch, 10 if device.type == "cuda" else 1
     ours = backends(run, events.shape[1:], device)
     works = {n: iterations(run, events, n, device, block, pretraining) for n in ours}
     with report.optional():
@@ -74,7 +73,7 @@ def _iterations(
     report.faster(group, times, best, *ours[:-1], "plain")
 
 
-def _plain(run: Run, device: torch.device, normalized: bool = True):  # type: ignore[no-untyped-def]
+def _plain(run: Run, device: torch.device, normalized: bool = True) -> Any:
     latent, feature = run.sampling.latent, run.sampling.feature
     return plain("plain_jets").PlainJetNAE(
         run.network.latent, run.temperature.initial, (latent.steps, feature.steps),
@@ -82,38 +81,26 @@ def _plain(run: Run, device: torch.device, normalized: bool = True):  # type: ig
     )  # fmt: skip
 
 
-def _scores(report: Report, run: Run, events: SparseEvents, device: torch.device, n: int, rounds: int) -> None:
+def _scores(report: Result, run: Run, events: SparseEvents, device: torch.device, n: int, rounds: int) -> None:
     group = "jet scoring"
     model = Model(network(run, events.shape[1:]), run.temperature.initial, tuple(events.shape[1:]), run.sampling)
     model = model.to(device)
     x = events[torch.arange(n) % len(events)].cpu()
-    array = x.numpy()
-    works: dict[str, Work] = {"ours": lambda: model.score(array)}
+    works: dict[str, Work] = {"ours": lambda: model.score(x.numpy())}
     with report.optional():
-        works |= _plain_scores(run, x, device)
+        theirs = _plain(run, device, normalized=False)
+        for size in BATCHES:
+            if size <= n:
+                works[f"plain, batches of {size}"] = partial(plain_energies, theirs.energy, x, size, device)
     times = interleaved(works, rounds, device)
     report.rates(group, times, n)
     others = sorted((name for name in times if name != "ours"), key=lambda name: float(np.median(times[name])))
     report.faster(group, times, "ours", *others[:1])
 
 
-def _plain_scores(run: Run, x: Tensor, device: torch.device) -> dict[str, Work]:
-    """The network as the tables write it, in batches of several sizes."""
-    model = _plain(run, device, normalized=False)
-
-    def scored(size: int) -> Work:
-        def work() -> Tensor:
-            with torch.no_grad():
-                return torch.cat([model.energy(piece.to(device)).cpu() for piece in x.split(size)])
-
-        return work
-
-    return {f"plain, batches of {size}": scored(size) for size in BATCHES if size <= len(x)}
-
-
-def images(device: torch.device, quick: bool, rounds: int) -> Report:  # noqa: ARG001
+def images(report: Result, device: torch.device, quick: bool, rounds: int) -> None:  # noqa: ARG001
     """Measure them against a loop over jets; images are made on the CPU."""
-    report, group = Report(), "jet images"
+    group = "jet images"
     jets = synthetic(200 if quick else 20_000)
     some = jets[: 20 if quick else 500]
     works = {"ours": lambda: make_images(jets)}
@@ -125,4 +112,3 @@ def images(device: torch.device, quick: bool, rounds: int) -> Report:  # noqa: A
     for name, seconds in times.items():
         report.rates(group, {name: seconds}, counts[name])
     report.faster(group, {name: seconds / counts[name] for name, seconds in times.items()}, "ours", "plain")
-    return report

@@ -3,7 +3,6 @@
 import os
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +11,21 @@ import torch
 from normae.bench.jets import images, jets
 from normae.bench.sampling import sampling
 from normae.bench.scoring import scoring
-from normae.bench.timing import Report, Row, on_cpu_clock
+from normae.bench.timing import Result, Row, on_cpu_clock
 from normae.bench.toy import toy
 from normae.config import choose_device
 from normae.errors import InputError
 from normae.figures import figure_style, new_figure, speed_bars
 from normae.files import write_json
 from normae.report import save_figure
-from normae.statistics import Estimate
 
-Measurement = Callable[[torch.device, bool, int], Report]
+Measurement = Callable[[Result, torch.device, bool, int], None]
 GROUPS: dict[str, Measurement] = {
     "toy": toy, "sampling": sampling, "scoring": scoring, "jets": jets, "images": images,
 }  # fmt: skip
-"""What can be measured, by name; a measurement takes the device, whether it should be quick, and the rounds."""
+"""What can be measured, by name: into a result, on a device, whether quickly, and in how many rounds."""
 ROUNDS = 9
 QUICK_ROUNDS = 3
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a benchmark found: its numbers, what it left out, and where it ran."""
-
-    rows: list[Row]
-    skipped: list[str]
-    machine: dict[str, Any]
-    times: dict[str, list[float]] = field(default_factory=dict)
-
-    def value(self, name: str) -> Estimate:
-        """The number called `name`."""
-        return next(row.value for row in self.rows if row.name == name)
 
 
 def bench(
@@ -67,17 +51,11 @@ def bench(
     if rounds < 2:
         raise InputError(f"rounds: expected at least 2, got {rounds}")
     place = choose_device(device)
-    before = os.getloadavg()[0]
-    reports: list[Report] = []
+    before, result = os.getloadavg()[0], Result()
     for name in [only] if only else GROUPS:
         say(f"measuring {name}")
-        reports.append(GROUPS[name](place, quick, rounds))
-    result = Result(
-        [row for report in reports for row in report.rows],
-        [line for report in reports for line in report.skipped],
-        _machine(place, quick, rounds, before),
-        {name: [float(v) for v in values] for report in reports for name, values in report.times.items()},
-    )
+        GROUPS[name](result, place, quick, rounds)
+    result.machine = _machine(place, quick, rounds, before)
     if out is not None:
         write(result, Path(out))
     return result
@@ -86,17 +64,15 @@ def bench(
 def write(result: Result, folder: Path) -> None:
     """bench.json, and bench.svg, .pdf and .csv with the ratios."""
     numbers = {row.name: {**row.value._asdict(), "unit": row.unit} for row in result.rows}
-    content = {
-        "machine": result.machine, "numbers": numbers, "skipped": result.skipped, "rounds_seconds": result.times,
-    }  # fmt: skip
-    write_json(folder / "bench.json", content)
+    times = {name: values.tolist() for name, values in result.times.items()}
+    more = {"skipped": result.skipped, "rounds_seconds": times}
+    write_json(folder / "bench.json", {"machine": result.machine, "numbers": numbers} | more)
     ratios = [_as_speed(row) for row in result.rows if row.unit in ("times", "floors")]
     if not ratios:
         return
+    names, values, errors = (list(column) for column in zip(*ratios, strict=True))
     with figure_style():
         figure, axes = new_figure(panel=(8.0, 0.8 + 0.36 * len(ratios)))
-        names = [name for name, _, _ in ratios]
-        values, errors = ([r[k] for r in ratios] for k in (1, 2))
         speed_bars(axes[0, 0], names, values, errors)
         save_figure(figure, folder, "bench", {"comparison": names, "times_as_fast": values, "error": errors})
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normae.bench.timing import Report, interleaved, ratio
+from normae.bench.timing import Result, interleaved, ratio
 from normae.energy import Energy
 from normae.inference import Model
 from normae.inference.log_z import grid_draws
@@ -34,18 +34,17 @@ LONGER = 10
 """How much longer the chains with the paper's step are."""
 
 
-def sampling(device: torch.device, quick: bool, rounds: int) -> Report:
+def sampling(report: Result, device: torch.device, quick: bool, rounds: int) -> None:
     """Measure both step sizes, each with chains that are many times longer than their memory; and a user's chain."""
-    report = Report()
     model = load(MODEL, str(device))
-    start = _exact(model, 16 if quick else 64, cells=60 if quick else 1000)
-    steps, every = (40, 1) if quick else (10_000, 5)
+    few, many, cells, steps, every = (16, 128, 60, 40, 1) if quick else (64, 2048, 1000, 10_000, 5)
+    start, starts = _exact(model, few, cells), _exact(model, many, cells)
     paper = replace(model.sampling.feature, adapt=None)
-    step_size, acceptance = adapt(model, paper, _exact(model, 100 if quick else 2048, cells=60 if quick else 1000))
-    adapted = replace(paper, step_size=step_size, noise=_noise(paper, step_size))
+    step_size, acceptance = adapt(model, paper, starts)
+    longer = replace(paper, steps=LONGER * steps)
     worth = {
-        "paper's step": measure(model, replace(paper, steps=LONGER * steps), start, LONGER * every),
-        "adapted step": measure(model, replace(adapted, steps=steps), start, every),
+        "paper's step": measure(model, longer, start, LONGER * every, paper.step_size),
+        "adapted step": measure(model, replace(paper, steps=steps), start, every, step_size),
     }
     for name, (per_gradient, per_second) in worth.items():
         report.add(f"{GROUP}: {name}, effective samples per 1000 gradients", scaled(per_gradient, 1e3), "")
@@ -54,9 +53,8 @@ def sampling(device: torch.device, quick: bool, rounds: int) -> Report:
     report.add(f"{GROUP}: adapted step against the paper's, per gradient", gain, "times")
     report.add(f"{GROUP}: adapted step size", Estimate(step_size, 0.0), "")
     report.add(f"{GROUP}: its acceptance", Estimate(acceptance, 0.0), "")
-    over = over_autograd(model, _exact(model, 128 if quick else 2048, cells=60 if quick else 1000), rounds)
+    over = over_autograd(model, starts, rounds)
     report.add(f"{GROUP}: langevin(model.energy) over plain autograd", over, "")
-    return report
 
 
 def over_autograd(model: Model, start: Tensor, rounds: int) -> Estimate:
@@ -83,28 +81,23 @@ def _exact(model: Model, n: int, cells: int) -> Tensor:
     return draws.to(model.device)
 
 
-def _noise(chain: ChainConfig, step_size: float) -> float | None:
-    return None if chain.noise is None else chain.noise * math.sqrt(step_size / chain.step_size)
-
-
 def adapt(model: Model, chain: ChainConfig, start: Tensor, target: float = TARGET) -> tuple[float, float]:
     """The step size at which `chain` accepts the share `target`, by bisection of log lambda, and what it accepted."""
     low, high = math.log(chain.step_size), math.log(chain.step_size) + math.log(1e4)
     generator = stream(0, "bench/adapt", model.device)
-    share = 1.0
+    short, share = replace(chain, steps=32), 1.0
     for _ in range(14):
         middle = 0.5 * (low + high)
-        tried = replace(chain, steps=32, step_size=math.exp(middle), noise=_noise(chain, math.exp(middle)))
-        share = float(run_chain(model.energy_function, start, tried, model.temperature, generator).acceptance.mean())
+        tried = run_chain(model.energy_function, start, short, model.temperature, generator, math.exp(middle))
+        share = float(tried.acceptance.mean())
         low, high = (middle, high) if share > target else (low, middle)
     return math.exp(0.5 * (low + high)), share
 
 
-def measure(model: Model, chain: ChainConfig, start: Tensor, every: int) -> tuple[Estimate, Estimate]:
+def measure(model: Model, chain: ChainConfig, start: Tensor, every: int, step_size: float) -> tuple[Estimate, Estimate]:
     """Effective samples, the fewest of x1, x2, ... and E, a gradient and a second of `chain` from `start` (N, d)."""
-    generator = stream(0, "bench/sampling", model.device)
     begin = time.perf_counter()
-    trace = _trace(model, chain, start, every, generator)
+    trace = _trace(model, chain, start, every, step_size)
     seconds = time.perf_counter() - begin
     with torch.no_grad():
         energies = torch.stack([model.energy_function(x) for x in trace])
@@ -112,25 +105,20 @@ def measure(model: Model, chain: ChainConfig, start: Tensor, every: int) -> tupl
     return scaled(size, 1 / (len(start) * chain.steps)), scaled(size, 1 / seconds)
 
 
-def _trace(model: Model, chain: ChainConfig, start: Tensor, every: int, generator: torch.Generator) -> Tensor:
+def _trace(model: Model, chain: ChainConfig, start: Tensor, every: int, step_size: float) -> Tensor:
     """Every `every`-th position, with shape (records, N, d), by the fastest runner; only `run_chain` records itself."""
     runner = choose_backend("auto", model.autoencoder, model.sampling, model.device).runner
+    energy, rest = model.energy_function, (model.temperature, stream(0, "bench/sampling", model.device), step_size)
     if runner is run_chain:
-        recorded: Tensor = run_chain(
-            model.energy_function, start, chain, model.temperature, generator, trace=every
-        ).trace
-        return recorded
+        return torch.as_tensor(run_chain(energy, start, chain, *rest, trace=every).trace)
     piece, positions = replace(chain, steps=every), [start]
     for _ in range(chain.steps // every):
-        positions.append(runner(model.energy_function, positions[-1], piece, model.temperature, generator).position)
+        positions.append(runner(energy, positions[-1], piece, *rest).position)
     return torch.stack(positions[1:]).cpu().to(model.device)
 
 
 def smallest_size(draws: np.ndarray, parts: int = 8) -> Estimate:
-    """Smallest effective sample size of any observable, for draws with shape (steps, chains, observables).
-
-    The error is from the spread of the sizes of `parts` groups of chains, each taken by itself.
-    """
+    """Smallest effective sample size of any observable of draws (steps, chains, observables); groups give its error."""
     columns = np.moveaxis(draws, -1, 0)
     whole = [effective_sample_size(column) for column in columns]
     worst = columns[int(np.argmin(whole))]

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from normae import zoo
-from normae.bench.timing import Report, interleaved
+from normae.bench.timing import Result, interleaved
+from normae.bench.works import plain_energies
 from normae.config import read
 from normae.inference import Model
 from normae.random import stream
@@ -19,9 +20,8 @@ VALUES = 2_000_000
 """Of all events of a measurement together."""
 
 
-def scoring(device: torch.device, quick: bool, rounds: int) -> Report:
+def scoring(report: Result, device: torch.device, quick: bool, rounds: int) -> None:
     """Measure one deterministic model of the zoo for each shape of events."""
-    report = Report()
     models: dict[tuple[int, ...], Model] = {}
     for name in zoo.names():
         config = read(RunFolder(zoo.path(name)).config)
@@ -31,19 +31,15 @@ def scoring(device: torch.device, quick: bool, rounds: int) -> Report:
     for model in models.values():
         n = 100 if quick else max(2000, VALUES // int(np.prod(model.event)))
         _score(report, model, n, device, rounds)
-    return report
 
 
-def _score(report: Report, model: Model, n: int, device: torch.device, rounds: int) -> None:
+def _score(report: Result, model: Model, n: int, device: torch.device, rounds: int) -> None:
     x = torch.randn(n, *model.event, generator=stream(0, "bench/scoring"))
-    array = x.numpy()
 
     def plainly() -> torch.Tensor:
-        with torch.no_grad():
-            pieces = [(b - model.autoencoder(b)).square().flatten(1).mean(1).cpu() for b in x.to(device).split(2048)]
-        return torch.cat(pieces)
+        return plain_energies(lambda b: (b - model.autoencoder(b)).square().flatten(1).mean(1), x, 2048, device)
 
-    times = interleaved({"ours": lambda: model.score(array), "plain": plainly}, rounds, device)
+    times = interleaved({"ours": lambda: model.score(x.numpy()), "plain": plainly}, rounds, device)
     group = f"{GROUP} {model.name}"
     report.rates(group, times, n)
     report.faster(group, times, "ours", "plain")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -115,12 +115,7 @@ class Missing(Exception):
 
 
 class Row(NamedTuple):
-    """One number.
-
-    Args:
-        name: "group: what".
-        unit: "s", "1/s", "times" (how many times as fast as), "floors" (time in units of a floor), or "".
-    """
+    """One number, "group: what", in "s", "1/s", "times" (as fast as), "floors" (time in units of a floor), or ""."""
 
     name: str
     value: Estimate
@@ -128,15 +123,19 @@ class Row(NamedTuple):
 
 
 @dataclass
-class Report:
-    """What one group of measurements found."""
+class Result:
+    """What a measurement, or several, found: its numbers, what it left out, the times of the rounds, the machine."""
 
     rows: list[Row] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     times: Times = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+
+    def value(self, name: str) -> Estimate:
+        """The number called `name`."""
+        return next(row.value for row in self.rows if row.name == name)
 
     def add(self, name: str, value: Estimate, unit: str) -> None:
-        """One more number."""
         self.rows.append(Row(name, value, unit))
 
     def seconds(self, group: str, times: Times, per: float = 1.0) -> None:

@@ -9,19 +9,20 @@ through decoder, encoder and decoder. An update takes a forward pass, a pullback
 product for the gradient of each W, for positive and for negative events.
 
 `products` runs these products and nothing else, with the weights as a layer stores them (out, in), and inputs and
-outputs allocated beforehand, one for each width, so that they are in the cache where they fit. `fastest_products` takes
-the same products in the form that is fastest on a CPU, as our own passes do: weights transposed beforehand, and y^T = W
-x^T where the result is narrow. It is the stricter floor, of the same operations.
+outputs allocated beforehand, one for each width, so that they are in the cache where they fit. `fastest` takes them in
+the form that is fastest on a CPU, as our own passes do: weights transposed beforehand, and y^T = W x^T where the result
+is narrow. It is the stricter floor, of the same operations.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from normae.bench.timing import Report, Work, interleaved, median
+from normae.bench.timing import Result, Work, interleaved, median
 from normae.bench.works import TorchEBM, backends, iterations, network, plain, repeated
 from normae.config import Run, read
 from normae.data import DENSITIES
@@ -71,30 +72,18 @@ class Floor:
         self.outputs = {width: torch.empty(sizes.batch, width, device=device) for width in widths}
 
     @torch.no_grad()
-    def products(self) -> None:
-        """Run them: x W^T, or v W on the way back, for W with shape (b, a)."""
+    def products(self, fastest: bool = False) -> None:
+        """Run them: x W^T, or v W on the way back, for W with shape (b, a); or all in their fastest form."""
         for a, b, back in self.chains + self.update:
-            if back:
-                torch.mm(self.inputs[b], self.weights[a, b], out=self.outputs[a])
-            else:
-                torch.mm(self.inputs[a], self.weights[a, b].t(), out=self.outputs[b])
-        self._weight_gradients()
-
-    @torch.no_grad()
-    def fastest_products(self) -> None:
-        """Run them in their fastest form."""
-        for a, b, back in self.chains + self.update:
-            left, right = self.weights[a, b], self.transposed[a, b]
+            weight = self.weights[a, b]
+            left, right = weight, self.transposed[a, b] if fastest else weight.t()
             if back:
                 left, right = right, left
             n_in, n_out = right.shape
-            if n_out < NARROW <= n_in:
+            if fastest and n_out < NARROW <= n_in:
                 torch.mm(left, self.inputs[n_in].t(), out=self.narrow[n_out])
             else:
                 torch.mm(self.inputs[n_in], right, out=self.outputs[n_out])
-        self._weight_gradients()
-
-    def _weight_gradients(self) -> None:
         for a, b in 2 * self.layers:
             torch.mm(self.inputs[b].t(), self.inputs[a], out=self.gradients[a, b])
 
@@ -109,37 +98,31 @@ def _there_and_back(layers: list[tuple[int, int]]) -> list[tuple[int, int, bool]
     return [(a, b, back) for back in (False, True) for a, b in layers]
 
 
-PRESET = "toy-paper"
 TINY = [
     "data.train=500", "training.batch=64", "network.hidden=[16,16]", "sampling.latent.steps=2",
     "sampling.feature.steps=3", "sampling.buffer=200",
 ]  # fmt: skip
 GROUP = "toy iteration"
-CHAINS = "toy chains"
 
 
-def toy(device: torch.device, quick: bool, rounds: int) -> Report:
+def toy(report: Result, device: torch.device, quick: bool, rounds: int) -> None:
     """Measure both."""
-    run = read(PRESET, TINY if quick else [])
-    report = Report()
+    run = read("toy-paper", TINY if quick else [])
     _iterations(report, run, device, 1 if quick or device.type == "cpu" else 10, rounds)
     _chains(report, run, device, rounds)
-    return report
 
 
-def _iterations(report: Report, run: Run, device: torch.device, block: int, rounds: int) -> None:
+def _iterations(report: Result, run: Run, device: torch.device, block: int, rounds: int) -> None:
     events = DENSITIES[str(run.data.density)]().sample(run.data.train, stream(0, "data/train"))
-    works: dict[str, Work] = {}
     ours = backends(run, (2,), device)
-    for name in ours:
-        works[name] = iterations(run, events, name, device, block)
+    works: dict[str, Work] = {name: iterations(run, events, name, device, block) for name in ours}
     with report.optional():
         for name, test in (("plain", False), ("plain with a Metropolis test", True)):
             works[name] = _plain_iteration(run, events, test, device, block)
     floor = Floor(_sizes(run), device, stream(0, "bench/floor"))
     works["matrix products"] = repeated(floor.products, block)
     if device.type == "cpu":
-        works["fastest products"] = repeated(floor.fastest_products, block)
+        works["fastest products"] = repeated(partial(floor.products, fastest=True), block)
     times = interleaved(works, rounds, device)
     report.seconds(GROUP, times, block)
     speed = floor.flop() * block / times["matrix products"]
@@ -170,7 +153,7 @@ def _plain_iteration(run: Run, events: torch.Tensor, test: bool, device: torch.d
     return repeated(lambda: model.iteration(batch), block)
 
 
-def _chains(report: Report, run: Run, device: torch.device, rounds: int) -> None:
+def _chains(report: Result, run: Run, device: torch.device, rounds: int) -> None:
     """Our chains with the best backend against torchebm's: the same network, start, temperature and steps."""
     model = network(run, (2,)).to(device).requires_grad_(False)
     energy = ReconstructionEnergy(model)
@@ -202,5 +185,5 @@ def _chains(report: Report, run: Run, device: torch.device, rounds: int) -> None
         steps = (latent.steps, feature.steps)
         works["torchebm"] = through(lambda which, x: samplers[which](x, steps[which], generator))
     times = interleaved(works, rounds, device)
-    report.seconds(CHAINS, times)
-    report.faster(CHAINS, times, backend.name, "reference", "torchebm")
+    report.seconds("toy chains", times)
+    report.faster("toy chains", times, backend.name, "reference", "torchebm")

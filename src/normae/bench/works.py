@@ -24,6 +24,7 @@ from normae.training.backends import choose_backend
 
 BACKENDS = {"cpu": ("reference", "explicit"), "cuda": ("reference", "explicit", "graph", "fused")}
 ENDLESS = 1_000_000
+Bounds = tuple[float, float]
 
 
 def network(run: Run, event: Sequence[int]) -> Autoencoder:
@@ -66,6 +67,12 @@ def repeated(work: Work, n: int) -> Work:
     return several
 
 
+@torch.no_grad()
+def plain_energies(energy: Energy, x: Tensor, batch: int, device: torch.device) -> Tensor:
+    """Energies of events on the CPU, by the device and with their way to it and back."""
+    return torch.cat([energy(piece.to(device)).cpu() for piece in x.split(batch)])
+
+
 def plain(name: str) -> ModuleType:
     """The module `name` of the repository's folder `bench/`."""
     package = Path(__file__).parent
@@ -80,22 +87,10 @@ def plain(name: str) -> ModuleType:
 
 
 class TorchEBM:
-    """torchebm's Langevin sampler on an energy.
-
-    Args:
-        energy: E.
-        temperature: T; torchebm samples exp(-U), so U = E/T.
-        step_size: the paper's lambda, with noise sqrt(2 lambda).
-        bounds: to which torchebm clamps.
-    """
+    """torchebm's Langevin sampler of exp(-U) with U = E/T; its noise is sqrt(2 lambda), and it clamps to the bounds."""
 
     def __init__(
-        self,
-        energy: Energy,
-        temperature: float,
-        step_size: float,
-        bounds: tuple[float, float] | None,
-        device: torch.device,
+        self, energy: Energy, temperature: float, step_size: float, bounds: Bounds | None, device: torch.device
     ) -> None:
         try:
             core: Any = importlib.import_module("torchebm.core")
