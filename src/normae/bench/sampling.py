@@ -1,12 +1,9 @@
 """What a chain is worth: effective samples per gradient and per second, the paper's step against an adapted one.
 
 The target is the density of a zoo model with the paper's settings. Chains start from exact draws of it (a grid), so
-nothing has to be burnt in. What counts is the smallest effective sample size of x1, x2 and E. The adapted step is the
-one at which the chain accepts 57 % of its steps, where a Metropolis-adjusted Langevin chain is at its best in many
-dimensions; sigma^2/lambda stays.
-
-An effective sample size can only be measured by chains that are longer than their memory. The two peaks of the toy are
-the memory: the paper's step crosses between them once in some ten thousand steps, so its chains are ten times longer.
+nothing has to be burnt in. The adapted step is the one at which the chain accepts 57 % of its steps, where a
+Metropolis-adjusted Langevin chain is at its best in many dimensions; sigma^2/lambda stays. A chain must be longer than
+its memory: the paper's step crosses between the two peaks once in some ten thousand steps, so its chains are longer.
 """
 
 import math

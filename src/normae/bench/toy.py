@@ -6,12 +6,8 @@ alone against torchebm's Langevin sampler at equal steps. torchebm has no Metrop
 **The floor** is the least time that an iteration can take: its matrix products. A gradient with respect to the event
 is a forward pass and a pullback, so one product with each weight matrix W there and one back. A latent gradient goes
 through decoder, encoder and decoder. An update takes a forward pass, a pullback (but for the first layer) and one
-product for the gradient of each W, for positive and for negative events.
-
-`products` runs these products and nothing else, with the weights as a layer stores them (out, in), and inputs and
-outputs allocated beforehand, one for each width, so that they are in the cache where they fit. `fastest` takes them in
-the form that is fastest on a CPU, as our own passes do: weights transposed beforehand, and y^T = W x^T where the result
-is narrow. It is the stricter floor, of the same operations.
+product for the gradient of each W, for positive and for negative events. In their fastest form on a CPU, which our own
+passes have, weights are transposed beforehand, and y^T = W x^T where the result is narrow.
 """
 
 from collections.abc import Callable

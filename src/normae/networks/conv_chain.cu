@@ -2,8 +2,7 @@
 //
 // Compiled behind conv_network.cu with METROPOLIS, ON, CLIP and ANNEAL.
 
-#define FREE 0
-#define CLAMP 1
+#define CLAMP 1  // 0 is a free chain
 #define REJECT 2
 #define GEODESIC 3
 #define PROJECT 4

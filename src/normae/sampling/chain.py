@@ -116,7 +116,7 @@ def langevin(
     bounds_rule: BoundsRule = "reject",
     clip: float | None = None,
     clip_rule: ClipRule = "norm",
-    sphere: Sphere | None = None,
+    sphere: Sphere = None,
     anneal: bool = False,
     trace: int | None = None,
 ) -> Chain:
@@ -139,7 +139,6 @@ def langevin(
     >>> float(chain.position.std().round(decimals=1))
     2.0
     """
-    _check_choices(metropolis=metropolis, bounds_rule=bounds_rule, clip_rule=clip_rule, sphere=sphere)
     config = ChainConfig(
         steps=steps, step_size=step_size, noise=noise, metropolis=metropolis, bounds=bounds, bounds_rule=bounds_rule,
         clip=clip, clip_rule=clip_rule, sphere=sphere, anneal=anneal,
@@ -154,20 +153,6 @@ def langevin(
     if isinstance(start, Tensor):
         return chain
     return Chain(*[None if part is None else part.numpy() for part in chain])
-
-
-_CHOICES: dict[str, tuple[str | None, ...]] = {
-    "metropolis": ("exact", "off"),
-    "bounds_rule": ("reject", "clamp"),
-    "clip_rule": ("norm", "row", "value"),
-    "sphere": (None, "geodesic", "project"),
-}
-
-
-def _check_choices(**given: str | None) -> None:
-    for name, value in given.items():
-        if value not in _CHOICES[name]:
-            raise InputError(f"{name}: expected one of {list(_CHOICES[name])}, got {value!r}")
 
 
 def _start(start: Any, config: ChainConfig) -> Tensor:

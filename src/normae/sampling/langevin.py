@@ -20,9 +20,8 @@ not one to one. So
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -35,7 +34,8 @@ from normae.tensors import norm, sum_features
 Metropolis = Literal["exact", "off"]
 BoundsRule = Literal["reject", "clamp"]
 ClipRule = Literal["norm", "row", "value"]
-Sphere = Literal["geodesic", "project"]
+Sphere = Literal[None, "geodesic", "project"]
+CHOICES = {"metropolis": Metropolis, "bounds_rule": BoundsRule, "clip_rule": ClipRule, "sphere": Sphere}
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,14 @@ class ChainConfig:
     bounds_rule: BoundsRule = "reject"
     clip: float | None = None
     clip_rule: ClipRule = "norm"
-    sphere: Sphere | None = None
+    sphere: Sphere = None
     anneal: bool = False
     adapt: float | None = None
 
     def __post_init__(self) -> None:
+        for name, kind in CHOICES.items():
+            given, allowed = getattr(self, name), list(get_args(kind))
+            require_that(given in allowed, name, f"one of {allowed}", repr(given))
         require_that(self.steps >= 0, "steps", "at least 0", self.steps)
         require_that(0 < self.step_size < math.inf, "step_size", "a positive number", self.step_size)
         if self.noise is not None:
@@ -163,13 +166,6 @@ class Move(NamedTuple):
     valid: Tensor | None
 
 
-class Geometry(NamedTuple):
-    """How a space moves points: the projection of vectors at x on it, and the move by drift plus kick."""
-
-    project: Callable[[Tensor, Tensor], Tensor]
-    move: Callable[[Tensor, Tensor], Move]
-
-
 def clip_gradient(grad: Tensor, config: ChainConfig) -> Tensor:
     """The gradient (N, *event) limited to `config.clip` by the chosen rule; a zero gradient stays zero."""
     if config.clip is None:
@@ -201,20 +197,6 @@ def _square_difference(a: Tensor, b: Tensor) -> Tensor:
     return sum_features((a - b).mul_(a + b))
 
 
-def _flat_move(config: ChainConfig) -> Callable[[Tensor, Tensor], Move]:
-    def move(x: Tensor, v: Tensor) -> Move:
-        y = x + v
-        if config.bounds is None:
-            return Move(y, v, -v, None)
-        low, high = config.bounds
-        if config.bounds_rule == "clamp":
-            y = y.clamp(low, high)
-            return Move(y, y - x, x - y, None)
-        return Move(y, v, -v, (y == y.clamp(low, high)).flatten(1).all(dim=1))
-
-    return move
-
-
 def tangent(x: Tensor, v: Tensor) -> Tensor:
     """What is left of v (N, d) beside the direction of unit vectors x."""
     return v - (v * x).sum(1, keepdim=True) * x
@@ -230,19 +212,25 @@ def geodesic_move(x: Tensor, v: Tensor) -> Move:
     return Move(y, v, back, length.flatten() < math.pi)
 
 
-def _projected_move(x: Tensor, v: Tensor) -> Move:
-    y = x + v
-    y = y / norm(y, keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)
-    return Move(y, y - x, x - y, None)
+def _projected(x: Tensor, v: Tensor, config: ChainConfig) -> Tensor:
+    """Vectors v at x, along the sphere where the chain moves on great circles."""
+    return tangent(x, v) if config.sphere == "geodesic" else v
 
 
-def geometry(config: ChainConfig) -> Geometry:
-    """The geometry that `config` asks for."""
+def _moved(x: Tensor, v: Tensor, config: ChainConfig) -> Move:
+    """The move by drift plus kick v."""
     if config.sphere == "geodesic":
-        return Geometry(tangent, geodesic_move)
+        return geodesic_move(x, v)
+    y = x + v
     if config.sphere == "project":
-        return Geometry(lambda _, v: v, _projected_move)
-    return Geometry(lambda _, v: v, _flat_move(config))
+        y = y / norm(y, keepdim=True).clamp_min(torch.finfo(y.dtype).tiny)
+    elif config.bounds is None:
+        return Move(y, v, -v, None)
+    elif config.bounds_rule == "reject":
+        return Move(y, v, -v, (y == y.clamp(*config.bounds)).flatten(1).all(dim=1))
+    else:
+        y = y.clamp(*config.bounds)
+    return Move(y, y - x, x - y, None)
 
 
 def init(position: Tensor, energy: Energy, config: ChainConfig) -> LangevinState:
@@ -255,18 +243,17 @@ def step(
     state: LangevinState, energy: Energy, config: ChainConfig, scale: Scale, generators: Generators
 ) -> tuple[LangevinState, LangevinInfo]:
     """One step from `state`, of one gradient; see the module's docstring."""
-    space = geometry(config)
     x = state.position
-    drift = space.project(x, scale.drift * state.grad)
-    kick = space.project(x, scale.noise * normal(x.shape, generators, x))
-    move = space.move(x, drift + kick)
+    drift = _projected(x, scale.drift * state.grad, config)
+    kick = _projected(x, scale.noise * normal(x.shape, generators, x), config)
+    move = _moved(x, drift + kick, config)
     proposal = init(move.position, energy, config)
     if config.metropolis == "off":
         log_ratio = torch.zeros_like(state.energy, dtype=torch.float64)
         if move.valid is None:
             return proposal, LangevinInfo(torch.ones_like(state.energy, dtype=torch.bool), log_ratio)
         return select(move.valid, proposal, state), LangevinInfo(move.valid, log_ratio)
-    drift_back = space.project(move.position, scale.drift * proposal.grad)
+    drift_back = _projected(move.position, scale.drift * proposal.grad, config)
     gain = (state.energy - proposal.energy).double() / scale.temperature
     log_ratio = gain + _square_difference(move.there - drift, move.back - drift_back) / scale.variance
     accepted = uniform(log_ratio.shape, generators, log_ratio).log() < log_ratio
