@@ -14,10 +14,10 @@ from normae.bench.scoring import scoring
 from normae.bench.timing import Result, Row, on_cpu_clock
 from normae.bench.toy import toy
 from normae.config import choose_device
-from normae.errors import InputError
 from normae.figures import figure_style, new_figure, speed_bars
 from normae.files import write_json
 from normae.report import save_figure
+from normae.sampling.langevin import require_that
 
 Measurement = Callable[[Result, torch.device, bool, int], None]
 GROUPS: dict[str, Measurement] = {
@@ -45,11 +45,9 @@ def bench(
         rounds: how often everything is measured, in turns.
         say: called with one line before each group.
     """
-    if only is not None and only not in GROUPS:
-        raise InputError(f"--only: expected one of {', '.join(GROUPS)}, got {only!r}")
+    require_that(only is None or only in GROUPS, "--only", f"one of {', '.join(GROUPS)}", repr(only))
     rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
-    if rounds < 2:
-        raise InputError(f"rounds: expected at least 2, got {rounds}")
+    require_that(rounds >= 2, "rounds", "at least 2", rounds)
     place = choose_device(device)
     before, result = os.getloadavg()[0], Result()
     for name in [only] if only else GROUPS:

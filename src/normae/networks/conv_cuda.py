@@ -11,7 +11,6 @@ pulled back are scaled to be of order one.
 """
 
 import ctypes
-from collections.abc import Sequence
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -138,8 +137,7 @@ class _WeightsToEnergy(torch.autograd.Function):
         half, full = energy.packed()
         value, latent = x.new_empty(len(x)), x.new_empty(len(x), energy.shape.latent)
         grid = (max(1, min(n, 2 * multiprocessors(x.device))), energy.members)
-        tensors = (x, value, latent, half, full)
-        _launch("energies", network_defines(energy.shape), grid, tensors, (n, full.stride(0)))
+        _launch("energies", network_defines(energy.shape), grid, x, value, latent, half, full, n, full.stride(0))
         return value, latent
 
     @staticmethod
@@ -153,23 +151,21 @@ class _WeightsToEnergy(torch.autograd.Function):
         vectors = x.new_empty(members, n, 2 * shape.small + 4 * shape.hp + 2 * shape.zp)
         tensors = (x, v_energy.contiguous(), v_latent.contiguous(), out, vectors, half, full)
         counts = (n, full.stride(0), out.stride(0))
-        _launch("gradient", network_defines(shape, gradient=True), (side_by_side, members), tensors, counts)
+        _launch("gradient", network_defines(shape, gradient=True), (side_by_side, members), *tensors, *counts)
         pieces = [out.unflatten(0, (members, -1)).sum(1), *dense_gradients(vectors, shape)]
         return torch.cat(pieces, 1).index_select(1, unpacking(energy.layout, shape, x.device)), None, None
 
 
-def _launch(
-    name: str,
-    defines: Defines,
-    grid: tuple[int, int],
-    tensors: Sequence[Tensor],
-    counts: Sequence[int],
-    more: Sequence[float] = (),
-) -> None:
-    """Queue a kernel with tensors that are contiguous and on one device, then integers, then floats."""
-    pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
-    arguments = [*pointers, *map(ctypes.c_int, counts), *map(ctypes.c_float, more)]
-    kernel(name, defines, tensors[0].device.index or 0).launch(grid, THREADS, arguments)
+def _launch(name: str, defines: Defines, grid: tuple[int, int], first: Tensor, *more: Tensor | int | float) -> None:
+    """Queue a kernel with tensors that are contiguous and on one device, with integers, and with floats."""
+    values = [_value(argument) for argument in (first, *more)]
+    kernel(name, defines, first.device.index or 0).launch(grid, THREADS, values)
+
+
+def _value(argument: Tensor | int | float) -> Any:
+    if isinstance(argument, Tensor):
+        return ctypes.c_void_p(argument.data_ptr())
+    return ctypes.c_int(argument) if isinstance(argument, int) else ctypes.c_float(argument)
 
 
 # --- chains
@@ -213,5 +209,5 @@ def launch_chain(
     s, s_stride = spread(size, start)
     tensors = (start, position, value, grad, accepted, seeds, t, s, half, full)
     counts = (n, config.steps, int(len(seeds) > 1), t_stride, s_stride, full.stride(0))
-    _launch("chain", chain_defines(of.shape, config, latent), (n, of.members), tensors, counts, numbers(config))
+    _launch("chain", chain_defines(of.shape, config, latent), (n, of.members), *tensors, *counts, *numbers(config))
     return position, value, grad, accepted

@@ -167,9 +167,11 @@ class MLP(nn.Module):
         out: Tensor = self.layers[-1](x)
         return out
 
-    def body(self) -> nn.Module:
-        """All but the last layer, with the same weights under the same names."""
-        return _Body(self.layers[:-1], ACTIVATIONS[self.activation].forward)
+    def body(self) -> "MLP":
+        """The input of the last layer, by the same weights under the same names."""
+        body = MLP((), self.activation, torch.Generator())
+        body.layers = nn.ModuleList([*self.layers[:-1], nn.Identity()])
+        return body
 
     def linears(self) -> list[nn.Linear]:
         """The layers, from the first to the last."""
@@ -178,18 +180,6 @@ class MLP(nn.Module):
     def layer_names(self) -> list[tuple[str, str]]:
         """Names of weight and bias of each layer, as in `named_parameters`."""
         return [(f"layers.{k}.weight", f"layers.{k}.bias") for k in range(len(self.layers))]
-
-
-class _Body(nn.Module):
-    def __init__(self, layers: nn.ModuleList, activation: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.layers = layers
-        self.activation = activation
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = self.activation(layer(x))
-        return x
 
 
 def linear(n_in: int, n_out: int, generator: torch.Generator) -> nn.Linear:

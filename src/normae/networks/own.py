@@ -17,6 +17,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder, NetworkConfig
 from normae.networks.reconstruction import ReconstructionEnergy, call, prefixed
+from normae.sampling.langevin import require_that
 
 TOLERANCE = 1e-4
 """Largest difference of two outputs that should be equal, as a share of the largest output."""
@@ -66,8 +67,7 @@ def own_network(**modules: Any) -> Autoencoder:
     if set(modules) not in ({"encoder", "decoder"}, {"energy"}):
         raise InputError(f"expected encoder= and decoder=, or energy= alone, got {' and '.join(modules)}")
     for name, module in modules.items():
-        if not isinstance(module, nn.Module):
-            raise InputError(f"{name}: expected a torch.nn.Module, got {type(module).__name__}")
+        require_that(isinstance(module, nn.Module), name, "a torch.nn.Module", type(module).__name__)
     if "energy" in modules:
         return EnergyNetwork(modules["energy"])
     encoder, decoder = modules["encoder"], modules["decoder"]
@@ -97,35 +97,29 @@ def check_network(own: Autoencoder, x: Tensor) -> int:
     network = copied(own, NetworkConfig(latent=0, kind="own"))
     if isinstance(network, EnergyNetwork):
         energies = _checked(network.energy, "energy", x)
-        expected = f"energy: expected one number for each event, shape ({len(x)},)"
-        _require(energies.shape == (len(x),), expected, energies, "events", x)
+        got = f"{tuple(energies.shape)} from events of shape {tuple(x.shape)}"
+        require_that(energies.shape == (len(x),), "energy", f"one number for each event, shape ({len(x)},)", got)
         return 0
     z = _checked(network.encoder, "encoder", x)
-    points = z.ndim == 2 and len(z) == len(x) and z.shape[1] > 0
-    _require(points, f"encoder: expected latent points of shape ({len(x)}, d_z)", z, "events", x)
+    points, got = z.ndim == 2 and len(z) == len(x), f"{tuple(z.shape)} from events of shape {tuple(x.shape)}"
+    require_that(points and z.shape[1] > 0, "encoder", f"latent points of shape ({len(x)}, d_z)", got)
     events = _checked(network.decoder, "decoder", z)
-    _require(events.shape == x.shape, f"decoder: expected events of shape {tuple(x.shape)}", events, "latent points", z)
+    got = f"{tuple(events.shape)} from latent points of shape {tuple(z.shape)}"
+    require_that(events.shape == x.shape, "decoder", f"events of shape {tuple(x.shape)}", got)
     return z.shape[1]
-
-
-def _require(holds: bool, expected: str, found: Tensor, source: str, given: Tensor) -> None:
-    if not holds:
-        shapes = f"got {tuple(found.shape)} from {source} of shape {tuple(given.shape)}"
-        raise InputError(f"{expected}, {shapes}")
 
 
 def _check_weights(module: nn.Module, name: str) -> None:
     """Weights in float32, all of them to be trained."""
     named = list(module.named_parameters())
-    if not any(p.requires_grad for _, p in named):
-        raise InputError(f"{name}: expected weights that require a gradient, got none; there is nothing to train")
+    trained = any(p.requires_grad for _, p in named)
+    require_that(trained, name, "weights that require a gradient", "none; there is nothing to train")
     for key, p in named:
         if isinstance(p, nn.UninitializedParameter):
             raise InputError(f"{name}: {key!r} has no shape yet; call the module once on a batch of events")
         if not p.requires_grad:
             raise InputError(f"{name}: {key!r} requires no gradient, and all weights are trained; make it a buffer")
-        if p.dtype != torch.float32:
-            raise InputError(f"{name}: expected weights in float32, got {p.dtype} in {key!r}; call .float()")
+        require_that(p.dtype == torch.float32, name, "weights in float32", f"{p.dtype} in {key!r}; call .float()")
 
 
 def _check_layers(module: nn.Module, name: str) -> None:
@@ -148,8 +142,7 @@ def _checked(module: nn.Module, name: str, x: Tensor) -> Tensor:
     for key, buffer in module.named_buffers():
         if key not in before or not torch.equal(before[key], buffer):
             raise InputError(f"{name}: the buffer {key!r} changes when the module is called, expected one that stays")
-    if not bool(torch.isfinite(found).all()):
-        raise InputError(f"{name}: expected finite numbers, got NaN or infinity")
+    require_that(bool(torch.isfinite(found).all()), name, "finite numbers", "NaN or infinity")
     if not _equal(found, again):
         raise InputError(f"{name}: the output depends on chance; two calls with the same events differ")
     if not _equal(found, calm):
@@ -167,10 +160,9 @@ def _output(module: nn.Module, name: str, x: Tensor) -> Tensor:
         raise InputError(
             f"{name}: cannot take an array of shape {tuple(x.shape)}: {type(error).__name__}, {_first_line(error)}"
         ) from None
-    if not isinstance(found, Tensor) or not found.ndim:
-        shape = "a single number" if isinstance(found, Tensor) else type(found).__name__
-        raise InputError(f"{name}: expected a tensor with a row for each event, got {shape}")
-    return found
+    kind = "a single number" if isinstance(found, Tensor) else type(found).__name__
+    require_that(isinstance(found, Tensor) and found.ndim > 0, name, "a tensor with a row for each event", kind)
+    return torch.as_tensor(found)
 
 
 def _check_gradient(module: nn.Module, name: str, x: Tensor) -> None:

@@ -143,10 +143,8 @@ def langevin(
         steps=steps, step_size=step_size, noise=noise, metropolis=metropolis, bounds=bounds, bounds_rule=bounds_rule,
         clip=clip, clip_rule=clip_rule, sphere=sphere, anneal=anneal,
     )  # fmt: skip
-    if not 0 < temperature < math.inf:
-        raise InputError(f"temperature: expected a positive number, got {temperature}")
-    if trace is not None and trace < 1:
-        raise InputError(f"trace: expected a number of steps of at least 1, got {trace}")
+    require_that(0 < temperature < math.inf, "temperature", "a positive number", temperature)
+    require_that(trace is None or trace >= 1, "trace", "a number of steps of at least 1", trace)
     position = _start(start, config)
     chain = run_chain(energy, position, config, float(temperature), generator, trace=trace)
     chain = chain._replace(acceptance=chain.acceptance[:, 0])
@@ -159,15 +157,13 @@ def _start(start: Any, config: ChainConfig) -> Tensor:
     position = start.detach() if isinstance(start, Tensor) else torch.from_numpy(np.array(start))
     if not position.is_floating_point():
         position = position.to(torch.get_default_dtype())
-    if position.ndim < 2 or len(position) == 0:
-        raise InputError(f"start: expected points of shape (N, *event) with N >= 1, got {tuple(position.shape)}")
-    if not bool(torch.isfinite(position).all()):
-        raise InputError("start: expected finite points, got NaN or infinity")
-    if not torch.equal(position, into_bounds(position, config)):
-        raise InputError(f"start: expected points within the bounds {config.bounds}, got points outside")
+    shape = tuple(position.shape)
+    require_that(len(shape) > 1 and shape[0] > 0, "start", "points of shape (N, *event) with N >= 1", shape)
+    require_that(bool(torch.isfinite(position).all()), "start", "finite points", "NaN or infinity")
+    inside = torch.equal(position, into_bounds(position, config))
+    require_that(inside, "start", f"points within the bounds {config.bounds}", "points outside")
     if config.sphere is not None:
-        if position.ndim != 2:
-            raise InputError(f"start: expected points of shape (N, d) on the sphere, got {tuple(position.shape)}")
+        require_that(len(shape) == 2, "start", "points of shape (N, d) on the sphere", shape)
         if not torch.allclose(position.norm(dim=1), position.new_ones(len(position)), atol=1e-4):
             raise InputError("start: expected points of unit length on the sphere; divide them by their norm")
     return position

@@ -79,12 +79,7 @@ class Curvature(NamedTuple):
 
 
 def curvature(
-    energy: Energy,
-    x: Tensor,
-    width: float,
-    generator: torch.Generator,
-    directions: int = 8,
-    sphere: bool = False,
+    energy: Energy, x: Tensor, width: float, generator: torch.Generator, directions: int = 8, sphere: bool = False
 ) -> Curvature:
     """In all directions, summed: arrays with shape (N, 1).
 
