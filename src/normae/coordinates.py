@@ -31,6 +31,7 @@ from scipy.stats import norm
 from torch import Tensor
 
 from normae.errors import InputError
+from normae.tensors import by_weight
 
 MARGIN = 0.1
 """How far beyond the training sample a column may lie before a row is outside, as a share of the column's range."""
@@ -282,14 +283,19 @@ class TableCoordinates:
     high: Tensor
 
     @classmethod
-    def of(cls, rows: Tensor, noise: float | None = None, curves: Curves = "none") -> "TableCoordinates":
+    def of(
+        cls, rows: Tensor, noise: float | None = None, curves: Curves = "none", weights: Tensor | None = None
+    ) -> "TableCoordinates":
         """Fitted to rows with shape (N, d).
 
         Args:
             curves: columns that get a curve: none, the few that no mixture of Gaussians describes as well, or the many
                 that one Gaussian does not.
             noise: e; from the shrinkage of Ledoit and Wolf where it is None, large for few rows of many columns.
+            weights: with shape (N,). Rows count as often as they say, negative ones not at all: any map will do.
         """
+        seen = Range.of(rows)
+        rows = rows if weights is None else rows[by_weight(weights.clamp_min(0), len(rows))]
         table = rows.double().cpu().numpy()
         centre, width = columns(table)
         t = (table - centre) / width
@@ -303,7 +309,6 @@ class TableCoordinates:
         values, vectors = np.linalg.eigh(covariance)
         root = np.sqrt(np.maximum(values, noise))
         arrays = (centre, width, knots, u.mean(0), vectors.T / root[:, None], vectors * root, noise)
-        seen = Range.of(rows)
         return cls(*(torch.as_tensor(a, dtype=torch.float64).contiguous() for a in (*arrays, seen.low, seen.high)))
 
     @property
@@ -405,13 +410,13 @@ class CoordinatesConfig:
             raise InputError('coordinates: expected kind = "table" with noise, curves and copies')
 
 
-def fit_coordinates(config: CoordinatesConfig, rows: Tensor | None) -> Coordinates:
-    """The coordinates of a run, fitted to training rows with shape (N, d); None for events that are no table."""
+def fit_coordinates(config: CoordinatesConfig, rows: Tensor | None, weights: Tensor | None = None) -> Coordinates:
+    """The coordinates of a run, fitted to training rows (N, d) with weights (N,); None for events that are no table."""
     if config.kind == "identity":
         return Identity(None if rows is None else Range.of(rows))
     if rows is None:
         raise InputError('coordinates.kind: expected a table, data.file, for "table"')
-    return TableCoordinates.of(rows, config.noise, config.curves)
+    return TableCoordinates.of(rows, config.noise, config.curves, weights)
 
 
 def read_coordinates(kind: str, tensors: Mapping[str, Tensor], event: tuple[int, ...], source: str) -> Coordinates:

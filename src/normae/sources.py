@@ -10,20 +10,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from normae.data import DENSITIES, Density, Rows, SparseEvents, read_table, split
+from normae.data import DENSITIES, Density, Rows, SparseEvents, read_rows, split
 from normae.errors import InputError
 from normae.jets import read, read_images, sparse_images
 from normae.jets.container import UNLABELLED
 from normae.jets.imaging import SIGMA, SparseImages, filter_matrix
 from normae.jets.reader import is_images
 from normae.random import stream
+from normae.tensors import by_weight, counts_as
 
 LARGEST = 1e18
 """Number that can be trained on."""
@@ -48,6 +49,8 @@ class DataConfig:
         columns: of the file, in this order; all of them where it is None.
         dataset: the array of an .npz file, the group or dataset of an HDF5 file, the tree of a ROOT file; not needed
             where there is no choice.
+        weights: the column with the weights of the rows, which is no feature; negative ones count as such. Of an .npz
+            or HDF5 file whose table is an array, another array.
         jets: the class of jets to train on; images of them are the events. "both" for a classifier, where the numbers
             below are of each class.
         path: of the jets, a folder with the files train, test and, for validation, val (.npz or .h5, jets or images),
@@ -63,6 +66,7 @@ class DataConfig:
     test_file: str | None = None
     columns: tuple[str, ...] | None = None
     dataset: str | None = None
+    weights: str | None = None
     jets: Literal["qcd", "top", "both"] | None = None
     path: str | None = None
     train: int = 500_000
@@ -74,7 +78,7 @@ class DataConfig:
             raise InputError("data: expected one of density, file and jets, and only one")
         if self.path is not None and self.jets is None:
             raise InputError("data.path: expected data.jets with it, which says what to take from there")
-        for name in ("columns", "dataset", "test_file"):
+        for name in ("columns", "dataset", "weights", "test_file"):
             if getattr(self, name) is not None and self.file is None:
                 raise InputError(f"data.{name}: expected data.file with it, which says where to take them from")
         if self.columns is not None and not 0 < len(set(self.columns)) == len(self.columns):
@@ -89,6 +93,14 @@ class DataConfig:
             raise InputError(f"data.validation: expected 0 to {MOST_EVENTS} events, got {self.validation}")
 
 
+class Weights(NamedTuple):
+    """Of training, validation and test rows, with shape (N,) each and mean 1."""
+
+    train: Tensor
+    validation: Tensor
+    test: Tensor
+
+
 class Events:
     """Training, validation and test events of a run with shape (N, *event), each made when it is first asked for.
 
@@ -99,6 +111,7 @@ class Events:
         train, validation, test: make the samples; `validation` gives None where a run asks for none.
         density: the true density, where it is known.
         columns: gives the names of the features of a table that has names.
+        weights: gives the weights of rows that have some.
     """
 
     def __init__(
@@ -108,8 +121,10 @@ class Events:
         test: Callable[[], Tensor],
         density: Density | None = None,
         columns: Callable[[], tuple[str, ...] | None] = lambda: None,
+        weights: Callable[[], Weights | None] = lambda: None,
     ) -> None:
         self._train, self._validation, self._test, self._columns = train, validation, test, columns
+        self._weights = weights
         self.density = density
 
     @cached_property
@@ -132,6 +147,21 @@ class Events:
         """Names of the features of a table."""
         return self._columns()
 
+    @cached_property
+    def weights(self) -> Weights | None:
+        """Of the rows of a table."""
+        return self._weights()
+
+    def plain(self) -> tuple[Tensor | SparseEvents, float]:
+        """As many training events without weights, and how many of them count as one.
+
+        Weighted ones are there as often as their weights say, those with negative ones not at all.
+        """
+        if self.weights is None or isinstance(self.train, SparseEvents):
+            return self.train, 1
+        weights = self.weights.train
+        return self.train[by_weight(weights.clamp_min(0), len(weights))], len(weights) / counts_as(weights)
+
     def mapped(self, function: Callable[[Tensor], Tensor]) -> "Events":
         """The same with `function` of every sample; sparse jets stay as they are."""
 
@@ -144,12 +174,15 @@ class Events:
             lambda: function(self.test),
             self.density,
             lambda: self.columns,
+            lambda: self.weights,
         )
 
     def with_rows(self, index: Tensor) -> "Events":
         """The same with other training events: those of `index`, in its order."""
         train = self.train.rows(index) if isinstance(self.train, SparseEvents) else self.train[index]
-        return Events(lambda: train, lambda: self.validation, lambda: self.test, self.density, lambda: self.columns)
+        weights = None if self.weights is None else self.weights._replace(train=self.weights.train[index])
+        named = (lambda: self.columns, lambda: weights)
+        return Events(lambda: train, lambda: self.validation, lambda: self.test, self.density, *named)
 
 
 def load_events(config: DataConfig, seed: int, table: Rows | None = None) -> Events:
@@ -183,29 +216,48 @@ def _rows(config: DataConfig, seed: int, given: Rows | None) -> Events:
     Where none are asked for, validation rows stand for them: they decided on when the start ended, and on nothing else.
     """
 
+    test = 1 if config.test or config.test_file else 2
+
     @cache
-    def table() -> tuple[Tensor, tuple[str, ...] | None]:
-        values, columns = given or read_table(str(config.file), config.columns, config.dataset, np.float64)
+    def table() -> Rows:
+        rows = given or read_rows(str(config.file), config.columns, config.dataset, config.weights)
         if given is None:
-            _check_sizes(torch.from_numpy(values), columns, str(config.file))
-        return torch.from_numpy(values), columns or config.columns  # names that the configuration gives to an array
+            _check_sizes(torch.from_numpy(rows.values), rows.columns, str(config.file))
+        return rows._replace(columns=rows.columns or config.columns)  # names that the configuration gives to an array
 
     @cache
     def parts() -> list[Tensor]:
-        return _parts(len(table()[0]), config, seed, f"{config.file}: expected at least {{}} events")
+        return _parts(len(table().values), config, seed, f"{config.file}: expected at least {{}} events")
 
-    def held_out() -> Tensor:
-        if config.test_file is None:
-            return table()[0][parts()[1 if config.test else 2]]
-        return torch.from_numpy(read_table(config.test_file, table()[1], config.dataset, np.float64)[0])
+    @cache
+    def part(k: int) -> Rows:
+        if k == 1 and config.test_file is not None:
+            return read_rows(config.test_file, table().columns, config.dataset, config.weights)
+        values, columns, weights = table()
+        return Rows(values[parts()[k]], columns, None if weights is None else weights[parts()[k]])
+
+    def weights() -> Weights | None:
+        return None if table().weights is None else Weights(*(_mean_one(part(k), config) for k in (0, 2, test)))
 
     return Events(
-        lambda: table()[0][parts()[0]],
-        lambda: table()[0][parts()[2]] if config.validation else None,
-        held_out,
+        lambda: torch.from_numpy(part(0).values),
+        lambda: torch.from_numpy(part(2).values) if config.validation else None,
+        lambda: torch.from_numpy(part(test).values),
         None,
-        lambda: table()[1],
+        lambda: table().columns,
+        weights,
     )
+
+
+def _mean_one(rows: Rows, config: DataConfig) -> Tensor:
+    """The weights of a sample; those that are equal are 1."""
+    weights = torch.ones(len(rows.values)) if rows.weights is None else torch.from_numpy(rows.weights)
+    if len(weights) and not weights.sum() > 0:
+        raise InputError(
+            f"{config.file}: expected weights with a positive sum, in training, validation and test rows each, got "
+            f"{weights.sum():.4g} for {len(weights)} of them; give more rows"
+        )
+    return weights.double() / weights.mean()
 
 
 def _parts(n: int, config: DataConfig, seed: int, expected: str) -> list[Tensor]:
@@ -366,8 +418,9 @@ def in_parts(events: Events, parts: int, seed: int) -> list[Events]:
     return [events.with_rows(order[k * size : (k + 1) * size]) for k in range(parts)]
 
 
-def events_hash(events: Tensor | SparseEvents) -> str:
-    """SHA-256 of the bytes of events."""
-    if isinstance(events, SparseEvents):
-        return events.sha256()
-    return hashlib.sha256(events.contiguous().numpy().tobytes()).hexdigest()
+def events_hash(events: Events) -> str:
+    """SHA-256 of the bytes of the training events, and of their weights."""
+    if isinstance(events.train, SparseEvents):
+        return events.train.sha256()
+    parts = [events.train] if events.weights is None else [events.train, events.weights.train]
+    return hashlib.sha256(b"".join(part.contiguous().numpy().tobytes() for part in parts)).hexdigest()

@@ -4,6 +4,21 @@ import torch
 from torch import Tensor
 
 
+def counts_as(weights: Tensor) -> int:
+    """(sum w)^2 / sum w^2 of weights with shape (N,): the equal ones that would say as much, at least 1."""
+    return max(1, round(float(weights.sum() ** 2 / weights.square().sum())))
+
+
+def by_weight(weights: Tensor, n: int) -> Tensor:
+    """Numbers of `n` rows in rising order, each as often as its weight says: at even steps of the sum of the first.
+
+    Negative weights, with shape (N,) as all, take from those after them.
+    """
+    total = weights.cumsum(0).cummax(0).values.contiguous()
+    steps = (torch.arange(n, dtype=total.dtype) + 0.5) / n * total[-1]
+    return torch.searchsorted(total, steps).clamp_max(len(weights) - 1)
+
+
 def norm(x: Tensor, keepdim: bool = False) -> Tensor:
     """Euclidean norm over the last axis."""
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=keepdim)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from normae.data import open_table, read_table
+from normae.data import open_table, read_rows, read_table
 from normae.errors import InputError
 
 NAMES = ("pT", "η größe", "a.b", "c")
@@ -64,6 +64,10 @@ def test_columns_by_name_from_every_kind(tmp_path, suffix):
     got, columns = read_table(path, (names[3], names[1]))
     assert columns == (names[3], names[1])
     assert np.array_equal(got, x[:, [3, 1]].astype(np.float32))
+    rows = read_rows(path, (names[1],), None, names[0])
+    assert rows.columns == (names[1],)
+    assert np.array_equal(rows.values[:, 0], x[:, 1])
+    assert np.array_equal(rows.weights, x[:, 0])
     with open_table(path) as table:
         assert table.rows == len(x)
         with pytest.raises(InputError, match="no column 'mass'; the file has "):
@@ -83,6 +87,22 @@ def test_chunks_of_any_size_are_the_rows(tmp_path_factory, suffix, start, length
     assert [first for first, _ in chunks] == list(range(start, stop, size))
     assert all(len(chunk) == size for _, chunk in chunks[:-1])
     assert np.array_equal(np.concatenate([chunk for _, chunk in chunks]), x[start:stop])
+
+
+@pytest.mark.parametrize("suffix", ["npz", "h5"])
+def test_weights_beside_an_array(tmp_path, suffix):
+    arrays = {"x": values(5), "w": np.array([1.0, 2, -1, 0, 3])}
+    path = tmp_path / f"x.{suffix}"
+    if suffix == "npz":
+        np.savez(path, **arrays)
+    else:
+        with h5py.File(path, "w") as file:
+            file.update(arrays)
+    rows = read_rows(path, None, "x", "w")
+    assert np.array_equal(rows.values, arrays["x"])
+    assert np.array_equal(rows.weights, arrays["w"])
+    with pytest.raises(InputError, match=r"no array 'weight' with weights; the file has \['w', 'x'\]"):
+        read_rows(path, None, "x", "weight")
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

@@ -141,3 +141,46 @@ def test_a_runaway_is_rolled_back():
     wild = make_trainer(contrast=ContrastConfig(iterations=40, batch=100, learning_rate=1e30))
     with pytest.raises(TrainingDiverged, match="not finite at iteration 5 of contrast, after 5 rollbacks"):
         finish(wild)
+
+
+# --- weights
+
+TWICE, NOT = torch.cat([torch.full((200,), 2.0), torch.zeros(200)]), rows(200, 7)
+PAIRS = torch.tensor([3.0, -1.0]).repeat(200)
+
+
+@pytest.mark.parametrize(
+    ("weighted", "weights", "plain"),
+    [
+        (torch.cat([rows(200, 5), NOT]), TWICE, rows(200, 5).repeat(2, 1)),
+        (rows(200, 5).repeat_interleave(2, dim=0), PAIRS, rows(200, 5).repeat(2, 1)),
+    ],
+    ids=["whole", "negative"],
+)
+def test_weights_count_exactly(weighted, weights, plain):
+    """Rows that count twice or not at all, and pairs of 3 and -1: the losses are those of rows that are there twice."""
+
+    def trained(x, w, contrast, epochs):
+        training = TrainingConfig(epochs=1, batch=400, average=0.9)
+        schedules = Schedules(PhaseConfig(epochs=epochs, batch=400), training, TemperatureConfig(), contrast=contrast)
+        network = build_mlp_autoencoder(NetworkConfig(hidden=(16, 16), latent=3), (2,), stream(0, "init"))
+        given = None if w is None else ([w], [w])
+        return Trainer([network], [x], schedules, SAMPLING, [0], torch.device("cpu"), validation=[x], weights=given)
+
+    def losses(x, w):
+        start = trained(x, w, ContrastConfig(iterations=5, batch=400), 0)
+        phase, state = start.current, start.models
+        start.advance()
+        numbers = (state.weights, state.log_temperature, phase.log_z)
+        found = [phase.loss(*numbers, held=True), phase.loss(*numbers)]
+        for epochs in (1, 0):  # the autoencoder, and the first update of the likelihood
+            trainer = trained(x, w, None, epochs)
+            if epochs == 0:
+                trainer.enter(1)
+            trainer.advance()
+            record = trainer.record().values
+            found += [torch.tensor(record["positive_energy"]), torch.tensor(record["validation_energy"])]
+        return torch.cat([value.detach().double().flatten() for value in found])
+
+    assert torch.allclose(losses(weighted, weights), losses(plain, None), rtol=2e-4)
+    assert not torch.allclose(losses(weighted, None), losses(plain, None), rtol=1e-2) or weights is PAIRS

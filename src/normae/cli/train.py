@@ -24,6 +24,7 @@ def train(
     dataset: Annotated[
         str | None, option("Array of an .npz, group or dataset of an HDF5, tree of a ROOT file.")
     ] = None,
+    weights: Annotated[str | None, option("Column with the weights of the rows; no feature.")] = None,
     override: Set = None,
     seeds: Annotated[str | None, option("Several seeds, for example 0-7.")] = None,
     resume: Annotated[bool, option("Continue a training that was stopped.", "--resume")] = False,
@@ -42,7 +43,7 @@ def train(
     from normae.runs.session import train as train_run
 
     override = [*(override or []), *([] if start is None else [f"start={json.dumps(start)}"])]
-    run, _ = planned(what, out, parse_columns(columns), dataset, None, override)
+    run, _ = planned(what, out, parse_columns(columns), dataset, None, override, weights=weights)
     use_threads(run.threads)
     with TrainingDisplay() as display:
         finished = train_run(run, out, parse_seeds(seeds), resume, display, minutes)

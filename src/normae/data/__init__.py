@@ -5,10 +5,10 @@ from normae.data.images import SparseEvents
 from normae.data.linear import linear_errors
 from normae.data.splits import split
 from normae.data.table import Table
-from normae.data.tables import is_table, open_table, read_table
+from normae.data.tables import is_table, open_table, read_rows, read_table
 from normae.data.toys import DENSITIES, Density, GaussianMixture, one_gaussian, two_gaussians
 
 __all__ = [
     "DENSITIES", "Density", "GaussianMixture", "Rows", "SparseEvents", "Table", "as_rows", "check_columns", "is_table",
-    "linear_errors", "one_gaussian", "open_table", "read_table", "split", "two_gaussians",
+    "linear_errors", "one_gaussian", "open_table", "read_rows", "read_table", "split", "two_gaussians",
 ]  # fmt: skip

@@ -13,10 +13,40 @@ KINDS = {"M": "dates", "m": "time differences", "c": "complex numbers"}
 
 
 class Rows(NamedTuple):
-    """A table in memory: float64 with shape (N, d), and the names of its columns, where they have names."""
+    """A table in memory: float64 with shape (N, d), the names of its columns, where they have names, and weights (N,).
+
+    Weights that are all equal are none.
+    """
 
     values: NDArray[np.float64]
     columns: tuple[str, ...] | None
+    weights: NDArray[np.float64] | None = None
+
+    def weighted(self, weights: Any, source: str) -> "Rows":
+        """With weights: an array with shape (N,), or the name of a column, which then is none of the table any more.
+
+        >>> from normae.data import as_rows
+        >>> as_rows([[1, 2], [3, -1]], columns=["a", "w"]).weighted("w", "data")[1:]
+        (('a',), array([ 2., -1.]))
+        """
+        if weights is None:
+            return self
+        if isinstance(weights, str):
+            names = list(self.columns or ())
+            if weights not in names:
+                raise InputError(f"{source}: no column {weights!r} with weights; there are {names[:12]}")
+            rest = [k for k, name in enumerate(names) if name != weights]
+            if not rest:
+                raise InputError(f"{source}: expected columns beside that of the weights, got {weights!r} alone")
+            table = Rows(self.values[:, rest], tuple(names[k] for k in rest))
+            return table.weighted(self.values[:, names.index(weights)], source)
+        found = _real(_array(weights), f"{source}: the array of weights holds")
+        if found.shape != self.values.shape[:1]:
+            raise InputError(f"{source}: expected a weight for each of {len(self.values)} rows, got {found.shape}")
+        found = _finite(found[:, None], ["weights"], source)[:, 0]
+        if not found.sum() > 0:
+            raise InputError(f"{source}: expected weights with a positive sum, got {found.sum():.4g}")
+        return self._replace(weights=None if (found == found[0]).all() else found)
 
 
 def column_names(data: Any) -> list[str] | None:
@@ -45,8 +75,7 @@ def as_rows(data: Any, columns: Sequence[str] | None = None, name: str = "data")
     """
     names = column_names(data)
     if names is None:
-        plain = np.asarray(data.detach().cpu() if hasattr(data, "detach") else data)
-        values = _real(plain, f"{name}: the array holds")
+        values = _real(_array(data), f"{name}: the array holds")
         if values.ndim != 2:
             raise InputError(f"{name}: expected rows of columns with shape (N, d), got shape {values.shape}")
         if columns is not None and len(columns) != values.shape[1]:
@@ -58,6 +87,10 @@ def as_rows(data: Any, columns: Sequence[str] | None = None, name: str = "data")
             raise InputError(f"{name}: no column {column!r}; there are {', '.join(map(repr, names[:12]))}")
     parts = [_real(_column(data, column), f"{name}: the column {column!r} holds") for column in chosen]
     return Rows(_finite(np.stack(parts, axis=1), chosen, name), tuple(chosen))
+
+
+def _array(data: Any) -> NDArray[Any]:
+    return np.asarray(data.detach().cpu() if hasattr(data, "detach") else data)
 
 
 def _column(data: Any, column: str) -> NDArray[Any]:

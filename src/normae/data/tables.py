@@ -19,6 +19,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from normae.data.frames import Rows
 from normae.data.table import (
     Floats,
     Piece,
@@ -94,6 +95,35 @@ def read_table(
         for first, chunk in table.chunks(chosen, dtype=dtype):
             values[first : first + len(chunk)] = chunk
         return values, chosen
+
+
+def read_rows(path: str | Path, columns: Sequence[str] | None, dataset: str | None, weights: str | None) -> Rows:
+    """All rows in float64, with their weights.
+
+    Args:
+        path, columns, dataset: as in `read_table`.
+        weights: a column, or an array (N,) of an .npz or HDF5 file beside the one that is the table.
+    """
+    if weights is None:
+        return Rows(*read_table(path, columns, dataset, np.float64))
+    with open_table(path, dataset) as table:
+        named = table.columns is not None
+    wanted = [*columns, weights] if named and columns is not None and weights not in columns else columns
+    rows = Rows(*read_table(path, wanted, dataset, np.float64))
+    return rows.weighted(weights if named else _beside(Path(path), weights), str(path))
+
+
+def _beside(path: Path, name: str) -> NDArray[Any]:
+    """An array of a file of arrays."""
+    import h5py
+
+    openers: dict[str, Callable[[Path], Any]] = {".npz": np.load, ".h5": h5py.File, ".hdf5": h5py.File}
+    if path.suffix.lower() not in openers:
+        raise InputError(f"{path}: expected names of columns, one of them {name!r} for the weights, got an array")
+    with reading(path), openers[path.suffix.lower()](path) as file:
+        if name not in file:
+            raise InputError(f"{path}: no array {name!r} with weights; the file has {sorted(file)}")
+        return np.asarray(file[name][...])
 
 
 # --- NumPy

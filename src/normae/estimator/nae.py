@@ -23,9 +23,10 @@ from normae.inference import LogZ, Model
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.progress import plain, shown_by
 from normae.runs.automatic import Wishes, automatic_run, check_table, split_sizes
-from normae.runs.door import DATA, keep, keep_table, lines, open_kept, train_in_memory, write_kept
+from normae.runs.door import keep, keep_table, kept_data, lines, open_kept, train_in_memory, write_kept
 from normae.runs.folder import RunFolder
-from normae.sources import DataConfig, load_events
+from normae.sources import load_events
+from normae.statistics.arrays import unweighted
 
 log = logging.getLogger(__name__)
 
@@ -140,28 +141,31 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     # --- training
 
-    def fit(self, X: Any, y: Any = None) -> "NormalizedAutoencoder":  # noqa: ARG002
-        """Train on the rows of X, with shape (N, d); y is not used."""
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> "NormalizedAutoencoder":  # noqa: ARG002
+        """Train on the rows of X, with shape (N, d); y is not used.
+
+        Args:
+            sample_weight: with shape (N,); the model is the density of the weighted rows. Negative ones count as such.
+        """
         self._validate_params()
         check_columns(X, "X")
         table = self._finite(
             validate_data(self, X, dtype=np.float64, order="C", ensure_min_samples=2, ensure_all_finite=False)
         )
-        check_table(torch.from_numpy(table), "X")
         names = getattr(self, "feature_names_in_", None)
-        rows = Rows(table, None if names is None else tuple(names))
+        rows = Rows(table, None if names is None else tuple(names)).weighted(sample_weight, "sample_weight")
+        values, weights = check_table(rows, "X")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        _, validation = split_sizes(len(table), test=False)
-        data = DataConfig(file=DATA, columns=rows.columns, train=0, test=0, validation=validation)
-        run = automatic_run(torch.from_numpy(table), data, self._wishes(), type(self).__name__, seed, self.device)
+        data = kept_data(rows, *split_sizes(len(table), test=False))
+        run = automatic_run(values, data, self._wishes(), type(self).__name__, seed, self.device, weights)
         events = load_events(data, seed, rows)
         if self.verbose:
             with shown_by(plain):
                 self._take(train_in_memory(run, events, lines()))
         else:
             self._take(train_in_memory(run, events))
-        self.table_ = table if len(table) <= MOST_KEPT else None
-        self.offset_ = float(np.percentile(self._score(table), 100 * self.contamination))
+        self.table_ = rows if len(table) <= MOST_KEPT else None
+        self._set_offset(table, rows.weights)
         if self.score_kind_ == "unnormalized" and self.log_z == "auto":
             log.warning("score_samples is log p up to a constant, since log Z is not known: %s", self._failure())
         return self
@@ -214,7 +218,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         write_kept(self.run_, folder)
         if self.table_ is not None:
-            keep_table(Path(folder), Rows(self.table_, None))
+            keep_table(Path(folder), self.table_)
         write_json(Path(folder) / FACTS, {"offset": self.offset_, "contamination": self.contamination})
 
     @classmethod
@@ -258,11 +262,14 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
         config = read(run.config)
         try:
-            held = load_events(config.data, config.seed).test.numpy()
-            self.offset_ = float(np.percentile(self._score(held), 100 * self.contamination))
+            events = load_events(config.data, config.seed)
+            self._set_offset(events.test.numpy(), None if events.weights is None else events.weights.test.numpy())
         except InputError as error:
             log.warning("predict calls no row anomalous, since the run's table is not here: %s", error)
             self.offset_ = -np.inf
+
+    def _set_offset(self, table: Floats, weights: Floats | None) -> None:
+        self.offset_ = float(np.percentile(unweighted(self._score(table), weights), 100 * self.contamination))
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the model, which is made again from the files of the run."""
@@ -319,9 +326,9 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         """-1 for anomalous rows and 1 for the others, with shape (N,)."""
         return np.where(self.decision_function(X) < 0, -1, 1)
 
-    def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002
-        """Mean of `score_samples`: what cross-validation maximizes. Comparable where `score_kind_` is "log_prob"."""
-        return float(self.score_samples(X).mean())
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:  # noqa: ARG002
+        """Weighted mean of `score_samples`, for cross-validation. Comparable where `score_kind_` is "log_prob"."""
+        return float(np.average(self.score_samples(X), weights=sample_weight))
 
     # --- error bars
 

@@ -23,6 +23,7 @@ from normae.report import Check, save_figure
 from normae.runs.load import load
 from normae.sources import Events, load_events
 from normae.statistics import Estimate, auc, sample_mean, wasserstein, wasserstein_halves
+from normae.statistics.arrays import unweighted
 from normae.training.two_sample import classifier_test
 
 ROWS = 20_000  # most rows of each kind that are looked at
@@ -91,11 +92,12 @@ class TableStudy(Study):
         texts = [f"distance {test.distances[k]}\nhalves {test.halves[k]}" for k in farthest]
         names = [test.names[k] for k in farthest]
         panels = list(axes.flat)
-        column_histograms(panels[: len(farthest)], names, test.seen[:, farthest], test.sampled[:, farthest], texts)
+        seen = np.stack([unweighted(test.seen[:, k], test.weights) for k in farthest], axis=1)
+        column_histograms(panels[: len(farthest)], names, seen, test.sampled[:, farthest], texts)
         for empty in panels[len(farthest) :]:
             empty.set_axis_off()
-        kinds = (("held out", test.seen), ("sampled", test.sampled))
-        drawn = {f"{test.names[k]} {kind}": part[:, k] for kind, part in kinds for k in farthest}
+        kinds = (("held out", seen), ("sampled", test.sampled[:, farthest]))
+        drawn = {f"{name} {kind}": column for kind, part in kinds for name, column in zip(names, part.T, strict=True)}
         save_figure(figure, self.run.figures, "columns", _padded(drawn))
 
     def title(self) -> str:
@@ -113,7 +115,8 @@ class TableStudy(Study):
 
     def sample(self) -> dict[str, str]:
         data = self.config.data
-        return {"data": f"{data.file}, {data.test_file or f'{data.test:,} rows'} held out"}
+        weighted = f", weighted by {data.weights}" if data.weights else ""
+        return {"data": f"{data.file}, {data.test_file or f'{data.test:,} rows'} held out{weighted}"}
 
     def numbers(self, metrics: Metrics) -> dict[str, str | Estimate]:
         words = {f"mean_score_{kind.replace(' ', '_')}": f"mean score, {kind}" for kind in
@@ -178,6 +181,7 @@ class TableTest:
     scores: dict[str, NDArray[np.float32]]
     distances: list[Estimate]  # of samples from rows held out for each column, Wasserstein's, in standard deviations
     halves: list[Estimate]  # the same of two halves of the rows held out
+    weights: NDArray[np.float64] | None = None  # of the rows held out; their scores are quantiles of the weighted ones
 
 
 def table_test(model: Model, config: Run, events: Events) -> TableTest:
@@ -191,11 +195,17 @@ def table_test(model: Model, config: Run, events: Events) -> TableTest:
     seen = _with_noise(model, held_out, stream(config.seed, "evaluation/noise"))
     sampled = model.sample(min(SAMPLES, len(held_out)), seed=config.seed)
     scores = {"training": model.score(train), "held out": model.score(held_out), "sampled": model.score(sampled)}
+    weights = None
+    if events.weights is not None:
+        weights = events.weights.test[:ROWS].numpy()
+        scores["training"] = unweighted(scores["training"], events.weights.train[:ROWS])
+        scores["held out"] = unweighted(scores["held out"], weights)
     names = events.columns or tuple(f"column {k}" for k in range(model.event[0]))
     generator = stream(config.seed, "evaluation/columns")
-    distances = [wasserstein(a, b, generator=generator) for a, b in zip(sampled.T, seen.T, strict=True)]
-    halves = [wasserstein_halves(b, generator=generator) for b in seen.T]
-    return TableTest(names, held_out, seen, sampled, scores, distances, halves)
+    columns = [unweighted(column, weights) for column in seen.T]
+    distances = [wasserstein(a, b, generator=generator) for a, b in zip(sampled.T, columns, strict=True)]
+    halves = [wasserstein_halves(b, generator=generator) for b in columns]
+    return TableTest(names, held_out, seen, sampled, scores, distances, halves, weights)
 
 
 def _with_noise(model: Model, rows: Rows, generator: torch.Generator) -> Rows:
@@ -216,18 +226,22 @@ def table_metrics(model: Model, config: Run, test: TableTest) -> Metrics:
     metrics |= {f"mean_score_{kind.replace(' ', '_')}": sample_mean(score) for kind, score in test.scores.items()}
     metrics["auc_overtraining"] = auc(test.scores["held out"], test.scores["training"])
     try:
-        metrics["mean_log_prob_held_out"] = sample_mean(model.log_prob(test.held_out))
+        metrics["mean_log_prob_held_out"] = sample_mean(unweighted(model.log_prob(test.held_out), test.weights))
         if not config.posteriors:
             metrics["log_z"] = Estimate(model.log_z.value, model.log_z.error)
     except LogZUnknown:
         pass
     if config.posteriors:
-        metrics["mean_score_std"] = sample_mean(model.rows(test.held_out[:2000]).scores.std(0, ddof=1))
+        spread = model.rows(test.held_out[:2000]).scores.std(0, ddof=1)
+        metrics["mean_score_std"] = sample_mean(
+            unweighted(spread, None if test.weights is None else test.weights[:2000])
+        )
     generator = stream(config.seed, "evaluation/classifier")
     coordinates = model.coordinates.to("cpu")
     seen, sampled = (coordinates.forward(torch.from_numpy(x)).numpy() for x in (test.seen, test.sampled))
     centre, width = seen.mean(0), seen.std(0) + 1e-12
-    told = classifier_test((seen - centre) / width, (sampled - centre) / width, generator=generator)
+    two = (seen - centre) / width, (sampled - centre) / width
+    told = classifier_test(*two, generator=generator, weights=test.weights)
     metrics["auc_samples"] = told.auc
     for name, distance, half in zip(test.names, test.distances, test.halves, strict=True):
         metrics[f"wasserstein {name}"] = distance

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from normae.errors import InputError
 from normae.progress import counted
 from normae.random import normal
+from normae.tensors import by_weight, counts_as
 
 WIDTHS = tuple(0.05 * 2**k for k in range(7))
 """Of kernels, in units of a column's width, each twice the one before."""
@@ -53,6 +54,8 @@ RESOLUTION = math.sqrt(2 * FLOOR)
 constant, and the root of the Gaussians' density has twice their variance."""
 STEPS, TRIED, TOLERANCE = 60, 20, 1e-3
 """Of expectation and maximization: their most, in the fit and where numbers are tried; gain of log p at the end."""
+NEAR, SMOOTHED = 25, 4
+"""Rows over which negative weights are averaged, at least; rows with such weights that are looked at, over kernels."""
 WORK = 1 << 19
 """Pairs of a row and a centre at a time."""
 MOST_KEPT = 1 << 23
@@ -237,16 +240,26 @@ def log_gaussians(u: Tensor, weights: Tensor, means: Tensor, factors: Tensor) ->
 # --- its fit
 
 
-def fit_base(rows: Tensor, frame: Tensor, config: BaseConfig, generator: torch.Generator) -> Base:
+def fit_base(
+    rows: Tensor, frame: Tensor, config: BaseConfig, generator: torch.Generator, weights: Tensor | None = None
+) -> Base:
     """The base of rows y with shape (N, d).
 
     Args:
         frame: F with shape (d, d).
+        weights: with shape (N,). Gaussians see a row as often as its weight says; kernels are at different rows, each
+            at most once, and as many as the weights count as.
     """
     u = rows.double() @ frame.double().T
     chosen = torch.randperm(len(u), generator=generator)
+    centred = chosen
+    if weights is not None:
+        chosen = chosen if bool((weights >= 0).all()) else chosen[: SMOOTHED * config.rows]
+        positive = smoothed(u[chosen], weights[chosen])
+        number = min(config.rows, counts_as(positive))
+        centred, chosen = chosen[by_weight(positive, number).unique()], chosen[by_weight(positive, len(chosen))]
     gaussians, held_out = fit_gaussians(u[chosen], config)
-    centres = u[chosen[: config.rows]].float()
+    centres = u[centred[: config.rows]].float()
     widths, shares = fit_widths(centres)
     tensors = gaussians | {"frame": frame, "centres": centres, "widths": widths, "shares": shares}
     base = Base(tensors | {"leaning": torch.tensor(0.5)})
@@ -270,6 +283,19 @@ def fit_leaning(base: Base, log_g: Tensor, rows: Tensor, generator: torch.Genera
         log_z = torch.logsumexp(torch.lerp(drawn_g, drawn_k, share) - log_q, 0) - math.log(DRAWN)
         found[share] = float(torch.lerp(log_g, k, share).mean() - log_z)
     return min(share for share, value in found.items() if value >= max(found.values()) - EQUAL)
+
+
+def smoothed(rows: Tensor, weights: Tensor) -> Tensor:
+    """Weights (N,) of rows (N, d) that are not negative; where some are, means over rows near each other.
+
+    A density is positive, so that negative rows have enough positive ones beside them: those of a group that counts as
+    `NEAR` equal rows.
+    """
+    if bool((weights >= 0).all()):
+        return weights
+    group = _groups(rows, max(1, counts_as(weights) // NEAR))
+    mean = torch.bincount(group, weights) / torch.bincount(group).clamp_min(1)
+    return mean[group].clamp_min(0)
 
 
 def fit_widths(centres: Tensor) -> tuple[Tensor, Tensor]:

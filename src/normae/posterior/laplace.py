@@ -154,11 +154,11 @@ def fit_laplace(
     events: Tensor,
     config: LaplaceConfig,
     generator: torch.Generator,
-    copies: int = 1,
+    copies: float = 1,
 ) -> Laplace:
     """The posterior of an autoencoder trained on `events`, with shape (N, d), some of which the generator chooses.
 
-    Events that hold each event of the data several times with other noise, `copies`, count once.
+    `copies` is how many of `events` count as one: copies with other noise, or by weight.
     """
     if len(events) < config.events:
         raise InputError(f"laplace.events: expected at most the {len(events)} training events, got {config.events}")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from normae.config import Run, override
 from normae.coordinates import CoordinatesConfig, Curves, TableCoordinates
-from normae.data import SparseEvents
+from normae.data import Rows, SparseEvents
 from normae.errors import InputError
 from normae.inference.ais import AISConfig
 from normae.networks.autoencoder import Autoencoder, NetworkConfig
@@ -29,6 +29,7 @@ from normae.runs.session import prepare
 from normae.sampling.chain import SamplingConfig
 from normae.sampling.langevin import ChainConfig
 from normae.sources import DataConfig, Events
+from normae.tensors import by_weight, counts_as
 from normae.training.config import ContrastConfig, GuardConfig, PhaseConfig, TemperatureConfig, TrainingConfig
 
 FEWEST_ROWS = 10
@@ -89,12 +90,20 @@ class Wishes:
     log_z: bool = True
 
 
-def check_table(rows: Tensor, source: str) -> None:
-    """Refuse a table (N, d), or events (N, *event), that no density can be learned from."""
+def check_table(table: Rows, source: str) -> tuple[Tensor, Tensor | None]:
+    """Rows (N, d), or events (N, *event), and weights (N,); refused where no density can be learned from them."""
+    rows = torch.from_numpy(table.values)
     if len(rows) < FEWEST_ROWS:
         raise InputError(f"{source}: expected at least {FEWEST_ROWS} rows, got {len(rows)}; give more")
+    weights = None if table.weights is None else torch.from_numpy(table.weights)
+    if weights is not None and counts_as(weights) < FEWEST_ROWS:
+        raise InputError(
+            f"{source}: expected weights that count as at least {FEWEST_ROWS} equal ones, (sum w)^2 / sum w^2, got "
+            f"{counts_as(weights)} of {len(rows)} rows; give more"
+        )
     if bool((rows == rows[0]).all()):
         raise InputError(f"{source}: all {len(rows)} rows are equal; expected rows that differ in at least one column")
+    return rows, weights
 
 
 def split_sizes(rows: int, test: bool) -> tuple[int, int]:
@@ -104,18 +113,21 @@ def split_sizes(rows: int, test: bool) -> tuple[int, int]:
 
 
 def automatic_run(
-    rows: Tensor, data: DataConfig, wishes: Wishes, name: str = "table", seed: int = 0, device: str = "auto"
-) -> Run:
+    rows: Tensor, data: DataConfig, wishes: Wishes, name: str = "table", seed: int = 0, device: str = "auto",
+    weights: Tensor | None = None,
+) -> Run:  # fmt: skip
     """The run for a table.
 
     Args:
         rows: the table, with shape (N, d), in float64.
         data: where the table comes from, with the numbers of `split_sizes`.
+        weights: of the rows, with shape (N,); lengths follow from what they count as.
     """
     trained, columns = len(rows) - data.test * (data.test_file is None) - data.validation, rows.shape[1]
     batch = min(wishes.batch, trained)
-    curves = choose_curves(rows, wishes.noise)
-    bounds = _bounds(TableCoordinates.of(rows, wishes.noise, curves).forward(rows))
+    curves = choose_curves(rows, wishes.noise, weights)
+    bounds = _bounds(TableCoordinates.of(rows, wishes.noise, curves, weights).forward(rows))
+    counted = trained if weights is None else trained * counts_as(weights) // len(rows)
     start, inducing = wishes.learning_rate, min(1000, trained)
     laplace = LaplaceConfig(rank=max(1, min(100, inducing - 1)), inducing=inducing, events=min(20_000, trained))
     return Run(
@@ -127,7 +139,7 @@ def automatic_run(
         coordinates=CoordinatesConfig("table", wishes.noise, curves=curves),
         base=BaseConfig(),
         network=NetworkConfig(wishes.latent or automatic_latent(columns), wishes.hidden or (128, 128), "gelu"),
-        contrast=ContrastConfig(wishes.start_iterations or start_iterations(trained), batch, start),
+        contrast=ContrastConfig(wishes.start_iterations or start_iterations(counted), batch, start),
         temperature=TemperatureConfig(SCALE, learning_rate=RATIO * start),
         pretraining=PhaseConfig(epochs=0, batch=batch),
         training=_likelihood(wishes.iterations or ITERATIONS, trained, batch, RATIO * start),
@@ -145,9 +157,11 @@ def _bounds(rows: Tensor | SparseEvents) -> tuple[float, float]:
     return -bound, bound
 
 
-def choose_curves(rows: Tensor, noise: float | None) -> Curves:
+def choose_curves(rows: Tensor, noise: float | None, weights: Tensor | None = None) -> Curves:
     """The columns of a table (N, d) that get curves: those with which Gaussians describe rows held out best."""
-    few = rows[torch.randperm(len(rows), generator=stream(0, "curves"))[:DECIDING]]
+    order = torch.randperm(len(rows), generator=stream(0, "curves"))
+    chosen = order if weights is None else order[by_weight(weights[order].clamp_min(0), len(rows))]
+    few = rows[chosen[torch.randperm(len(rows), generator=stream(1, "curves"))[:DECIDING]]]
     candidates: dict[Curves, TableCoordinates] = {}
     for curves in get_args(Curves):
         to = TableCoordinates.of(few, noise, curves)

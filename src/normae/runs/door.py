@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from normae.config import Run, override, read
-from normae.data import Rows, as_rows, is_table, read_table
+from normae.data import Rows, as_rows, is_table, read_rows
 from normae.errors import InputError, Interrupted
 from normae.files import atomic_path, new_folder
 from normae.inference import Model
@@ -25,8 +25,8 @@ from normae.runs.session import train as train_run
 from normae.runs.writing import Watch
 from normae.sources import KINDS, DataConfig, Events, file_in, load_events, read_jet_images
 
-DATA = "data.npz"
-"""The file of a run folder that keeps a table which came as an array or as a data frame."""
+DATA, WEIGHTS = "data.npz", "weights"
+"""The file of a run folder that keeps a table which came as an array or as a data frame, and its array of weights."""
 JETS_TEST, JETS_VALIDATION = 0.2, 0.05
 """Shares of a file of jets that are held out."""
 
@@ -37,6 +37,7 @@ def train(
     *,
     columns: Sequence[str] | None = None,
     dataset: str | None = None,
+    weights: Any = None,
     settings: Sequence[str] = (),
     seed: int = 0,
     device: str = "auto",
@@ -54,6 +55,8 @@ def train(
         out: the run folder to write, which every command takes; without it the model is in memory only.
         columns: of the table, in this order; all of them by default.
         dataset: the array of an .npz file, the group or dataset of an HDF5 file, the tree of a ROOT file.
+        weights: of the rows of a table, a column's name or an array with shape (N,); the model is the density of the
+            weighted rows. Negative ones count as such.
         settings: changes such as "training.iterations=500", as `normae train --set` takes them.
         seed: gives all randomness.
         device: "cpu", "cuda" or "auto".
@@ -74,13 +77,13 @@ def train(
     with TemporaryDirectory() as temporary, shown_by(plain) if verbose else nullcontext():
         folder = Path(temporary) / "run" if out is None else Path(out)
         kept = folder if out is not None else None
-        run, events = planned(data, kept, columns, dataset, seed, changes, any_shape=own is not None)
+        run, events = planned(data, kept, columns, dataset, seed, changes, own is not None, weights)
         if own is not None:
             run = own_run(run, own, events or load_events(run.data, run.seed), changes)
         watch = lines() if verbose else None
         finished = train_run(run, folder, None, resume, watch, None, events, own)
         if out is not None and events is not None:
-            keep_table(folder, in_memory(data, columns, any_shape=own is not None))
+            keep_table(folder, in_memory(data, columns, own is not None, weights))
         if not finished:
             raise Interrupted(f"stopped; go on with resume=True, out={str(out)!r}")
         return load(folder, device, **modules)
@@ -94,67 +97,77 @@ def planned(
     seed: int | None = None,
     changes: Sequence[str] = (),
     any_shape: bool = False,
+    weights: Any = None,
 ) -> tuple[Run, Events | None]:
     """The run that suits the data, and the events where they are in memory.
 
     Args:
         folder: of the run; a table that is in memory is kept there.
         any_shape: take an array (N, *event) too, for networks of the user's own.
+        weights: as in `train`.
     """
     if not isinstance(data, str | Path):
-        return _planned_in_memory(in_memory(data, columns, any_shape), folder, seed or 0, changes)
+        return _planned_in_memory(in_memory(data, columns, any_shape, weights), folder, seed or 0, changes)
+    if not isinstance(weights, str | None):
+        raise InputError(f"{data}: expected the name of the column with the weights, got an array; read the file first")
     if Path(data).suffix not in ("", ".toml") or Path(data).is_dir():
         if is_jets(data):
+            if weights is not None:
+                raise InputError(f"{data}: jets are trained on without weights; leave them out, or give a table")
             return _jets_run(Path(data), seed or 0, changes), None
         if is_table(data):
-            return _table_run(Path(data), columns, dataset, seed or 0, changes), None
-    if columns is not None or dataset is not None:
-        raise InputError(f"{data}: columns and dataset are of a table; a TOML file names them in [data]")
+            names = None if columns is None else tuple(columns)
+            where = DataConfig(file=str(data), columns=names, dataset=dataset, weights=weights)
+            return _table_run(where, seed or 0, changes), None
+    if not columns is dataset is weights is None:
+        raise InputError(f"{data}: columns, dataset and weights are of a table; a TOML file names them in [data]")
     return read(data, [*([] if seed is None else [f"seed={seed}"]), *changes]), None
 
 
-def _table_run(
-    path: Path, columns: Sequence[str] | None, dataset: str | None, seed: int, changes: Sequence[str]
-) -> Run:
-    values, names = read_table(path, columns, dataset, np.float64)
-    rows = torch.from_numpy(values)
-    check_table(rows, str(path))
+def _table_run(data: DataConfig, seed: int, changes: Sequence[str]) -> Run:
+    path = Path(str(data.file))
+    table = read_rows(path, data.columns, data.dataset, data.weights)
+    rows, weights = check_table(table, str(path))
     test, validation = split_sizes(len(rows), test=True)
-    chosen = names if names is not None else (None if columns is None else tuple(columns))
-    data = DataConfig(
-        file=str(path.resolve()), columns=chosen, dataset=dataset, train=0, test=test, validation=validation
-    )
-    return override(automatic_run(rows, data, Wishes(), path.stem, seed), changes)
+    data = replace(data, file=str(path.resolve()), columns=table.columns or data.columns, train=0)
+    data = replace(data, test=test, validation=validation)
+    return override(automatic_run(rows, data, Wishes(), path.stem, seed, weights=weights), changes)
 
 
 def _planned_in_memory(
     table: Rows, folder: Path | None, seed: int, changes: Sequence[str]
 ) -> tuple[Run, Events | None]:
-    rows = torch.from_numpy(table.values)
-    check_table(rows, "data")
-    test, validation = split_sizes(len(rows), test=folder is not None)
-    source = DataConfig(file=DATA, columns=table.columns, train=0, test=test, validation=validation)
+    rows, weights = check_table(table, "data")
+    source = kept_data(table, *split_sizes(len(rows), test=folder is not None))
     name = "table" if folder is None else folder.name
     vectors = rows.ndim == 2
-    run = automatic_run(rows, source, Wishes(), name, seed) if vectors else events_run(rows, source, name, seed)
-    run = override(run, changes)
+    plan = automatic_run(rows, source, Wishes(), name, seed, weights=weights) if vectors else None
+    run = override(plan or events_run(rows, source, name, seed), changes)
     return run, load_events(run.data, run.seed, table)
 
 
-def in_memory(data: Any, columns: Sequence[str] | None, any_shape: bool) -> Rows:
+def kept_data(table: Rows, test: int, validation: int) -> DataConfig:
+    """Of a table that is in memory, with the numbers of `split_sizes`."""
+    weights = None if table.weights is None else WEIGHTS
+    return DataConfig(file=DATA, columns=table.columns, weights=weights, train=0, test=test, validation=validation)
+
+
+def in_memory(data: Any, columns: Sequence[str] | None, any_shape: bool, weights: Any = None) -> Rows:
     """The rows of an array or of a data frame; where `any_shape` is allowed, also events (N, *event)."""
     shape = tuple(getattr(data, "shape", ()))
     if not any_shape or columns is not None or len(shape) <= 2:
-        return as_rows(data, columns)
-    rows = as_rows(data.reshape(shape[0], -1))
-    return Rows(rows.values.reshape(shape), None)
+        apart = isinstance(weights, str) and columns is not None and weights not in columns
+        return as_rows(data, [*(columns or ()), weights] if apart else columns).weighted(weights, "data")
+    rows = as_rows(data.reshape(shape[0], -1)).weighted(weights, "data")
+    return rows._replace(values=rows.values.reshape(shape))
 
 
 def keep_table(folder: Path, table: Rows) -> None:
     """Put a table that was in memory into its run folder."""
     if not (folder / DATA).exists():
         with atomic_path(folder / DATA) as temporary:
-            np.savez(temporary, x=table.values)
+            arrays: dict[str, Any] = {"x": table.values} | ({} if table.weights is None else {WEIGHTS: table.weights})
+            np.savez(temporary, **arrays)
 
 
 def _jets_run(path: Path, seed: int, changes: Sequence[str]) -> Run:

@@ -33,16 +33,17 @@ def linearize(
     model = load(run.path, device)
     events = prepare(config, load_events(config.data, config.seed)).events
     provenance = run.read_provenance()
-    if events_hash(events.train) != provenance["data_sha256"]:
+    if events_hash(events) != provenance["data_sha256"]:
         raise InputError(f"{path}: the training data have changed since the run was made")
-    if not isinstance(events.train, Tensor):
+    rows, copies = events.plain()
+    if not isinstance(rows, Tensor):
         raise InputError(f"{path}: expected events that are vectors; use [bayesian] for images")
-    laplace = _settings(cast("Which", layers), prior_width, len(events.train))
+    laplace = _settings(cast("Which", layers), prior_width, len(rows))
     tensors, header = read_tensors(run.model)
     kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("laplace.")}
     generator = stream(config.seed, "laplace")
-    copies = config.coordinates.copies
-    fitted = fit_laplace(model.autoencoder, model.temperature, events.train, laplace, generator, copies)
+    copies *= config.coordinates.copies
+    fitted = fit_laplace(model.autoencoder, model.temperature, rows, laplace, generator, copies)
     with locked(target.path):
         write_text(target.config, to_toml(replace(config, laplace=laplace, log_z=None)))
         write_json(target.provenance, provenance)

@@ -37,6 +37,7 @@ from normae.runs.folder import RunFolder, locked, read_tensors
 from normae.runs.writing import Finish, Journal, Prepared, Watch, check_minutes
 from normae.sources import (
     Events,
+    Weights,
     bootstrapped,
     check_rows,
     events_hash,
@@ -119,7 +120,7 @@ def train(
         with locked(group.path) if team.rank == 0 else nullcontext():
             if team.rank == 0:
                 _check_folder(group, folders, configs, resume)
-            hashes = [events_hash(run.events.train) for run in runs]
+            hashes = [events_hash(run.events) for run in runs]
             journal = Journal(group, folders, configs, hashes, replicas, team)
             trainer = _trainer(configs, runs, event, device, team, own)
             return _sit(trainer, journal, runs, starts, watch if team.rank == 0 else None, minutes, begun)
@@ -148,7 +149,9 @@ def _trainer(
     repeated = [e for own in zip(configs, (run.events for run in runs), strict=True) for e in member_events(*own)]
     samples: Any = [e.train for e in repeated]  # all dense or all sparse
     held: Any = [e.validation for e in repeated if e.validation is not None] or None
-    return Trainer(networks, samples, schedules, first.sampling, seeds, device, team, held)
+    pairs = [(e.weights.train, e.weights.validation) for e in repeated if e.weights is not None]
+    weights: Any = tuple(zip(*pairs, strict=True)) or None
+    return Trainer(networks, samples, schedules, first.sampling, seeds, device, team, held, weights)
 
 
 def _sit(
@@ -242,20 +245,21 @@ def prepare(config: Run, events: Events) -> Prepared:
     source = config.data.file or "training sample"
     table = config.data.file is not None and events.train.ndim == 2
     seen = [part for part in (events.train, events.validation) if isinstance(part, Tensor)]
-    coordinates = fit_coordinates(config.coordinates, torch.cat(seen) if table else None)
+    weights = None if events.weights is None else torch.cat(events.weights[: len(seen)])
+    coordinates = fit_coordinates(config.coordinates, torch.cat(seen) if table else None, weights)
     prepared = _in_coordinates(config, events, coordinates)
     assert isinstance(prepared.train, Tensor)
     columns = events.columns if config.coordinates.kind == "identity" else None
     check_rows(prepared.train, config.sampling.feature.bounds, columns, source)
-    return Prepared(coordinates, prepared, _base(config, prepared, coordinates))
+    return Prepared(coordinates, prepared, _base(config, prepared, coordinates, weights))
 
 
-def _base(config: Run, events: Events, coordinates: Coordinates) -> Base | None:
+def _base(config: Run, events: Events, coordinates: Coordinates, weights: Tensor | None) -> Base | None:
     """The base of the training and validation rows, where the run asks for one."""
     if config.base is None or not isinstance(coordinates, TableCoordinates):
         return None
     rows = [part for part in (events.train, events.validation) if isinstance(part, Tensor)]
-    return fit_base(torch.cat(rows), coordinates.colouring, config.base, stream(config.seed, "base"))
+    return fit_base(torch.cat(rows), coordinates.colouring, config.base, stream(config.seed, "base"), weights)
 
 
 def _in_coordinates(config: Run, events: Events, coordinates: Coordinates) -> Events:
@@ -276,7 +280,17 @@ def _in_coordinates(config: Run, events: Events, coordinates: Coordinates) -> Ev
         rows = events.validation
         return noisy(rows, max(1, HELD_OUT // len(rows)), "validation") if isinstance(rows, Tensor) else None
 
-    return Events(train, validation, lambda: coordinates.forward(events.test).float(), None, lambda: events.columns)
+    def weights() -> Weights | None:
+        found = events.weights
+        if found is None:
+            return None
+        pairs = zip(found, (prepared.train, prepared.validation), strict=False)
+        train, validation = (own if rows is None else own.repeat(len(rows) // len(own)) for own, rows in pairs)
+        return Weights(train, validation, found.test)
+
+    named = (lambda: events.columns, weights)
+    prepared = Events(train, validation, lambda: coordinates.forward(events.test).float(), None, *named)
+    return prepared
 
 
 # --- the autoencoder of another run to begin with

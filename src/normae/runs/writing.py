@@ -287,9 +287,9 @@ class Finish:
         network = self._network(config)
         fill(network, tensors)
         generator = stream(config.seed, "laplace")
-        network, events = network.to(self.device), self.events.train
+        network, (events, copies) = network.to(self.device), self.events.plain()
         assert isinstance(events, Tensor)
-        copies = config.coordinates.copies
+        copies *= config.coordinates.copies
         return fit_laplace(network, temperature, events, config.laplace, generator, copies).tensors()
 
     def _network(self, config: Run) -> Autoencoder:

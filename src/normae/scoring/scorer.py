@@ -6,7 +6,8 @@ event. If the event is background, it is one more of the same kind, so that its 
     p = (k + 1) / (n + 1)
 
 is at most a with a probability of at most a: never 0, and valid for any n. The error is that of the share of a binomial
-sample, sqrt(q (1 - q) / n) with q = (k + 1) / (n + 2), so that it does not vanish at either end.
+sample, sqrt(q (1 - q) / n) with q = (k + 1) / (n + 2), so that it does not vanish at either end. Weighted events
+count as n = (sum w)^2 / sum w^2 of them, whose scores are quantiles of the weighted ones.
 """
 
 import hashlib
@@ -31,6 +32,7 @@ from normae.inference import Model, Rows
 from normae.runs.folder import RunFolder
 from normae.runs.load import load_run
 from normae.sources import load_events
+from normae.statistics.arrays import unweighted
 
 Columns = dict[str, NDArray[Any]]
 QUANTILES = {"q16": 0.16, "q50": 0.5, "q84": 0.84}
@@ -249,8 +251,9 @@ def _background(folder: RunFolder, config: Run, model: Model, weights: str) -> N
             return score
     if config.data.test == 0 and config.data.jets is None:
         return np.zeros(0, dtype=np.float32)
-    test = load_events(config.data, config.seed).test
-    score = np.sort(np.concatenate([model.score(piece.numpy()) for piece in torch.split(test, 1 << 13)]))
+    events = load_events(config.data, config.seed)
+    score = np.concatenate([model.score(piece.numpy()) for piece in torch.split(events.test, 1 << 13)])
+    score = np.sort(unweighted(score, None if events.weights is None else events.weights.test))
     if folder.path.parent != zoo.FOLDER:
         with suppress(OSError), atomic_path(folder.background) as temporary:  # where the folder can be written
             np.savez(temporary, score=score, weights=weights)

@@ -28,7 +28,7 @@ from normae.scoring.score import File, open_file, read_events
 from normae.scoring.scorer import Outside, Scorer, open_scorer, tail_probability
 from normae.search import Sample, Templates, hepdata_tables, workspace
 from normae.sources import load_events
-from normae.statistics.arrays import Array
+from normae.statistics.arrays import Array, unweighted
 from normae.statistics.histogram import check_edges, fill, tail_levels
 
 AXIS_NAMES = {"score": "score $E/T$", "log_prob": r"$\log p$", "p_value": "p-value"}
@@ -95,8 +95,10 @@ class Binner:
         """Scores of held-out background in rising order for each draw, with shape (K, n)."""
         if settings.quantity == "p_value" and self.bayesian:
             config = read(run.config)
-            held = load_events(config.data, config.seed).test[:MOST_REFERENCES].numpy()
-            self.references = np.sort(scorer.model.rows(held, settings.draws).scores, axis=1)
+            events = load_events(config.data, config.seed)
+            weights = None if events.weights is None else events.weights.test[:MOST_REFERENCES]
+            scores = scorer.model.rows(events.test[:MOST_REFERENCES].numpy(), settings.draws).scores
+            self.references = np.stack([np.sort(unweighted(score, weights)) for score in scores])
 
     def values(self, x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any] | None]:
         """The quantity of the model with shape (N,), and of each draw with shape (K, N) where there are several."""

@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
 from normae.random import stream
+from normae.tensors import by_weight, counts_as
 
 Array = NDArray[np.float64]
 
@@ -155,6 +156,24 @@ def sample_mean(values: ArrayLike) -> Estimate:
     """
     x = np.asarray(values, dtype=np.float64)
     return Estimate(float(x.mean()), float(x.std(ddof=1)) / math.sqrt(x.size))
+
+
+def unweighted(values: ArrayLike, weights: ArrayLike | None) -> NDArray[Any]:
+    """Values with shape (n,) in rising order that are distributed as weighted ones, with shape (N,), are.
+
+    n = (sum w)^2 / sum w^2 is what they count as. Value k is where the sum of weights reaches a share of (k + 1/2)/n;
+    with negative ones, where it first does. Without weights the values are as they came.
+
+    >>> from normae.statistics.arrays import unweighted
+    >>> unweighted([3.0, 1.0, 2.0], [1, 1, -1]), unweighted([3.0, 1.0, 2.0], [2, 2, 0])
+    (array([1.]), array([1., 3.]))
+    """
+    x = np.asarray(values)
+    if weights is None:
+        return x
+    order = np.argsort(x, kind="stable")
+    w = torch.as_tensor(np.asarray(weights, dtype=np.float64)[order])
+    return np.asarray(x[order][by_weight(w, counts_as(w)).numpy()])
 
 
 def share_within(deviation: ArrayLike, limit: float = 0.1) -> Estimate:

@@ -8,7 +8,8 @@ in that logit, the weights, log T and c = log Z are learned by plain classificat
 the closer this comes to the likelihood: q is the proposal of the energy's base (`networks.base`), and for an energy
 without one the standard Gaussian, from which a whitened table is not far. The last layer's first weights are made
 small, so that f(x) is near 0 as it begins. Unlike the likelihood, this loss can be computed for rows held out: the
-weights that suit them best are kept, which is what stops a small table from being learned by heart. Gutmann and
+weights that suit them best are kept, which is what stops a small table from being learned by heart. Of weighted rows
+both losses have the weighted mean, also with negative weights: p is then the density of the weighted rows. Gutmann and
 Hyvärinen, AISTATS 2010.
 """
 
@@ -23,7 +24,7 @@ from normae.networks.base import SCALE, Base
 from normae.random import normal, stream
 from normae.training.config import PhaseConfig
 from normae.training.phases import Phase, clip_rows
-from normae.training.state import Adam, Order, Setup, State
+from normae.training.state import Adam, Order, Samples, Setup, State
 
 START = 0.1
 """Factor on the last layer's first weights."""
@@ -101,6 +102,11 @@ class Contrast(Phase):
         """Rows that are looked at."""
         return min((self.setup.validation or self.setup.data).size, HELD_OUT)
 
+    def _held_samples(self) -> tuple[Samples, Tensor]:
+        """Where the rows that are looked at are, and their numbers, (S, n)."""
+        few = torch.arange(self.held_out, device=self.setup.device).expand(self.setup.members, -1)
+        return self.setup.validation or self.setup.data, few
+
     def _waited(self) -> Tensor:
         """Iterations since each model should have improved, (S,), below 0 before."""
         return self.state.iteration - self.found - (self.contrast.patience + 1) * self.contrast.every
@@ -147,11 +153,11 @@ class Contrast(Phase):
     def prepare(self) -> None:
         """The rows, those held out, and the draws that they are told from: all come from the seeds alone."""
         setup = self.setup
-        samples, n, self.rows = setup.validation or setup.data, self.held_out, min(setup.data.size, ROWS)
-        whole = torch.arange(max(self.rows, n), device=setup.device).expand(setup.members, -1)
-        base = setup.architecture.base
+        n, self.rows, base = self.held_out, min(setup.data.size, ROWS), setup.architecture.base
+        whole = torch.arange(self.rows, device=setup.device).expand(setup.members, -1)
         with torch.no_grad():
-            self.known, held = Known.of(setup.data.take(whole[:, : self.rows]), base), samples.take(whole[:, :n])
+            samples, few = self._held_samples()
+            self.known, held = Known.of(setup.data.take(whole), base), samples.take(few)
             later = torch.arange(DRAWS, DRAWS + NOISE * n, device=setup.device).expand(setup.members, -1)
             self.held = held, Known.of(held, base), *self._noise(later)
         super().prepare()
@@ -180,10 +186,12 @@ class Contrast(Phase):
 
     def loss(self, weights: Tensor, log_temperature: Tensor, log_z: Tensor, held: bool = False) -> Tensor:
         """The cross-entropy of rows and draws, (S,): of the rows held out, or of a batch."""
+        samples, index = self.setup.data, self.index
         if held:
             rows, known, noise, drawn = self.held
+            samples, index = self._held_samples()
         else:
-            rows, known = self.setup.data.take(self.index), self.known.take((self.index + self._first()).flatten())
+            rows, known = samples.take(index), self.known.take((index + self._first()).flatten())
             noise, drawn = self._noise(self.noise_index)
         members = self.setup.members
         x = torch.cat([part.unflatten(0, (members, -1)) for part in (rows, noise)], dim=1).flatten(0, 1)
@@ -191,7 +199,7 @@ class Contrast(Phase):
                 for a, b in zip(known, drawn, strict=True)]  # fmt: skip
         logit = self._logit(x, Known(*both), weights, log_temperature, log_z)
         n = len(rows) // members
-        return softplus(-logit[:, :n]).mean(1) + softplus(logit[:, n:]).mean(1)
+        return samples.weighed(softplus(-logit[:, :n]), index).mean(1) + softplus(logit[:, n:]).mean(1)
 
     def _first(self) -> Tensor:
         """Where the rows of each model begin in `known`, (S, 1)."""

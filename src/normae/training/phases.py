@@ -9,6 +9,7 @@ negative), the sum of squared weights, and the mean square of the negative energ
 is not divided by T; the regularizers are never rescaled. The temperature is trained on the same L with detached
 energies; with t = log T, dL/dt = -(E+ - E-)/T. All values are one for each of S models. A base of the energy is the
 same for all weights and cancels: E+ and E- are then reconstruction errors, and T stays as the start left it.
+Of weighted events <E>_data is the weighted mean, exact for negative weights too; the chains do not know of weights.
 """
 
 from abc import ABC, abstractmethod
@@ -173,7 +174,7 @@ class Pretraining(Phase):
         leaf = self.leaf()
         draw = noise.draw(state.weights, state.generators)
         each, z = self.noisy_energy(leaf, draw, self.setup.data.take(self.index))
-        error = by_member(each, self.setup.members)
+        error = by_member(self.setup.data.weighed(each, self.index), self.setup.members)
         temperature = self.setup.schedules.temperature.initial
         loss = error + temperature * noise.kl(leaf) / self.setup.events
         if config.loss_scale == "temperature":
@@ -246,6 +247,7 @@ class Likelihood(Phase):
             energy, setup.sampling, state.buffer, temperature, sizes, self.batch, state.generators, runner
         )
         e_plus, z_plus = self.noisy_energy(leaf, draw, setup.data.take(self.index))
+        e_plus = setup.data.weighed(e_plus, self.index)
         e_minus, z_minus = self.noisy_energy(leaf, draw, negative.position)
         loss = contrastive(e_plus, e_minus, temperature, config)
         loss = loss + regularizers(noise.mean(leaf), [z_plus, z_minus], config)

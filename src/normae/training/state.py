@@ -30,6 +30,7 @@ from normae.networks.reconstruction import Layout, ReconstructionEnergy, prefixe
 from normae.networks.spectral import SpectralNorm
 from normae.random import Generators, stream
 from normae.sampling.chain import ReplayBuffer, SamplingConfig
+from normae.tensors import counts_as
 from normae.training.backends import Backend, Group, put_back
 from normae.training.config import Schedule, Schedules
 
@@ -45,19 +46,33 @@ class Samples:
     Args:
         samples: S tensors with shape (N, *event), or S sets of N sparse images.
         device: where batches are taken.
+        weights: S tensors with shape (N,) and mean 1, of events that have weights.
     """
 
-    def __init__(self, samples: Sequence[Tensor] | Sequence[SparseEvents], device: torch.device) -> None:
+    def __init__(
+        self,
+        samples: Sequence[Tensor] | Sequence[SparseEvents],
+        device: torch.device,
+        weights: Sequence[Tensor] | None = None,
+    ) -> None:
         if len({tuple(sample.shape) for sample in samples}) != 1:
             raise InputError(f"expected training samples of one shape, got {[tuple(s.shape) for s in samples]}")
         self.size = len(samples[0])
         self.event = tuple(samples[0].shape[1:])
         self._events = _joined(samples).to(device)
+        self.counts_as = self.size if weights is None else min(counts_as(w) for w in weights)
+        self._weights = None if weights is None else torch.cat(list(weights)).float().to(device)
         self._first = torch.arange(len(samples), device=device)[:, None] * self.size
 
     def take(self, index: Tensor) -> Tensor:
         """The events at `index`, int64 with shape (S, B): dense, with shape (S * B, *event)."""
         return self._events[(index + self._first).flatten()]
+
+    def weighed(self, values: Tensor, index: Tensor) -> Tensor:
+        """Values at the events of `index`, with S * B entries, times the weights of these events."""
+        if self._weights is None:
+            return values
+        return values * self._weights[(index + self._first).flatten()].reshape(values.shape)
 
 
 def _joined(samples: Sequence[Tensor] | Sequence[SparseEvents]) -> Tensor | SparseEvents:
@@ -214,8 +229,8 @@ class Setup:
 
     @property
     def events(self) -> int:
-        """Training events of all processes."""
-        return self.data.size * self.group.size
+        """Training events of all processes; of weighted ones, what they count as."""
+        return self.data.counts_as * self.group.size
 
     def streams(self, name: str) -> list[torch.Generator]:
         """The random stream `name` of each model on this process."""

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -255,6 +255,7 @@ class Trainer(Training):
         device: where to train.
         group: the processes that train together; each takes its part of the events, of the batch and of the buffer.
         validation: samples at which the energy is watched, S of one shape; each process takes all of them.
+        weights: of the events of `data` and of `validation`, S tensors (N,) with mean 1 each, where events have some.
 
     Attributes:
         setup: what stays during the training.
@@ -271,13 +272,15 @@ class Trainer(Training):
         device: torch.device,
         group: Group | None = None,
         validation: Data | None = None,
+        weights: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None,
     ) -> None:
         group = group or Group()
         architecture = deepcopy(autoencoders[0]).to(device)  # its fixed matrices must be where the events are
         layout = Layout.of(architecture)
         noise = WeightNoise(layout, schedules.bayesian, architecture, device)
-        samples = Samples(_part(data, schedules, group), device)
-        held = None if validation is None else Samples(validation, device)
+        own, watched = (None, None) if weights is None else (_part(weights[0], schedules, group), weights[1])
+        samples = Samples(_part(data, schedules, group), device, own)
+        held = None if validation is None else Samples(validation, device, watched)
         backend = choose_backend(sampling.backend, architecture, sampling, device)
         backend = replace(backend, graph=False) if group.size > 1 else backend
         self.setup = Setup(
@@ -368,13 +371,14 @@ class Trainer(Training):
         energy = self.models.energy(self.setup.noise.mean(self.models.weights))
         total = torch.zeros(members, dtype=torch.float64, device=device)
         for rows in torch.split(torch.arange(samples.size, device=device), VALIDATION_ROWS):
-            total += energy.error(samples.take(rows.expand(members, -1))).reshape(members, -1).double().sum(1)
+            index = rows.expand(members, -1)
+            total += samples.weighed(energy.error(samples.take(index)), index).reshape(members, -1).double().sum(1)
         means: list[float] = (total / samples.size).tolist()
         return means
 
 
-def _part(data: Data, schedules: Schedules, group: Group) -> Data:
-    """This process's events of each model, with shape (N, *event)."""
+def _part(data: Any, schedules: Schedules, group: Group) -> Any:
+    """This process's events of each model, with shape (N, *event), or their weights."""
     if group.size == 1:
         return data
     start = "pretraining" if schedules.contrast is None else "contrast"

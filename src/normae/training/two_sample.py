@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, linear
 
 from normae.errors import InputError
-from normae.statistics.arrays import Estimate
+from normae.statistics.arrays import Estimate, unweighted
 from normae.statistics.auc import auc
 from normae.training.config import ClassifierSettings, MLPSettings
 from normae.training.supervised import Losses, fit, permutation
@@ -43,10 +43,11 @@ class ClassifierResult(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Events with shape (N, features) and their labels with shape (N,)."""
+    """Events with shape (N, features), their labels with shape (N,), and weights (N,) where they have some."""
 
     x: Tensor
     label: Tensor
+    weight: Tensor | None = None
 
 
 def classifier_test(
@@ -56,17 +57,27 @@ def classifier_test(
     *,
     generator: torch.Generator,
     device: torch.device | str = "cpu",
+    weights: np.ndarray[Any, Any] | None = None,
 ) -> ClassifierResult:
     """Train a classifier on two samples with shape (N, *event) each, and give its AUC on events it has not seen.
 
     Of a sample with more than `settings.points` events a random subset is used. If the smaller sample has fewer, both
     are cut to its size and the three parts shrink in proportion.
+
+    Args:
+        weights: of the true events, with shape (N,) and mean 1; negative ones count as such.
     """
     settings = settings or ClassifierSettings()
-    train, validation, test = _parts(events(true, "true"), events(model, "model"), settings, generator, device)
-    weights, losses = fit_logits(train, validation, settings, generator)
-    scores, label = logits(weights, test.x).double().cpu().numpy(), test.label.cpu().numpy() == 1
-    return ClassifierResult(auc(scores[label], scores[~label]), len(losses.train), *losses)
+    two = [events(true, "true"), events(model, "model")]
+    if weights is not None:  # as one more column, until the parts are cut
+        columns = (torch.from_numpy(weights).float(), torch.ones(len(two[1])))
+        two = [torch.cat([x, column[:, None]], dim=1) for x, column in zip(two, columns, strict=True)]
+    parts = _parts(two[0], two[1], settings, generator, device)
+    train, validation, test = (p if weights is None else Part(p.x[:, :-1], p.label, p.x[:, -1]) for p in parts)
+    layers, losses = fit_logits(train, validation, settings, generator)
+    scores, label = logits(layers, test.x).double().cpu().numpy(), test.label.cpu().numpy() == 1
+    own = None if test.weight is None else test.weight.cpu().numpy()[~label]
+    return ClassifierResult(auc(scores[label], unweighted(scores[~label], own)), len(losses.train), *losses)
 
 
 def events(sample: np.ndarray[Any, Any] | Tensor, name: str) -> Tensor:
@@ -115,6 +126,11 @@ def logits(weights: Sequence[Tensor], x: Tensor) -> Tensor:
     return torch.cat([_forward(weights, piece) for piece in torch.split(x, CHUNK)])
 
 
+def _loss(logit: Tensor, part: Part, rows: Tensor | slice = slice(None)) -> Tensor:
+    weight = None if part.weight is None else part.weight[rows]
+    return binary_cross_entropy_with_logits(logit, part.label[rows], weight)
+
+
 def fit_logits(
     train: Part, validation: Part, settings: MLPSettings, generator: torch.Generator
 ) -> tuple[list[Tensor], Losses]:
@@ -129,13 +145,13 @@ def fit_logits(
             weights.append(uniform.mul_(2).sub_(1).div_(math.sqrt(fan_in)).requires_grad_())
     losses = fit(
         weights,
-        lambda rows: binary_cross_entropy_with_logits(_forward(weights, train.x[rows]), train.label[rows]),
+        lambda rows: _loss(_forward(weights, train.x[rows]), train, rows),
         len(train.x),
         generator,
         epochs=settings.max_epochs,
         batch=settings.batch,
         learning_rate=settings.learning_rate,
-        validate=lambda: binary_cross_entropy_with_logits(logits(weights, validation.x), validation.label).item(),
+        validate=lambda: _loss(logits(weights, validation.x), validation).item(),
         patience=settings.patience,
     )
     return weights, losses
