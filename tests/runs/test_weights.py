@@ -233,8 +233,8 @@ def test_networks_of_one_s_own(tmp_path):
     ("weights", "message"),
     [
         (np.ones(5), r"a weight for each of 100 rows, got \(5,\)"),
-        (np.zeros(100), "weights with a positive sum, got 0"),
-        (-np.ones(100), "weights with a positive sum, got -100"),
+        (np.zeros(100), "weights with a sum above zero, got 0"),
+        (-np.ones(100), "weights with a sum above zero, got -100"),
         (np.full(100, np.nan), "got NaN in row 0, column 'weights'"),
         (np.r_[np.zeros(95), np.ones(5)], "count as at least 10 equal ones.*got 5 of 100 rows"),
         ("mass", "no column 'mass' with weights"),

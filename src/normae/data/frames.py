@@ -45,7 +45,7 @@ class Rows(NamedTuple):
             raise InputError(f"{source}: expected a weight for each of {len(self.values)} rows, got {found.shape}")
         found = _finite(found[:, None], ["weights"], source)[:, 0]
         if not found.sum() > 0:
-            raise InputError(f"{source}: expected weights with a positive sum, got {found.sum():.4g}")
+            raise InputError(f"{source}: expected weights with a sum above zero, got {found.sum():.4g}")
         return self._replace(weights=None if (found == found[0]).all() else found)
 
 
