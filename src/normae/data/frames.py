@@ -36,8 +36,6 @@ class Rows(NamedTuple):
             if weights not in names:
                 raise InputError(f"{source}: no column {weights!r} with weights; there are {names[:12]}")
             rest = [k for k, name in enumerate(names) if name != weights]
-            if not rest:
-                raise InputError(f"{source}: expected columns beside that of the weights, got {weights!r} alone")
             table = Rows(self.values[:, rest], tuple(names[k] for k in rest))
             return table.weighted(self.values[:, names.index(weights)], source)
         found = _real(_array(weights), f"{source}: the array of weights holds")
