@@ -22,6 +22,7 @@ from normae.runs.session import prepare, train
 from normae.sources import DataConfig, Events, Weights, load_events
 from normae.statistics.arrays import unweighted
 from normae.tensors import by_weight, counts_as
+from tiny_jets import SAMPLE
 
 WIDE, NARROW = gaussian([0, 0], [[1, 0], [0, 1]]), gaussian([0.8, -0.5], [[0.5, 0.2], [0.2, 0.6]])
 HOLE = gaussian([0.8, -0.5], [[0.15, 0.05], [0.05, 0.2]])
@@ -264,6 +265,8 @@ def test_where_there_are_no_weights(tmp_path):
         normae.train(tmp_path / "x.npy", weights=np.ones(100))
     with pytest.raises(InputError, match=r"weights are of a table; a TOML file names them in \[data\]"):
         normae.train("toy-quick", weights="w")
+    with pytest.raises(InputError, match="jets are trained on without weights; leave them out"):
+        normae.train(SAMPLE, weights="w")
     with pytest.raises(InputError, match=r"data.weights: expected data.file with it"):
         DataConfig(density=next(iter(DENSITIES)), weights="w")
 
