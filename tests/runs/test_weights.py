@@ -62,7 +62,7 @@ def test_reweighted_rows_give_the_other_density():
 
 def test_negative_weights_take_away():
     x, w = subtracted(3000)
-    longer = ["contrast.iterations=400", "contrast.learning_rate=0.005", "network.hidden=[32,32]", "base.gaussians=4"]
+    longer = ["contrast.iterations=800", "contrast.learning_rate=0.005", "network.hidden=[32,32]"]
     model = normae.train(x, weights=w, settings=longer)
 
     def log_prob(points):
@@ -108,7 +108,7 @@ def test_coordinates_and_gaussians_see_a_row_as_often_as_its_weight_says():
     rows = torch.from_numpy(WIDE.rvs(2000, random_state=0) * [1, 30] + [5, 0])
     w = (1.0 + (rows[:, 0] > 5) + (rows[:, 1] > 0)).double()
     again = rows.repeat_interleave(w.long(), dim=0)
-    own, repeated = TableCoordinates.of(rows, 1e-3, w), TableCoordinates.of(again, 1e-3)
+    own, repeated = TableCoordinates.of(rows, 1e-3, weights=w), TableCoordinates.of(again, 1e-3)
     for name in ("centre", "width", "mean", "whitening", "low", "high"):
         scale = repeated.width if name in ("centre", "low", "high") else 1
         assert torch.allclose(getattr(own, name) / scale, getattr(repeated, name) / scale, rtol=0.03, atol=0.03)
