@@ -129,6 +129,7 @@ class Run:
             raise InputError('coordinates.kind: expected data.file, a table, with "table"')
         if self.base is not None and (self.coordinates.kind != "table" or self.contrast is None):
             raise InputError('base: expected coordinates.kind = "table" and a [contrast] table with it')
+        self._check_condition()
         self._check_spaces()
         self._check_own()
         least = 4 if self.bayesian is None else 2  # without a width of their own their spread is all that is known
@@ -147,6 +148,17 @@ class Run:
             raise InputError(
                 f"sampling.buffer: expected at least the batch of {batch} persistent chains, got {self.sampling.buffer}"
             )
+
+    def _check_condition(self) -> None:
+        """p(x | m) is learned by classification, without a chain, and has no error bars."""
+        if not self.coordinates.condition:
+            return
+        if self.base is None or self.training.iterations != 0:
+            raise InputError("condition: expected the package's own network and no likelihood training (iterations 0)")
+        if self.posteriors:
+            raise InputError(f"condition: expected no error bars with it, got [{self.posteriors[0]}]")
+        if self.data.weights is not None or self.coordinates.curves != "none":
+            raise InputError('condition: expected no weights with it, and coordinates.curves = "none"')
 
     def _check_own(self) -> None:
         """Networks of one's own have weights without error bars; an energy alone has no latent space and no decoder."""

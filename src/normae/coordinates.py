@@ -394,20 +394,23 @@ class CoordinatesConfig:
         curves: of "table", which columns get a curve that makes them nearly Gaussian: "none"; the "few" that no mixture
             of Gaussians describes as well; the "many" that one Gaussian does not.
         copies: of "table" without a base, how often a training sees each row, each time with its own noise.
+        condition: of "table", places of the columns m of p(x | m), from 0.
     """
 
     kind: Literal["identity", "table"] = "identity"
     noise: float | None = None
     copies: int = 1
     curves: Curves = "none"
+    condition: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.noise is not None and not 0 < self.noise < 100:
             raise InputError(f"coordinates.noise: expected a variance between 0 and 100, got {self.noise}")
         if not 1 <= self.copies <= 1_000_000:
             raise InputError(f"coordinates.copies: expected 1 to a million, got {self.copies}")
-        if (self.noise is not None or self.copies > 1 or self.curves != "none") and self.kind != "table":
-            raise InputError('coordinates: expected kind = "table" with noise, curves and copies')
+        table = self.noise is not None or self.copies > 1 or self.curves != "none" or self.condition
+        if table and self.kind != "table":
+            raise InputError('coordinates: expected kind = "table" with noise, curves, copies and condition')
 
 
 def fit_coordinates(config: CoordinatesConfig, rows: Tensor | None, weights: Tensor | None = None) -> Coordinates:

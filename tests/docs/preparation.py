@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 import normae
@@ -55,7 +56,9 @@ def own_table() -> Names:
 
 def estimator() -> Names:
     random = np.random.default_rng(0)
-    return {"background": random.normal(size=(300, 2)), "x": random.normal(size=(5, 2))}
+    mass = pd.DataFrame(random.normal(3.5, 0.3, size=(100, 2)), columns=["mjj", "x"])
+    own = {"background": random.normal(size=(300, 2)), "x": random.normal(size=(5, 2))}
+    return own | {"sidebands": mass, "events": mass[:5]}
 
 
 def scoring() -> Names:
@@ -125,7 +128,8 @@ SMALLER: dict[str, list[tuple[str, str]]] = {
                   ('out="runs/python"', f'out="runs/python", {QUICK}'),
                   ("NormalizedAutoencoder()", f"NormalizedAutoencoder({SMALL})")],
     "docs/first-steps.md": [("sample(50, seed=0)", "sample(50, seed=0, latent_steps=2, feature_steps=2)")],
-    "docs/estimator.md": [QUICK_FIT, ("sample(1000)", "sample(10)")],
+    "docs/estimator.md": [QUICK_FIT, ("sample(1000)", "sample(10)"),
+                          ('["mjj"], random_state=0', '["mjj"], start_iterations=20, hidden=(16,)')],
     "docs/own-networks.md": [
         (f"{folder}, ", f'{folder}, settings=["contrast.iterations=20", "training.iterations=2"], ')
         for folder in ('x, "runs/mine"', 'x, "runs/energy"')

@@ -25,6 +25,7 @@ def train(
         str | None, option("Array of an .npz, group or dataset of an HDF5, tree of a ROOT file.")
     ] = None,
     weights: Annotated[str | None, option("Column with the weights of the rows; no feature.")] = None,
+    condition: Annotated[str | None, option("a,b: columns m of the table, for p(x | m).")] = None,
     override: Set = None,
     seeds: Annotated[str | None, option("Several seeds, for example 0-7.")] = None,
     resume: Annotated[bool, option("Continue a training that was stopped.", "--resume")] = False,
@@ -38,12 +39,14 @@ def train(
 
     Example: normae train background.parquet -o runs/mine
     """
+    from normae.runs.automatic import Wishes
     from normae.runs.door import planned
     from normae.runs.folder import RunFolder
     from normae.runs.session import train as train_run
 
     override = [*(override or []), *([] if start is None else [f"start={json.dumps(start)}"])]
-    run, _ = planned(what, out, parse_columns(columns), dataset, None, override, weights=weights)
+    wishes = Wishes(condition=parse_columns(condition) or ())
+    run, _ = planned(what, out, parse_columns(columns), dataset, None, override, weights=weights, wishes=wishes)
     use_threads(run.threads)
     with TrainingDisplay() as display:
         finished = train_run(run, out, parse_seeds(seeds), resume, display, minutes)

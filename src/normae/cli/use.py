@@ -71,6 +71,7 @@ def sample(
     seed: Seed = 0,
     latent_steps: Annotated[int | None, option("Length of the latent chain.")] = None,
     feature_steps: Annotated[int | None, option("Length of the feature chain.")] = None,
+    condition: Annotated[str | None, option("3.5,...: m of a model of p(x | m).")] = None,
     device: Device = "auto",
 ) -> None:
     """Generate events: the array x of an .npz file.
@@ -84,7 +85,11 @@ def sample(
     from normae.files import atomic_path
     from normae.runs.load import load
 
-    x = load(run, device).sample(n, seed, latent_steps, feature_steps)
+    try:
+        given = None if condition is None else [float(number) for number in condition.split(",")]
+    except ValueError:
+        raise InputError(f"--condition: expected numbers such as 3.5, got {condition!r}") from None
+    x = load(run, device).sample(n, seed, latent_steps, feature_steps, condition=given)
     with atomic_path(out) as temporary:
         np.savez(temporary, x=x)
     say(f"{n} events of shape {x.shape[1:]}: {out}")

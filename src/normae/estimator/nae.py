@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from copy import deepcopy
 from numbers import Integral, Real
 from pathlib import Path
@@ -66,6 +67,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         log_z: "auto" computes log Z after the training: from draws of the base where enough of them count, otherwise on
             a grid in one or two columns, and in more by annealed importance sampling, where its bounds agree; "never"
             leaves it out.
+        condition: names or places of columns m: the density is p(x | m) of the others. Rows hold all columns.
         device: "cpu", "cuda" or "auto".
         random_state: seed or generator for all randomness.
         verbose: 1 prints progress with the time left.
@@ -101,6 +103,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         "chain_steps": [Interval(Integral, 1, None, closed="left")],
         "noise": [Interval(Real, 0, None, closed="neither"), None],
         "log_z": [StrOptions({"auto", "never"})],
+        "condition": ["array-like", str, Integral, None],
         "device": [StrOptions({"auto", "cpu", "cuda"})],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
@@ -120,6 +123,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         chain_steps: int = 4,
         noise: float | None = None,
         log_z: str = "auto",
+        condition: Sequence[str | int] | str | int | None = None,
         device: str = "cpu",
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -135,6 +139,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         self.chain_steps = chain_steps
         self.noise = noise
         self.log_z = log_z
+        self.condition = condition
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -175,6 +180,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         return Wishes(
             self.latent, hidden, self.start_iterations, self.iterations, self.batch_size, self.learning_rate,
             self.chain_steps, self.noise, self.bayesian, self.log_z == "auto",
+            () if self.condition is None else self.condition,
         )  # fmt: skip
 
     def _take(self, run: dict[str, bytes]) -> None:
@@ -241,6 +247,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             bayesian=config.laplace is not None,
             latent=config.network.latent,
             hidden=config.network.hidden,
+            condition=config.coordinates.condition or None,
             random_state=config.seed,
         )
         estimator._take(kept)
@@ -358,11 +365,17 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     # --- samples
 
-    def sample(self, n_samples: int = 1, random_state: int | np.random.RandomState | None = None) -> Floats:
-        """New rows with shape (n_samples, d): draws of the base that are kept; chains where too few are."""
+    def sample(
+        self, n_samples: int = 1, random_state: int | np.random.RandomState | None = None, condition: Any = None
+    ) -> Floats:
+        """New rows with shape (n_samples, d): draws of the base that are kept; chains where too few are.
+
+        Args:
+            condition: of p(x | m), m of one row, or of all with shape (n_samples, k); that of random rows by default.
+        """
         check_is_fitted(self)
         if n_samples < 1:
             raise InputError(f"n_samples: expected at least 1, got {n_samples}")
         random = check_random_state(self.random_state if random_state is None else random_state)
-        rows: Floats = self.model_.centre.sample(n_samples, int(random.randint(2**31 - 1)))
+        rows: Floats = self.model_.centre.sample(n_samples, int(random.randint(2**31 - 1)), condition=condition)
         return rows

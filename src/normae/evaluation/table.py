@@ -77,7 +77,7 @@ class TableStudy(Study):
         if not lines or given is None:
             return []
         losses = [float(line["best_loss"]) for line in lines]
-        gain = losses[-len(losses) // 4 - 1] - losses[-1]
+        gain = losses[-(len(losses) // 4) - 1] - losses[-1]
         said = (
             f"In the last quarter of its {lines[-1]['iteration']:,} updates the loss of rows held out fell by "
             f"{gain:.4f}, to {losses[-1]:.4f}."
@@ -193,7 +193,8 @@ def table_test(model: Model, config: Run, events: Events) -> TableTest:
         )
     train, held_out = (part[:ROWS].numpy() for part in (events.train, events.test))
     seen = _with_noise(model, held_out, stream(config.seed, "evaluation/noise"))
-    sampled = model.sample(min(SAMPLES, len(held_out)), seed=config.seed)
+    n, given = min(SAMPLES, len(held_out)), config.coordinates.condition
+    sampled = model.sample(n, seed=config.seed, condition=held_out[:n, given] if given else None)
     scores = {"training": model.score(train), "held out": model.score(held_out), "sampled": model.score(sampled)}
     weights = None
     if events.weights is not None:
@@ -212,12 +213,12 @@ def _with_noise(model: Model, rows: Rows, generator: torch.Generator) -> Rows:
     """Rows (N, d) with the noise that the training added, or that a base cannot resolve: the density is theirs."""
     coordinates = model.coordinates.to("cpu")
     y = coordinates.forward(torch.from_numpy(rows))
-    if (base := model.autoencoder.base) is None:
-        y = coordinates.noisy(y, 1, generator)
-    else:
-        added = torch.randn(y.shape, generator=generator, dtype=y.dtype) * RESOLUTION
-        y = y + torch.linalg.solve(base.frame.cpu().double(), added.T).T
-    return np.asarray(coordinates.inverse(y).numpy())
+    if (base := model.autoencoder.base) is not None:
+        d = base.dimension
+        added = torch.randn((len(y), d), generator=generator, dtype=y.dtype) * RESOLUTION
+        y[:, :d] += torch.linalg.solve(base.frame.cpu().double(), added.T).T
+        return np.asarray(coordinates.inverse(y).numpy())
+    return np.asarray(coordinates.inverse(coordinates.noisy(y, 1, generator)).numpy())
 
 
 def table_metrics(model: Model, config: Run, test: TableTest) -> Metrics:

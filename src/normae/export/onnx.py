@@ -52,6 +52,8 @@ def export_onnx(
     from normae.export.model import onnx_model
 
     model, folder, config, _ = load_run(run)
+    if config.coordinates.condition:
+        raise InputError(f"{run}: a model of p(x | m) has no ONNX form; score its files with normae score")
     if model.mixture:
         raise InputError(f"{run}: a mixture of several trainings has no ONNX form; export the runs that it was made of")
     content = onnx_model(model, draws, about(folder, model.columns))

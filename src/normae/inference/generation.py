@@ -1,19 +1,27 @@
 """Events of a model by the paper's recipe, and the energy that chains of a user walk on."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from normae.conditional import ConditionalCoordinates
 from normae.energy import Energy, Latent, held, value_and_grad
 from normae.errors import InputError
 from normae.inference.log_z import weighted
+from normae.networks.conditional import ConditionalBase
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.progress import progress
 from normae.random import uniform
 from normae.sampling.chain import Chain, SamplingConfig, into_bounds, run_chain
 from normae.sampling.langevin import ChainConfig
+
+log = logging.getLogger(__name__)
 
 GENERATION_FACTOR = 8
 """The paper generates with latent chains eight times as long as in training."""
@@ -21,6 +29,9 @@ GENERATION_FACTOR = 8
 FEWEST_DRAWS, MOST_DRAWS, LEAST_KEPT = 4096, 1 << 16, 0.02
 """Draws of a base at a time, and the share of them that must be kept."""
 OFTEN, LOG_MOST = 0.95, 3.0
+"""Of the weights of draws: the share that is at most one, and the log of the largest that counts."""
+MOSTLY, ROUNDS = 0.999, 10_000
+"""The same share where every sample has its own condition, and how often draws are tried."""
 SMALL, SMALL_STEPS = 0.1, 100
 """Of the small steps that free stuck chains: their size in units of the training's, and their number."""
 
@@ -81,6 +92,8 @@ def drawn(
     A draw with weight w is kept w/c times on the average, c the weight that a share `OFTEN` of the first batch has not:
     most of them once or not at all, those few perhaps twice.
     """
+    if isinstance(energy.autoencoder.base, ConditionalBase):
+        raise InputError("a chain does not keep the condition of p(x | m); leave out its steps")
     kept: list[Tensor] = []
     found = tried = 0
     unit: Tensor | None = None
@@ -101,6 +114,66 @@ def drawn(
             if found < LEAST_KEPT * tried and found < n:
                 return None
     return torch.cat(kept)
+
+
+def samples_at(
+    energy: ReconstructionEnergy,
+    temperature: float,
+    coordinates: ConditionalCoordinates,
+    bounds: tuple[float, float] | None,
+    condition: Any,
+    n: int,
+    chunk: int,
+    generator: torch.Generator,
+) -> NDArray[np.float64]:
+    """`n` rows of p(x | m) with shape (n, d), m in its columns.
+
+    Args:
+        condition: m of one row, or of all with shape (n, k); None for that of random rows of the training.
+    """
+    base, k = energy.autoencoder.base, len(coordinates.given)
+    assert isinstance(base, ConditionalBase)
+    if condition is None:
+        condition = coordinates.condition.inverse(base.some(n, generator)).cpu()
+    m = np.asarray(condition, dtype=np.float64)
+    m = np.broadcast_to(m, (n, k)) if m.size == k else m.reshape(-1, 1) if m.ndim == k == 1 else m
+    if m.shape != (n, k) or not np.isfinite(m).all():
+        raise InputError(f"condition: expected {k} finite numbers, or those of {n} rows, ({n}, {k}), got {m.shape}")
+    given = torch.from_numpy(m.copy()).to(base.edges.device)
+    if beyond := int(coordinates.condition.range.outside(given).any(dim=1).sum()):
+        log.warning("%d of %d conditions lie outside the training sample: samples are those of its edge", beyond, n)
+    t = coordinates.condition.forward(given).clamp(*coordinates.edges)
+    found = torch.cat([drawn_at(energy, temperature, part, generator, bounds) for part in t.split(chunk)])
+    rows = np.asarray(coordinates.inverse(found).cpu().numpy())
+    rows[:, coordinates.given.tolist()] = m
+    return rows
+
+
+def drawn_at(
+    energy: ReconstructionEnergy,
+    temperature: float,
+    t: Tensor,
+    generator: torch.Generator,
+    bounds: tuple[float, float] | None,
+) -> Tensor:
+    """One sample (r, t) for each condition t with shape (n, k), with shape (n, d + k), by rejection.
+
+    A draw with weight w is kept with probability w/c, c the weight that a share `MOSTLY` of the first batch has not.
+    """
+    some = torch.randint(len(t), (FEWEST_DRAWS,), generator=generator, device=generator.device).to(t.device)
+    unit = weighted(energy, temperature, FEWEST_DRAWS, generator, bounds, t[some]).log_weight.quantile(MOSTLY)
+    found, missing = [], torch.arange(len(t), device=t.device)
+    with progress("sampling", len(t)) as tick:
+        for _ in range(ROUNDS):
+            batch = weighted(energy, temperature, len(missing), generator, bounds, t[missing])
+            good = uniform((len(missing),), generator, batch.log_weight).log() < batch.log_weight - unit
+            found.append((missing[good], batch.events[good]))
+            missing = missing[~good]
+            tick(int(good.sum()))
+            if not len(missing):
+                places, events = (torch.cat(part) for part in zip(*found, strict=True))
+                return events[places.argsort()]
+    raise InputError(f"sample: after {ROUNDS} rounds {len(missing)} of {len(t)} are missing; the fit has failed there")
 
 
 def loosened(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from normae.energy import Energy
 from normae.errors import InputError
+from normae.networks.conditional import ConditionalBase
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.posterior.draw import Draws
 from normae.progress import counted
@@ -28,6 +29,8 @@ CHUNK = 1 << 16
 CHUNK_OF_DRAWS = 1 << 13
 PROPOSED, LEAST_EFFECTIVE = 20_000, 200
 """Draws of a base for log Z, and how many of them must count; its error is then below 0.07."""
+NODES, AT_NODES = 64, 1 << 18
+"""Conditions at which log Z is taken, or four for each term of its polynomial, and draws of a base at all of them."""
 
 
 class LogZ(NamedTuple):
@@ -100,16 +103,28 @@ class Weighted(NamedTuple):
 
 @torch.no_grad()
 def weighted(
-    energy: ReconstructionEnergy, temperature: float, n: int, generator: torch.Generator, bounds: Bounds | None
+    energy: ReconstructionEnergy,
+    temperature: float,
+    n: int,
+    generator: torch.Generator,
+    bounds: Bounds | None,
+    t: Tensor | None = None,
 ) -> Weighted:
-    """`n` draws of the base of `energy`; the weight of those outside the bounds is 0."""
+    """`n` draws of the base of `energy`; the weight of those outside the bounds is 0.
+
+    Args:
+        t: conditions with shape (n, k), of a base with conditions.
+    """
     base = energy.autoencoder.base
     assert base is not None
     y = base.propose(n, generator)
+    if t is not None:
+        y[:, base.dimension :] = t
     value, log_q = base.both(y)
     log_weight = -(energy.error(y) + value).double() / temperature - log_q.double()
     if bounds is not None:
-        log_weight = log_weight.where(((y >= bounds[0]) & (y <= bounds[1])).all(dim=1), -math.inf)
+        own = y[:, : base.dimension]
+        log_weight = log_weight.where(((own >= bounds[0]) & (own <= bounds[1])).all(dim=1), -math.inf)
     return Weighted(y, log_weight)
 
 
@@ -120,13 +135,47 @@ def proposed_log_z(
 
     The weights are bounded, since b <= 2 q, so that no rare draw can decide about the mean.
     """
-    log_weight = weighted(energy, temperature, PROPOSED, generator, bounds).log_weight
-    value = float(torch.logsumexp(log_weight, 0)) - math.log(PROPOSED)
-    share = torch.softmax(log_weight, 0)
-    effective = 1 / float(share.square().sum())
-    if not effective >= LEAST_EFFECTIVE:
+    value, variance = mean_weight(weighted(energy, temperature, PROPOSED, generator, bounds).log_weight)
+    if not variance <= 1 / LEAST_EFFECTIVE:
         return None
-    return LogZ(value, math.sqrt(1 / effective - 1 / PROPOSED), bounds or (-math.inf, math.inf))
+    return LogZ(value, math.sqrt(variance), bounds or (-math.inf, math.inf))
+
+
+def mean_weight(log_weight: Tensor) -> tuple[float, float]:
+    """The log of the mean weight, and its variance, for log w with shape (N,)."""
+    value = float(torch.logsumexp(log_weight, 0)) - math.log(len(log_weight))
+    return value, float(torch.softmax(log_weight, 0).square().sum()) - 1 / len(log_weight)
+
+
+@torch.no_grad()
+def conditional_log_z(
+    energy: ReconstructionEnergy, temperature: float, bounds: Bounds | None, generator: torch.Generator
+) -> LogZ | None:
+    """log Z(t) of an energy with conditions, put into its base: what is left is 0, with the error of the fit.
+
+    The same draws serve all conditions, so that log Z(t) is as smooth as the energy is. Conditions are on lines between
+    those of two rows, so that some are in a gap too. The error has the scatter of the weights, and that of log Z
+    around its polynomial. None where too few draws count.
+    """
+    base = energy.autoencoder.base
+    assert isinstance(base, ConditionalBase)
+    terms = len(base.offset.zero_())
+    n = max(NODES, 4 * terms)
+    nodes = torch.lerp(base.some(n, generator), base.some(n, generator), uniform((n, 1), generator, base.edges))
+    nodes[:2] = base.edges
+    y, log_weight = weighted(energy, temperature, AT_NODES // n, generator, bounds)
+    free, found = log_weight + energy.error(y).double() / temperature, []
+    for node in nodes:
+        y[:, base.dimension :] = node
+        found.append(mean_weight(free - energy.error(y).double() / temperature))
+    value, variance = torch.tensor(found, dtype=torch.float64).T
+    x = base.terms(torch.cat([y[:n, : base.dimension], nodes], dim=1)).double().cpu()
+    fitted = torch.linalg.lstsq(x, value[:, None]).solution[:, 0]
+    base.offset.copy_(temperature * fitted)
+    if not bool((variance <= 1 / LEAST_EFFECTIVE).all()):
+        return None
+    scatter = (value - x @ fitted).square().sum() / (n - terms)
+    return LogZ(0.0, math.sqrt(float(variance.mean() + scatter)), bounds or (-math.inf, math.inf))
 
 
 # --- grids

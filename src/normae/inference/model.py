@@ -15,10 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from normae.conditional import ConditionalCoordinates
 from normae.coordinates import Coordinates, Identity
 from normae.energy import stands_for
 from normae.errors import InputError, LogZUnknown
-from normae.inference.generation import ChainEnergy, drawn, lengthened, walk
+from normae.inference.generation import ChainEnergy, drawn, lengthened, samples_at, walk
 from normae.inference.log_z import LogZ, choose_log_z, draws_log_z
 from normae.inference.parts import parts_of
 from normae.networks.autoencoder import Autoencoder
@@ -357,6 +358,7 @@ class Model:
         latent_steps: int | None = None,
         feature_steps: int | None = None,
         chunk: int = 50_000,
+        condition: Any = None,
     ) -> NDArray[Any]:
         """`n` events with shape (n, *event), by the paper's recipe for generation.
 
@@ -370,6 +372,7 @@ class Model:
             seed: gives all randomness.
             latent_steps, feature_steps: lengths of the chains, where they should differ from the recipe.
             chunk: events that are in memory at a time.
+            condition: of p(x | m), m of one row or with shape (n, k); that of random rows of the training by default.
 
         >>> import normae
         >>> float(normae.load("toy-1gauss-nae").sample(500, latent_steps=10, feature_steps=50).std().round(1))
@@ -379,6 +382,11 @@ class Model:
             raise InputError(f"n: expected 1 to {MOST_SAMPLES} events, got {n}")
         generator = stream(seed, "sample", self.device)
         steps = latent_steps, feature_steps
+        if isinstance(self.coordinates, ConditionalCoordinates) and steps == (None, None):
+            known = self._energy, self.temperature, self.coordinates, self.sampling.feature.bounds
+            return samples_at(*known, condition, n, chunk, generator)
+        if condition is not None:
+            raise InputError(f"{self.name}: condition: expected a model of p(x | m), and no steps of chains")
         ends = (self._end(min(chunk, n - k), generator, *steps) for k in counted("sampling", range(0, n, chunk)))
         return np.concatenate([self.coordinates.inverse(end).cpu().numpy() for end in ends])
 

@@ -61,7 +61,8 @@ def known_events(x: Tensor, energy: ReconstructionEnergy, coordinates: Coordinat
     if base is None:
         y = coordinates.forward(x)
         return coordinates.inverse(torch.zeros_like(y)).to(x)
-    u = coordinates.forward(x).to(base.frame) @ base.frame.T
+    given = coordinates.forward(x).to(base.frame)
+    u = given[:, : base.dimension] @ base.frame.T
     pieces = [base.centres[distances(piece, base.centres)[0].argmin(1)] for piece in u.split(256)]
     y = torch.linalg.solve(base.frame, torch.cat(pieces).T).T
-    return coordinates.inverse(y).to(x)
+    return coordinates.inverse(torch.cat([y, given[:, base.dimension :]], dim=1)).to(x)

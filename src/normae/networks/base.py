@@ -25,6 +25,7 @@ by the others, whether it was trained on or not. So scores of training rows can 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -106,7 +107,9 @@ class Base(nn.Module):
     shares: Tensor
     leaning: Tensor
 
-    NAMES = ("frame", "weights", "means", "factors", "centres", "widths", "shares", "leaning")
+    NAMES: ClassVar[tuple[str, ...]] = (
+        "frame", "weights", "means", "factors", "centres", "widths", "shares", "leaning",
+    )  # fmt: skip
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__()

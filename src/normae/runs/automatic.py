@@ -15,6 +15,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from normae.conditional import ConditionalCoordinates
 from normae.config import Run, override
 from normae.coordinates import CoordinatesConfig, Curves, TableCoordinates
 from normae.data import Rows, SparseEvents
@@ -76,6 +77,7 @@ class Wishes:
         noise: least variance of a direction of the coordinates, in units of a column's variance.
         bayesian: error bars, from the posterior of the linearized network.
         log_z: whether log Z is computed where no grid serves.
+        condition: names or places of the columns m of p(x | m).
     """
 
     latent: int | None = None
@@ -88,6 +90,18 @@ class Wishes:
     noise: float | None = None
     bayesian: bool = False
     log_z: bool = True
+    condition: Sequence[str | int] | str | int = ()
+
+
+def condition_places(condition: Sequence[str | int] | str | int, names: Sequence[str]) -> tuple[int, ...]:
+    """Places of the conditioning columns, by their names where they have any."""
+    found = []
+    for one in [condition] if isinstance(condition, str | int) else condition:
+        if one not in names and not str(one).isdigit():
+            there = ", ".join(names) or "by their places, from 0"
+            raise InputError(f"condition: expected columns of the table ({there}), got {one!r}")
+        found.append(names.index(str(one)) if one in names else int(one))
+    return tuple(found)
 
 
 def check_table(table: Rows, source: str) -> tuple[Tensor, Tensor | None]:
@@ -124,9 +138,12 @@ def automatic_run(
         weights: of the rows, with shape (N,); lengths follow from what they count as.
     """
     trained, columns = len(rows) - data.test * (data.test_file is None) - data.validation, rows.shape[1]
-    batch = min(wishes.batch, trained)
-    curves = choose_curves(rows, wishes.noise, weights)
-    bounds = _bounds(TableCoordinates.of(rows, wishes.noise, curves, weights).forward(rows))
+    batch, given = min(wishes.batch, trained), condition_places(wishes.condition, data.columns or ())
+    curves: Curves = "none" if given else choose_curves(rows, wishes.noise, weights)
+    if given:
+        bounds = _bounds(ConditionalCoordinates.of(rows, given, wishes.noise).forward(rows))
+    else:
+        bounds = _bounds(TableCoordinates.of(rows, wishes.noise, curves, weights).forward(rows))
     counted = trained if weights is None else trained * counts_as(weights) // len(rows)
     start, inducing = wishes.learning_rate, min(1000, trained)
     laplace = LaplaceConfig(rank=max(1, min(100, inducing - 1)), inducing=inducing, events=min(20_000, trained))
@@ -136,7 +153,7 @@ def automatic_run(
         seed=seed,
         device=device,
         threads=1,
-        coordinates=CoordinatesConfig("table", wishes.noise, curves=curves),
+        coordinates=CoordinatesConfig("table", wishes.noise, curves=curves, condition=given),
         base=BaseConfig(),
         network=NetworkConfig(wishes.latent or automatic_latent(columns), wishes.hidden or (128, 128), "gelu"),
         contrast=ContrastConfig(wishes.start_iterations or start_iterations(counted), batch, start),

@@ -27,6 +27,7 @@ from normae.sources import KINDS, DataConfig, Events, file_in, load_events, read
 
 DATA, WEIGHTS = "data.npz", "weights"
 """The file of a run folder that keeps a table which came as an array or as a data frame, and its array of weights."""
+NO_WISHES = Wishes()
 JETS_TEST, JETS_VALIDATION = 0.2, 0.05
 """Shares of a file of jets that are held out."""
 
@@ -38,6 +39,7 @@ def train(
     columns: Sequence[str] | None = None,
     dataset: str | None = None,
     weights: Any = None,
+    condition: Sequence[str | int] | str | int = (),
     settings: Sequence[str] = (),
     seed: int = 0,
     device: str = "auto",
@@ -57,6 +59,7 @@ def train(
         dataset: the array of an .npz file, the group or dataset of an HDF5 file, the tree of a ROOT file.
         weights: of the rows of a table, a column's name or an array with shape (N,); the model is the density of the
             weighted rows. Negative ones count as such.
+        condition: names or places of columns m of the table: the model is p(x | m) of the others.
         settings: changes such as "training.iterations=500", as `normae train --set` takes them.
         seed: gives all randomness.
         device: "cpu", "cuda" or "auto".
@@ -77,7 +80,8 @@ def train(
     with TemporaryDirectory() as temporary, shown_by(plain) if verbose else nullcontext():
         folder = Path(temporary) / "run" if out is None else Path(out)
         kept = folder if out is not None else None
-        run, events = planned(data, kept, columns, dataset, seed, changes, own is not None, weights)
+        wishes = Wishes(condition=condition)
+        run, events = planned(data, kept, columns, dataset, seed, changes, own is not None, weights, wishes)
         if own is not None:
             run = own_run(run, own, events or load_events(run.data, run.seed), changes)
         watch = lines() if verbose else None
@@ -98,6 +102,7 @@ def planned(
     changes: Sequence[str] = (),
     any_shape: bool = False,
     weights: Any = None,
+    wishes: Wishes = NO_WISHES,
 ) -> tuple[Run, Events | None]:
     """The run that suits the data, and the events where they are in memory.
 
@@ -107,41 +112,44 @@ def planned(
         weights: as in `train`.
     """
     if not isinstance(data, str | Path):
-        return _planned_in_memory(in_memory(data, columns, any_shape, weights), folder, seed or 0, changes)
+        return _planned_in_memory(in_memory(data, columns, any_shape, weights), folder, seed or 0, changes, wishes)
     if not isinstance(weights, str | None):
         raise InputError(f"{data}: expected the name of the column with the weights, got an array; read the file first")
     if Path(data).suffix not in ("", ".toml") or Path(data).is_dir():
-        if is_jets(data):
+        if is_jets(data) and wishes.condition == ():
             if weights is not None:
                 raise InputError(f"{data}: jets are trained on without weights; leave them out, or give a table")
             return _jets_run(Path(data), seed or 0, changes), None
         if is_table(data):
             names = None if columns is None else tuple(columns)
             where = DataConfig(file=str(data), columns=names, dataset=dataset, weights=weights)
-            return _table_run(where, seed or 0, changes), None
-    if not columns is dataset is weights is None:
-        raise InputError(f"{data}: columns, dataset and weights are of a table; a TOML file names them in [data]")
+            return _table_run(where, seed or 0, changes, wishes), None
+    if not columns is dataset is weights is None or wishes.condition != ():
+        raise InputError(
+            f"{data}: columns, dataset, weights and condition are of a table; a TOML file names them in [data], and "
+            "the places of the condition in [coordinates]"
+        )
     return read(data, [*([] if seed is None else [f"seed={seed}"]), *changes]), None
 
 
-def _table_run(data: DataConfig, seed: int, changes: Sequence[str]) -> Run:
+def _table_run(data: DataConfig, seed: int, changes: Sequence[str], wishes: Wishes) -> Run:
     path = Path(str(data.file))
     table = read_rows(path, data.columns, data.dataset, data.weights)
     rows, weights = check_table(table, str(path))
     test, validation = split_sizes(len(rows), test=True)
     data = replace(data, file=str(path.resolve()), columns=table.columns or data.columns, train=0)
     data = replace(data, test=test, validation=validation)
-    return override(automatic_run(rows, data, Wishes(), path.stem, seed, weights=weights), changes)
+    return override(automatic_run(rows, data, wishes, path.stem, seed, weights=weights), changes)
 
 
 def _planned_in_memory(
-    table: Rows, folder: Path | None, seed: int, changes: Sequence[str]
+    table: Rows, folder: Path | None, seed: int, changes: Sequence[str], wishes: Wishes
 ) -> tuple[Run, Events | None]:
     rows, weights = check_table(table, "data")
     source = kept_data(table, *split_sizes(len(rows), test=folder is not None))
     name = "table" if folder is None else folder.name
     vectors = rows.ndim == 2
-    plan = automatic_run(rows, source, Wishes(), name, seed, weights=weights) if vectors else None
+    plan = automatic_run(rows, source, wishes, name, seed, weights=weights) if vectors else None
     run = override(plan or events_run(rows, source, name, seed), changes)
     return run, load_events(run.data, run.seed, table)
 

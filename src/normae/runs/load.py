@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from normae import zoo
+from normae.conditional import read_any
 from normae.config import Run, choose_device, read
-from normae.coordinates import read_coordinates
 from normae.errors import InputError
 from normae.inference import BayesianModel, LogZ, Model
 from normae.inference.model import CELLS
 from normae.networks import Autoencoder, build_autoencoder
-from normae.networks.base import read_base
+from normae.networks.conditional import read_any_base
 from normae.networks.own import EnergyNetwork, copied, own_network
 from normae.networks.reconstruction import all_tensors, fill
 from normae.posterior.draw import Posterior
@@ -138,13 +138,14 @@ def build_model(
     _check_shapes(config, parts, autoencoder, name)
     if chains is not None and (tuple(chains.shape[1:]) != event or not len(chains)):
         raise InputError(f"{name}: the chains in model.safetensors do not belong to events of shape {event}")
-    if (config.base is None) != (not parts[BASE]):
+    conditional = bool(config.coordinates.condition)
+    if (config.base is None) != (not parts[BASE]) or conditional != ("offset" in parts[BASE]):
         raise InputError(f"{name}: the weights do not belong to config.toml (other names or shapes)")
     fill(autoencoder, parts[""])
     if parts[BASE]:
-        autoencoder.base = read_base(parts[BASE], event[0], name)
+        autoencoder.base = read_any_base(parts[BASE], event[0], name)
     sampling = adapted_sampling(config.sampling, latent_size, feature_size)
-    coordinates = read_coordinates(str(header.get("coordinates", "identity")), parts[COORDINATES], event, name)
+    coordinates = read_any(str(header.get("coordinates", "identity")), parts[COORDINATES], event, name)
     more: Any = {"coordinates": coordinates, "columns": columns, "chains": chains}
     if not config.posteriors:
         return Model(autoencoder, temperature, event, sampling, log_z, name, **more)

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from normae import zoo
+from normae.conditional import ConditionalCoordinates
 from normae.config import Run, beside, choose_device, read
 from normae.coordinates import Coordinates, TableCoordinates, fit_coordinates
 from normae.data import SparseEvents
@@ -30,6 +31,7 @@ from normae.errors import InputError
 from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.autoencoder import OWN
 from normae.networks.base import Base, fit_base
+from normae.networks.conditional import fit_conditional_base
 from normae.networks.own import copied
 from normae.random import stream
 from normae.runs.classifier import train_classifier
@@ -246,7 +248,11 @@ def prepare(config: Run, events: Events) -> Prepared:
     table = config.data.file is not None and events.train.ndim == 2
     seen = [part for part in (events.train, events.validation) if isinstance(part, Tensor)]
     weights = None if events.weights is None else torch.cat(events.weights[: len(seen)])
-    coordinates = fit_coordinates(config.coordinates, torch.cat(seen) if table else None, weights)
+    coordinates: Coordinates
+    if table and (given := config.coordinates.condition):
+        coordinates = ConditionalCoordinates.of(torch.cat(seen), given, config.coordinates.noise)
+    else:
+        coordinates = fit_coordinates(config.coordinates, torch.cat(seen) if table else None, weights)
     prepared = _in_coordinates(config, events, coordinates)
     assert isinstance(prepared.train, Tensor)
     columns = events.columns if config.coordinates.kind == "identity" else None
@@ -256,10 +262,13 @@ def prepare(config: Run, events: Events) -> Prepared:
 
 def _base(config: Run, events: Events, coordinates: Coordinates, weights: Tensor | None) -> Base | None:
     """The base of the training and validation rows, where the run asks for one."""
-    if config.base is None or not isinstance(coordinates, TableCoordinates):
+    if config.base is None or not isinstance(coordinates, TableCoordinates | ConditionalCoordinates):
         return None
-    rows = [part for part in (events.train, events.validation) if isinstance(part, Tensor)]
-    return fit_base(torch.cat(rows), coordinates.colouring, config.base, stream(config.seed, "base"), weights)
+    rows = torch.cat([part for part in (events.train, events.validation) if isinstance(part, Tensor)])
+    generator = stream(config.seed, "base")
+    if isinstance(coordinates, ConditionalCoordinates):
+        return fit_conditional_base(rows, coordinates, config.base, generator)
+    return fit_base(rows, coordinates.colouring, config.base, generator, weights)
 
 
 def _in_coordinates(config: Run, events: Events, coordinates: Coordinates) -> Events:

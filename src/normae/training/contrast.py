@@ -10,7 +10,7 @@ without one the standard Gaussian, from which a whitened table is not far. The l
 small, so that f(x) is near 0 as it begins. Unlike the likelihood, this loss can be computed for rows held out: the
 weights that suit them best are kept, which is what stops a small table from being learned by heart. Of weighted rows
 both losses have the weighted mean, also with negative weights: p is then the density of the weighted rows. Gutmann and
-Hyvärinen, AISTATS 2010.
+Hyvärinen, AISTATS 2010. Of p(x | m) rows are told from draws of q with the m of other rows, and c is a polynomial in m.
 """
 
 import math
@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from normae.networks.base import SCALE, Base
+from normae.networks.conditional import ConditionalBase
 from normae.random import normal, stream
 from normae.training.config import PhaseConfig
 from normae.training.phases import Phase, clip_rows
@@ -64,8 +65,8 @@ class Contrast(Phase):
     """Weights, T and c of S models; a model whose held-out loss has not improved for long is done.
 
     Attributes:
-        log_z: c, with shape (S, 1).
-        best: the best rows of weights, log T and c, with shape (S, P + B + 2).
+        log_z: c, with shape (S, 1), or the coefficients of c(m), (S, K).
+        best: the best rows of weights, log T and c, side by side.
         best_loss, latest: the held-out loss of `best` and of the last look, (S,).
         found: iteration of `best`, (S,).
     """
@@ -78,7 +79,9 @@ class Contrast(Phase):
         self.contrast = setup.schedules.contrast
         rate = self.contrast.learning_rate
         self.config = PhaseConfig(batch=self.contrast.batch, learning_rate=rate, schedule="cosine")
-        self.log_z = torch.zeros_like(state.log_temperature)
+        base = setup.architecture.base
+        terms = len(base.offset) if isinstance(base, ConditionalBase) else 1
+        self.log_z = state.log_temperature.new_zeros(setup.members, terms)
         self.optimizer = Adam(self.log_z)
         self.best = self._row()
         self.best_loss, self.latest = state.sums.new_zeros(2, setup.members)
@@ -131,7 +134,7 @@ class Contrast(Phase):
         mean = logit.mean(1, keepdim=True)
         if self.contrast.gaussian:
             mean = torch.logsumexp(logit, 1, keepdim=True) - math.log(few.shape[1])
-        self.log_z.copy_(self.setup.group.mean(mean))
+        self.log_z.zero_()[:, :1] = self.setup.group.mean(mean)
         self.found.zero_()
         self.best_loss.fill_(torch.inf)
         self.best.copy_(self._row())
@@ -207,7 +210,9 @@ class Contrast(Phase):
 
     def _logit(self, x: Tensor, known: Known, weights: Tensor, log_temperature: Tensor, log_z: Tensor) -> Tensor:
         """log p - log q of events (S * n, *event), with shape (S, n)."""
-        members = self.setup.members
+        members, base = self.setup.members, self.setup.architecture.base
+        if isinstance(base, ConditionalBase):
+            log_z = torch.einsum("snk,sk->sn", base.terms(x).unflatten(0, (members, -1)), log_z)
         energy = known.base + self.state.energy(self.setup.noise.mean(weights)).error(x)
         return -energy.reshape(members, -1) * (-log_temperature).exp() - log_z - known.log_q.reshape(members, -1)
 
@@ -221,10 +226,11 @@ class Contrast(Phase):
         grad = clip_rows(self.setup.group.mean(torch.cat(grads, dim=1)), CLIP)
         decayed = self.setup.noise.mean(state.weights)
         decayed.mul_(1 - self.contrast.weight_decay * rate[:, None])
-        state.optimizer.update(grad[:, :-2], rate)
+        of_weights, of_temperature, of_log_z = grad.split([part.shape[1] for part in grads], dim=1)
+        state.optimizer.update(of_weights, rate)
         if self.setup.schedules.temperature.trained:
-            state.temperature_optimizer.update(grad[:, -2:-1], rate)
-        self.optimizer.update(grad[:, -1:], rate)
+            state.temperature_optimizer.update(of_temperature, rate)
+        self.optimizer.update(of_log_z, rate)
         state.sums[0] += self.setup.group.mean(loss.detach())
 
     def values(self, means: dict[str, list[float]]) -> dict[str, list[float]]:
@@ -240,6 +246,6 @@ class Contrast(Phase):
     @torch.no_grad()
     def finish(self) -> None:
         """The best weights, T and c are the result."""
-        self.state.weights.copy_(self.best[:, :-2])
-        self.state.log_temperature.copy_(self.best[:, -2:-1])
-        self.log_z.copy_(self.best[:, -1:])
+        parts = (self.state.weights, self.state.log_temperature, self.log_z)
+        for part, best in zip(parts, self.best.split([part.shape[1] for part in parts], dim=1), strict=True):
+            part.copy_(best)
