@@ -263,7 +263,7 @@ def test_where_there_are_no_weights(tmp_path):
         normae.train(tmp_path / "x.npy", weights="w")
     with pytest.raises(InputError, match="the name of the column with the weights, got an array"):
         normae.train(tmp_path / "x.npy", weights=np.ones(100))
-    with pytest.raises(InputError, match=r"weights are of a table; a TOML file names them in \[data\]"):
+    with pytest.raises(InputError, match=r"weights and condition are of a table; a TOML file names them in \[data\]"):
         normae.train("toy-quick", weights="w")
     with pytest.raises(InputError, match="jets are trained on without weights; leave them out"):
         normae.train(SAMPLE, weights="w")
