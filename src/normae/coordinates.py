@@ -215,7 +215,7 @@ def _worth(rows: Floats, numbers: Sequence[int], gain: float) -> bool:
     soft = [soften(torch.from_numpy(part))[:, None].numpy() for part in (column, held)]
     slope = float(np.log1p((np.abs(held) - LIMIT).clip(0)).mean())
     mixtures = (GaussianMixture(k, reg_covar=1e-4, random_state=0).fit(soft[0]) for k in numbers)
-    return bool(bent > gain - slope + max(mixture.score(soft[1]) for mixture in mixtures))
+    return all(bent > gain - slope + mixture.score(soft[1]) for mixture in mixtures)
 
 
 def bend(t: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
