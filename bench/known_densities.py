@@ -143,8 +143,7 @@ def measure(name: str, rows: int, seed: int, bars: bool, settings: dict[str, obj
     off = model.score_samples(test) - density.log_p(test)
     found |= {"rms": float(np.sqrt(np.mean(off**2))), "mean": float(off.mean()), "median": float(np.median(abs(off)))}
     if bars:
-        draws = model.score_draws(test)
-        width, off = draws.std(0, ddof=1), draws.mean(0) - density.log_p(test)
+        width = model.score_std(test)
         found |= {"bar": float(np.median(width)), "off": float(np.median(abs(off)))}
         found |= {"pull": float(np.sqrt(np.mean((off / width) ** 2))), "covers": float(np.mean(abs(off) < width))}
     if name == "events":

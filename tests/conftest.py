@@ -70,6 +70,12 @@ def make_run():
 
 
 @pytest.fixture(scope="session")
+def bars_run(tmp_path_factory) -> TableRun:
+    """The same with error bars: four members, each with half of the rows."""
+    return trained(tmp_path_factory.mktemp("bars"), rows(), ("ensemble.members=4", "ensemble.events=half"))
+
+
+@pytest.fixture(scope="session")
 def table_run(tmp_path_factory) -> TableRun:
     """A run on a table in large units; nobody changes it."""
     return trained(tmp_path_factory.mktemp("units"), rows())

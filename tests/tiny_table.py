@@ -1,5 +1,6 @@
 """A table in units far from one, and a run on it that trains in about three seconds."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,8 +40,8 @@ def write(x: np.ndarray, path: Path, names: tuple[str, ...] = NAMES) -> Path:
     return path
 
 
-def trained(folder: Path, x: np.ndarray, **more) -> TableRun:
+def trained(folder: Path, x: np.ndarray, settings: Sequence[str] = (), **more) -> TableRun:
     """A run on a file of rows."""
     file = write(x, folder / "background.parquet")
-    normae.train(file, folder / "run", settings=SETTINGS, device="cpu", **more)
+    normae.train(file, folder / "run", settings=[*SETTINGS, *settings], device="cpu", **more)
     return TableRun(folder / "run", file, folder)

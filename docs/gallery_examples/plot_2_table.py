@@ -43,8 +43,8 @@ for row, log_p, error, label in scored:
 # %%
 # Left: log p. The red line is the threshold of ``predict``, beyond which 1 % of the training rows lie
 # (``contamination``). Right: log p along a line at constant width, with its error bar, and the truth, which is known
-# here. The band is wider where there are no rows: there a score is an extrapolation. It is of the network alone, and
-# too wide everywhere (:doc:`/estimator`).
+# here. The band is wider where there are no rows: there a score is an extrapolation. It is what eight trainings on
+# halves of the rows differ by (:doc:`/estimator`).
 
 across, up = np.linspace(70, 140, 90), np.linspace(0, 8, 80)
 grid = np.stack(np.meshgrid(across, up, indexing="ij"), axis=-1).reshape(-1, 2)

@@ -141,7 +141,13 @@ class Run:
             raise InputError("network.spectral_norm: expected no [bayesian] table with it, draws would be rescaled")
         if self.laplace is not None and self.network.kind != "mlp":
             raise InputError('laplace: expected network.kind = "mlp"; use [bayesian] for other networks')
-        if self.log_z is not None and self.posteriors not in ([], ["laplace"]):
+        table = self.laplace is not None and self.coordinates.kind == "table"
+        if table or (self.base is not None and self.ensemble is not None and not self.halves):
+            raise InputError(
+                "the error bars of a table come from trainings on halves of its rows; train with "
+                "--set ensemble.members=8 --set ensemble.events=half"
+            )
+        if self.log_z is not None and self.base is None and self.posteriors not in ([], ["laplace"]):
             raise InputError(f"log_z: expected no [{self.posteriors[0]}] table with it; each draw has its own log Z")
         batch = min(self.training.batch, self.data.train or self.training.batch)
         if self.sampling.buffer_space == "feature" and self.sampling.buffer < batch:
@@ -197,6 +203,16 @@ class Run:
     def latent_dimensions(self) -> int:
         """Of the latent space: a sphere in d_z dimensions has one less."""
         return self.network.latent - (self.network.latent_space == "sphere")
+
+    @property
+    def halves(self) -> int:
+        """Members that have a base of their own each; 0 where there is one base, or none."""
+        only = self.base is not None and self.posteriors == ["ensemble"]
+        return self.ensemble.members if only and self.ensemble and self.ensemble.events == "half" else 0
+
+    def alone(self, seed: int) -> "Run":
+        """That of one member."""
+        return replace(self, ensemble=None, seed=seed)
 
     @property
     def posteriors(self) -> list[str]:

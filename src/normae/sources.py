@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -177,12 +177,19 @@ class Events:
             lambda: self.weights,
         )
 
-    def with_rows(self, index: Tensor) -> "Events":
-        """The same with other training events: those of `index`, in its order."""
-        train = self.train.rows(index) if isinstance(self.train, SparseEvents) else self.train[index]
-        weights = None if self.weights is None else self.weights._replace(train=self.weights.train[index])
-        named = (lambda: self.columns, lambda: weights)
-        return Events(lambda: train, lambda: self.validation, lambda: self.test, self.density, *named)
+    def with_rows(self, index: Tensor, held: Tensor | None = None) -> "Events":
+        """The same with other training events, those of `index` in its order, and validation events of `held`."""
+
+        def some(sample: Any, rows: Tensor | None) -> Any:
+            if rows is None or sample is None:
+                return sample
+            return sample.rows(rows) if isinstance(sample, SparseEvents) else sample[rows]
+
+        train, validation, given = some(self.train, index), some(self.validation, held), self.weights
+        if given is not None:
+            given = given._replace(train=some(given.train, index), validation=some(given.validation, held))
+        named = (lambda: self.columns, lambda: given)
+        return Events(lambda: train, lambda: validation, lambda: self.test, self.density, *named)
 
 
 def load_events(config: DataConfig, seed: int, table: Rows | None = None) -> Events:
@@ -407,6 +414,13 @@ def bootstrapped(events: Events, seed: int) -> Events:
     """The same with as many training events, drawn from them with replacement."""
     n = len(events.train)
     return events.with_rows(torch.randint(n, (n,), generator=stream(seed, "data/bootstrap")))
+
+
+def halved(events: Events, seed: int) -> Events:
+    """The same with a random half of the training events, and of the validation events."""
+    sizes = {"train": len(events.train), "validation": 0 if events.validation is None else len(events.validation)}
+    orders = [torch.randperm(n, generator=stream(seed, f"data/half/{name}")) for name, n in sizes.items()]
+    return events.with_rows(*(order[: (len(order) + 1) // 2] for order in orders))
 
 
 def in_parts(events: Events, parts: int, seed: int) -> list[Events]:

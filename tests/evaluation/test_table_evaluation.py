@@ -4,6 +4,7 @@ import json
 import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -20,7 +21,7 @@ from normae.random import stream
 from normae.runs.session import train
 from normae.sources import Events
 from tiny_run import tiny
-from tiny_table import rows
+from tiny_table import NAMES, rows
 
 
 def judged(shift: float) -> dict:
@@ -67,6 +68,19 @@ def test_the_user_s_path(tmp_path, extra):
         assert (tmp_path / "run" / "figures" / f"{name}.svg").is_file()
     assert CliRunner().invoke(app, ["report", str(tmp_path / "run")]).exit_code == 0
     assert "samples look like the table" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_error_bars_of_a_table(bars_run, tmp_path):
+    run = shutil.copytree(bars_run.path, tmp_path / "run")
+    for name in ("evaluate", "report"):
+        done = CliRunner().invoke(app, [name, str(run)])
+        assert done.exit_code == 0, done.output
+    metrics = json.loads((run / "metrics.json").read_text())
+    config = normae.config.read(run / "config.toml")
+    held = normae.sources.load_events(config.data, config.seed).test.numpy()
+    bars = normae.NormalizedAutoencoder.load(run).score_std(pd.DataFrame(held, columns=NAMES))
+    assert metrics["mean_score_std"]["value"] == pytest.approx(bars.mean(), rel=1e-3)
+    assert "ensemble of 4 models, each on a random half of the events" in (run / "report.html").read_text()
 
 
 def test_without_rows_held_out_it_is_one_sentence(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,14 +11,17 @@ from typer.testing import CliRunner
 
 import normae
 from normae.cli import app
-from normae.config import structure
+from normae.config import read, structure
 from normae.errors import InputError
 from normae.evaluation.evaluate import evaluate
 from normae.evaluation.toy_posterior import coverage_of_group
 from normae.inference import BayesianModel
+from normae.runs.folder import read_tensors
 from normae.runs.linearize import linearize
+from normae.runs.load import build_model
 from normae.runs.session import member_events, train
-from normae.sources import bootstrapped, in_parts, load_events
+from normae.sources import bootstrapped, halved, in_parts, load_events
+from normae.training import TrainingConfig
 from tiny_run import tiny
 
 LAPLACE = {"rank": 10, "inducing": 50, "events": 200}
@@ -105,6 +109,42 @@ def test_a_resumed_ensemble_is_the_same(tmp_path):
     assert train(config, tmp_path / "parts", resume=True)
     first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts"))
     assert first == second
+
+
+def test_a_resumed_ensemble_of_a_table_is_the_same(bars_run, tmp_path):
+    config = replace(read(bars_run.path / "config.toml"), training=TrainingConfig(epochs=1, iterations=2, batch=64))
+    config = replace(config, contrast=replace(config.contrast, iterations=20), guard=replace(config.guard, log_every=5))
+    train(config, tmp_path / "whole")
+
+    def stop(trainer, _):
+        trainer.stop = trainer.place[1] >= 10
+
+    assert not train(config, tmp_path / "parts", watch=stop)
+    assert train(config, tmp_path / "parts", resume=True)
+    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts"))
+    assert first == second
+
+
+def test_a_table_has_no_other_error_bars(table_run, bars_run, tmp_path):
+    with pytest.raises(InputError, match=r"halves of its rows; train with --set ensemble.members=8"):
+        linearize(table_run.path, tmp_path / "bars")
+    config = read(bars_run.path / "config.toml")
+    with pytest.raises(InputError, match=r"halves of its rows; train with --set ensemble.members=8"):
+        replace(config, ensemble=replace(config.ensemble, events="bootstrap"))
+    tensors, header = read_tensors(bars_run.path / "model.safetensors")
+    with pytest.raises(InputError, match="garbles members, expected 4"):
+        build_model(config, tensors, header | {"members": header["members"][:3]}, "model")
+    with pytest.raises(InputError, match="do not belong to config.toml"):
+        build_model(config, {name: t for name, t in tensors.items() if "half.2.base" not in name}, header, "model")
+
+
+def test_halves():
+    events = load_events(structure(tiny()).data, 0)
+    first, second = (halved(events, seed) for seed in (0, 1))
+    whole = {tuple(row) for row in events.train.tolist()}
+    both = [{tuple(row) for row in half.train.tolist()} for half in (first, second)]
+    assert all(part < whole and len(part) == -(-len(whole) // 2) for part in both)
+    assert len(both[0] & both[1]) / len(whole) == pytest.approx(0.25, abs=0.06)
 
 
 def test_coverage_over_trainings(tmp_path):

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -12,7 +13,6 @@ from scipy.stats import kstest
 import normae
 from command import command
 from normae.errors import InputError
-from normae.runs.linearize import linearize
 from normae.scoring.score import Scorer, open_scorer, score
 from tiny_run import tiny
 from tiny_table import NAMES, rows, trained, write
@@ -135,10 +135,13 @@ def test_p_values_are_flat(table_run, scorer, tmp_path):
     assert np.allclose(np.sort(p), np.arange(2, 202) / 201, atol=2 / 201)
 
 
-def test_error_bars(table_run, tmp_path):
-    linearize(table_run.path, tmp_path / "run", device="cpu")
+def test_error_bars(bars_run, tmp_path):
     new = rows(300, seed=1)
-    score(open_scorer(tmp_path / "run"), [write(new, tmp_path / "new.parquet")], tmp_path / "s.parquet")
-    draws = normae.load(tmp_path / "run").score_draws(new)
-    assert np.allclose(column(tmp_path / "s.parquet", "score"), draws.mean(0), rtol=1e-5)
-    assert np.allclose(column(tmp_path / "s.parquet", "score_std"), draws.std(0, ddof=1), rtol=1e-3)
+    score(open_scorer(bars_run.path), [write(new, tmp_path / "new.parquet")], tmp_path / "s.parquet")
+    model, estimator = normae.load(bars_run.path), normae.NormalizedAutoencoder.load(bars_run.path)
+    frame = pd.DataFrame(new, columns=NAMES)
+    found = {name: column(tmp_path / "s.parquet", name) for name in ("score", "score_std", "log_prob")}
+    assert np.allclose(found["score"], model.score_draws(new).mean(0), rtol=1e-5)
+    assert np.allclose(found["log_prob"], estimator.score_samples(frame), atol=1e-3)
+    assert np.allclose(found["score_std"], estimator.score_std(frame), rtol=1e-3, atol=1e-4)
+    assert estimator.score_draws(frame).shape == (4, 300)

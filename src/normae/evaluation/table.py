@@ -17,7 +17,7 @@ from normae.errors import InputError, LogZUnknown
 from normae.evaluation.study import COURSE, Captions, Draw, Metrics, Study, draw_training, graded
 from normae.figures import column_histograms, loss_curves, new_figure, score_histograms, training_curves
 from normae.inference import Model
-from normae.networks.base import RESOLUTION
+from normae.networks.base import RESOLUTION, Base
 from normae.random import stream
 from normae.report import Check, save_figure
 from normae.runs.load import load
@@ -213,7 +213,7 @@ def _with_noise(model: Model, rows: Rows, generator: torch.Generator) -> Rows:
     """Rows (N, d) with the noise that the training added, or that a base cannot resolve: the density is theirs."""
     coordinates = model.coordinates.to("cpu")
     y = coordinates.forward(torch.from_numpy(rows))
-    if (base := model.autoencoder.base) is not None:
+    if isinstance(base := model.autoencoder.base, Base):
         d = base.dimension
         added = torch.randn((len(y), d), generator=generator, dtype=y.dtype) * RESOLUTION
         y[:, :d] += torch.linalg.solve(base.frame.cpu().double(), added.T).T
@@ -233,7 +233,7 @@ def table_metrics(model: Model, config: Run, test: TableTest) -> Metrics:
     except LogZUnknown:
         pass
     if config.posteriors:
-        spread = model.rows(test.held_out[:2000]).scores.std(0, ddof=1)
+        spread = model.rows(test.held_out[:2000]).spread()
         metrics["mean_score_std"] = sample_mean(
             unweighted(spread, None if test.weights is None else test.weights[:2000])
         )

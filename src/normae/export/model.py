@@ -18,8 +18,9 @@ from normae.errors import InputError
 from normae.export.graph import Graph
 from normae.export.networks import energies, linearized_scores
 from normae.inference import Model
+from normae.inference.members import Members
 from normae.inference.model import DRAWS
-from normae.posterior.draw import Draws
+from normae.posterior.draw import Draws, widening
 from normae.posterior.laplace import LinearizedDraws
 from normae.posterior.weights import MixedDraws, WeightDraws
 
@@ -34,12 +35,13 @@ def onnx_model(model: Model, draws: int = DRAWS, about: Mapping[str, Any] | None
     kept = None if model.posterior.certain else model.draw_set(draws, 0)
     outer = np.float64 if model.like.element_size() == 8 else model.event_dtype
     graph = Graph(np.float64 if isinstance(kept, LinearizedDraws) else outer)
-    x, slope = graph.enter(EVENTS, outer), None
-    if table is not None:
-        x, slope = _in_coordinates(graph, table, x)
+    rows = graph.enter(EVENTS, outer)
+    x, slope = (rows, None) if table is None else _in_coordinates(graph, table, rows)
     metadata = {"name": model.name, "event": list(model.event), "temperature": model.temperature}
     if kept is not None:
-        outputs, log_z = _bayesian(graph, model, kept, x, slope, draws)
+        draws = len(kept.temperature)
+        scores = _member_scores(graph, kept, rows, slope) if isinstance(kept, Members) else _score_draws(graph, kept, x)
+        outputs, log_z = _bayesian(graph, model, kept, scores, slope, draws)
         metadata |= {"draws": draws, "seed": 0, "temperature_draws": kept.temperature.tolist()}
     else:
         outputs, log_z = _plain(graph, model, x, slope)
@@ -66,16 +68,18 @@ def _in_units(graph: Graph, score: str, slope: str | None) -> str:
     return score if slope is None else graph.add("Sub", score, slope)
 
 
-def _bayesian(graph: Graph, model: Model, draws: Draws, x: str, slope: str | None, count: int) -> tuple[Outputs, Any]:
-    """Means, spread and all values over draws."""
+def _bayesian(
+    graph: Graph, model: Model, draws: Draws, plain: str, slope: str | None, count: int
+) -> tuple[Outputs, Any]:
+    """Means, spread and all values over draws, whose E/T is `plain` with shape (K, N)."""
     if count < 2:
         raise InputError(f"draws: expected at least 2, got {count}")
-    plain = _score_draws(graph, draws, x)
     scores = _in_units(graph, plain, slope)
     mean = graph.reduce("Mean", scores, 0)
     energies_drawn = graph.add("Mul", plain, draws.temperature[:, None])
     off = graph.add("Sub", scores, mean)
-    variance = graph.add("Div", graph.reduce("SumSquare", off, 0), count - 1.0)
+    freedom = (count - 1) / (widening(count) ** 2 if model.whole else 1.0)
+    variance = graph.add("Div", graph.reduce("SumSquare", off, 0), freedom)
     outputs: Outputs = {
         "energy": (graph.reduce("Mean", energies_drawn, 0), ("N",)),
         "score": (mean, ("N",)),
@@ -100,6 +104,20 @@ def _score_draws(graph: Graph, draws: Draws, x: str) -> str:
         raise InputError("export: expected weights that differ from draw to draw")
     scores = graph.add("Div", energy, own.temperature[:, None])
     return graph.add("MatMul", draws.mixture, scores) if isinstance(draws, MixedDraws) else scores
+
+
+def _member_scores(graph: Graph, draws: Members, rows: str, slope: str | None) -> str:
+    """E/T of every member at rows of the table, with shape (K, N)."""
+    found = []
+    for k, model in enumerate(draws.models):
+        assert isinstance(model.coordinates, TableCoordinates)
+        y, own = _in_coordinates(graph, model.coordinates, rows)
+        score = _plain(graph, model, y, own)[0]["score"][0]
+        if draws.log_z is not None:
+            score = graph.add("Add", score, float(draws.log_z[k] - draws.log_z.mean()))
+        found.append(graph.add("Unsqueeze", score, graph.integers([0])))
+    together = graph.add("Concat", *found, axis=0)
+    return together if slope is None else graph.add("Add", together, slope)
 
 
 def _in_coordinates(graph: Graph, table: TableCoordinates, x: str) -> tuple[str, str]:

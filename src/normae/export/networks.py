@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from normae.errors import InputError
 from normae.export.graph import Graph
 from normae.networks.autoencoder import Autoencoder
-from normae.networks.base import FAR, OWN, SCALE, Base, log_gaussians
+from normae.networks.base import FAR, OWN, SCALE, Base, Bases, log_gaussians
 from normae.networks.conv import Upsample
 from normae.networks.mlp import MLP
 from normae.networks.reconstruction import prefixed
@@ -51,9 +51,9 @@ def energies(graph: Graph, autoencoder: Autoencoder, weights: Mapping[str, Tenso
     return graph.add("Transpose", graph.reduce("Mean", square, 2, 3), perm=[1, 0]), True
 
 
-def based(graph: Graph, base: Base | None, error: str, x: str) -> str:
+def based(graph: Graph, base: Base | Bases | None, error: str, x: str) -> str:
     """Reconstruction errors with shape (..., N), with -s log b of a base at events x (N, d) added to them."""
-    if base is None:
+    if not isinstance(base, Base):
         return error
     u = graph.add("MatMul", x, base.frame.T)
     means = torch.einsum("kij,kj->ki", base.factors, base.means)[:, None]
@@ -174,7 +174,7 @@ def linearized_scores(graph: Graph, draws: LinearizedDraws, x: str) -> str:
     reach = graph.add("Add", score, 1.0)
     change = graph.add("Mul", reach, graph.add("Tanh", graph.add("Div", slope, reach)))
     error = graph.add("Mul", graph.add("Add", score, change), linear.temperature)
-    return graph.add("Div", based(graph, linear.autoencoder.base, error, x), draws.temperature[:, None])
+    return graph.add("Div", error, draws.temperature[:, None])
 
 
 def _pairs(graph: Graph, draws: LinearizedDraws, x: str) -> tuple[str, list[tuple[str, str]]]:

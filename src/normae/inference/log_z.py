@@ -17,6 +17,7 @@ from torch import Tensor
 
 from normae.energy import Energy
 from normae.errors import InputError
+from normae.networks.base import Base
 from normae.networks.conditional import ConditionalBase
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.posterior.draw import Draws
@@ -116,7 +117,7 @@ def weighted(
         t: conditions with shape (n, k), of a base with conditions.
     """
     base = energy.autoencoder.base
-    assert base is not None
+    assert isinstance(base, Base)
     y = base.propose(n, generator)
     if t is not None:
         y[:, base.dimension :] = t

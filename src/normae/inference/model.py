@@ -36,8 +36,6 @@ CELLS = 300
 """Most cells along each axis for log Z of a draw: the midpoint rule has converged on a density that chains can walk."""
 CHUNK = 1 << 20
 """Numbers of events that many draws see at once; at least 64 events, and at most 8192."""
-MOST_CHAINS = 2000
-"""Persistent chains that tell how log Z changes from draw to draw."""
 MOST_SAMPLES = 100_000_000
 """Of one call, which holds them in memory."""
 
@@ -96,6 +94,9 @@ class Model:
         self._kept: dict[tuple[int, int], Draws] = {}
         self._log_z_draws: dict[tuple[int, int], NDArray[np.float64] | None] = {}
 
+    whole = False
+    """Whether the draws are all that there are: trainings on halves of the events."""
+
     def _certain(self) -> Certain:
         return Certain(self._energy, self.like.new_full((1,), self.temperature))
 
@@ -109,8 +110,8 @@ class Model:
         """Where the weights are."""
         return self.like.device
 
-    def to(self, device: torch.device | str) -> "Model":
-        """The same model with its weights on `device`."""
+    def to(self, device: Any) -> "Model":
+        """The same model with its weights on `device`, or of a type such as torch.float64."""
         if not self._own:
             raise InputError(f"{self.name} stays where it was drawn; move the model before it is drawn from")
         self.autoencoder.to(device)
@@ -176,7 +177,7 @@ class Model:
         draws = self.draw_set(n, seed)
         error = self._log_z.error if self.posterior.certain and self._log_z is not None else 0.0
         scores = self._through(lambda events: self._scores(draws, events), x)
-        return Rows(scores, log_z, self.mixture, error, self._unknown(self.posterior.certain))
+        return Rows(scores, log_z, self.mixture, error, self._unknown(self.posterior.certain), self.whole)
 
     def _scores(self, draws: Draws, events: Tensor) -> Tensor:
         scores = draws.energies(self._seen(events)) / draws.temperature[:, None]
@@ -188,21 +189,8 @@ class Model:
             return None if self._log_z is None else np.array([self._log_z.value])
         if (n, seed) not in self._log_z_draws:
             bounds, draws = self.sampling.feature.bounds, self.draw_set(n, seed)
-            found = draws_log_z(draws, self.event, bounds, self.cells, self.like)
-            if found is None and self._log_z is not None and self.chains is not None:
-                found = self._log_z.value + self.log_z_changes(n, seed)
-            self._log_z_draws[n, seed] = found
+            self._log_z_draws[n, seed] = draws_log_z(draws, self.event, bounds, self.cells, self.like)
         return self._log_z_draws[n, seed]
-
-    def log_z_changes(self, n: int = DRAWS, seed: int = 0) -> NDArray[np.float64]:
-        """log Z_k - log Z of each draw with shape (n,), to first order: -<s_k - s> over the persistent chains."""
-        if self.chains is None:
-            raise LogZUnknown(self._unknown(self.posterior.certain))
-        draws, chains = self.draw_set(n, seed), self.chains[:MOST_CHAINS].to(self.like)
-        with torch.no_grad():
-            own = self._energy(chains) / self.temperature
-            change = (draws.energies(chains) / draws.temperature[:, None] - own).double().mean(1)
-        return -change.cpu().numpy()
 
     def log_z_draws(self, n: int = DRAWS, seed: int = 0) -> NDArray[np.float64]:
         """log Z of each draw, with shape (n,), float64; a named error where it is not known."""

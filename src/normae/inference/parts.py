@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from normae.coordinates import Coordinates, Identity
-from normae.networks.base import distances
+from normae.networks.base import Base, distances
 from normae.networks.reconstruction import ReconstructionEnergy
 
 STEPS = 64
@@ -58,7 +58,7 @@ def parts_of(
 def known_events(x: Tensor, energy: ReconstructionEnergy, coordinates: Coordinates) -> Tensor:
     """x0 of each event, with shape (N, *event)."""
     base = energy.autoencoder.base
-    if base is None:
+    if not isinstance(base, Base):
         y = coordinates.forward(x)
         return coordinates.inverse(torch.zeros_like(y)).to(x)
     given = coordinates.forward(x).to(base.frame)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from normae.errors import InputError
-from normae.networks.base import Base
+from normae.networks.base import Base, Bases
 from normae.networks.conv import conv_decoder, conv_encoder, start_output_at
 from normae.networks.mlp import MLP
 from normae.sampling.langevin import require_that
@@ -36,7 +36,7 @@ class Autoencoder(nn.Module):
         spectral_norm: whether a training divides every weight matrix by its largest singular value.
 
     Attributes:
-        base: what the reconstruction error is added to; None for nothing.
+        base: what the reconstruction error is added to, of each model side by side where they differ; None for nothing.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Autoencoder(nn.Module):
         self.latent_dimension = latent_dimension
         self.sphere = sphere
         self.spectral_norm = spectral_norm
-        self.base: Base | None = None
+        self.base: Base | Bases | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Reconstructions with shape (N, *event)."""

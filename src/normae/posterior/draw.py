@@ -112,6 +112,20 @@ def together(scores: Any, mixture: bool) -> Any:
     return found if isinstance(scores, Tensor) else found.numpy()
 
 
+def widening(n: int) -> float:
+    """Of the standard deviation of n draws, such that their mean is within it of the truth in 68 % of all cases.
+
+    The deviation is itself uncertain, which is Student's t with n - 1 degrees of freedom, and so is the mean.
+
+    >>> from normae.posterior.draw import widening
+    >>> round(widening(8), 3)
+    1.142
+    """
+    from scipy.special import ndtr, stdtrit
+
+    return float(stdtrit(n - 1, ndtr(1.0)) * math.sqrt(1 + 1 / n))
+
+
 # --- what they say about events
 
 
@@ -124,6 +138,8 @@ class Rows(NamedTuple):
         mixture: whether the density is the mean of those of the draws, and not that of the mean score.
         log_z_error: what is left open in log Z of one draw.
         unknown: the sentence of `LogZUnknown`.
+        whole: whether these are all draws that there are, trainings on halves of the events, of which a few have to
+            tell the error of their mean.
 
     >>> import numpy as np, normae.inference
     >>> rows = normae.inference.Rows(np.array([[1.0, 2.0], [3.0, 2.0]]), log_z=np.array([0.5, 0.5]))
@@ -136,6 +152,7 @@ class Rows(NamedTuple):
     mixture: bool = False
     log_z_error: float = 0.0
     unknown: str = "log Z is not known"
+    whole: bool = False
 
     def score(self) -> Any:
         """What the draws say together, with shape (N,): of a mixture each counts with its own log Z, where known."""
@@ -154,10 +171,11 @@ class Rows(NamedTuple):
         return -together(-self.log_prob_draws(), self.mixture)
 
     def spread(self) -> Any:
-        """The standard deviation of the score over draws, with shape (N,); None of one draw."""
+        """The standard deviation of the score over draws, with shape (N,), widened where they are few; None of one."""
         if len(self.scores) == 1:
             return None
-        return self.scores.std(0) if isinstance(self.scores, Tensor) else self.scores.std(0, ddof=1)
+        found = self.scores.std(0) if isinstance(self.scores, Tensor) else self.scores.std(0, ddof=1)
+        return found * widening(len(self.scores)) if self.whole else found
 
     def _column(self, numbers: NDArray[np.float64]) -> Any:
         """Numbers of each draw with shape (n, 1), of the kind that the scores are."""

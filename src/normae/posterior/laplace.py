@@ -222,7 +222,7 @@ class LinearizedDraws(ReconstructionEnergy):
         for piece in torch.split(x, CHUNK):
             score, pairs = self.linear.pairs(piece)
             pieces.append(moved(score, self.mixture @ kernel(self.own, pairs)))
-        return self.based((torch.cat(pieces, dim=1) * self.linear.temperature).to(x.dtype), x)
+        return (torch.cat(pieces, dim=1) * self.linear.temperature).to(x.dtype)
 
     def stacked(self) -> "LinearizedDraws":
         return self
@@ -251,8 +251,7 @@ class LaplacePosterior:
         points, directions, factor = self.fitted
         noise = torch.randn(n, len(factor), generator=generator, device=generator.device).to(factor)
         changes = (noise @ factor.T).double()
-        certain = self.linear.autoencoder.base is not None  # T is that of the base, which is not uncertain here
-        temperature = (self.temperature * changes[:, -1].mul(not certain).exp()).float()
+        temperature = (self.temperature * changes[:, -1].exp()).float()
         with torch.no_grad():
             own = self.linear.pairs(points)[1]
         return LinearizedDraws(self.linear, own, changes[:, :-1] @ directions.double(), temperature)

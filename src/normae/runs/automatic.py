@@ -24,14 +24,20 @@ from normae.inference.ais import AISConfig
 from normae.networks.autoencoder import Autoencoder, NetworkConfig
 from normae.networks.base import SCALE, BaseConfig, fit_gaussians
 from normae.networks.own import EnergyNetwork, check_network
-from normae.posterior.laplace import LaplaceConfig
 from normae.random import stream
 from normae.runs.session import prepare
 from normae.sampling.chain import SamplingConfig
 from normae.sampling.langevin import ChainConfig
 from normae.sources import DataConfig, Events
 from normae.tensors import by_weight, counts_as
-from normae.training.config import ContrastConfig, GuardConfig, PhaseConfig, TemperatureConfig, TrainingConfig
+from normae.training.config import (
+    ContrastConfig,
+    EnsembleConfig,
+    GuardConfig,
+    PhaseConfig,
+    TemperatureConfig,
+    TrainingConfig,
+)
 
 FEWEST_ROWS = 10
 """Of a table that a density can be asked of."""
@@ -75,7 +81,7 @@ class Wishes:
         learning_rate: of the start.
         chain_steps: Langevin steps of an update.
         noise: least variance of a direction of the coordinates, in units of a column's variance.
-        bayesian: error bars, from the posterior of the linearized network.
+        bayesian: error bars, from trainings on halves of the rows.
         log_z: whether log Z is computed where no grid serves.
         condition: names or places of the columns m of p(x | m).
     """
@@ -145,8 +151,7 @@ def automatic_run(
     else:
         bounds = _bounds(TableCoordinates.of(rows, wishes.noise, curves, weights).forward(rows))
     counted = trained if weights is None else trained * counts_as(weights) // len(rows)
-    start, inducing = wishes.learning_rate, min(1000, trained)
-    laplace = LaplaceConfig(rank=max(1, min(100, inducing - 1)), inducing=inducing, events=min(20_000, trained))
+    start = wishes.learning_rate
     return Run(
         data=data,
         name=name,
@@ -161,7 +166,7 @@ def automatic_run(
         pretraining=PhaseConfig(epochs=0, batch=batch),
         training=_likelihood(wishes.iterations or ITERATIONS, trained, batch, RATIO * start),
         guard=_guard(3 + math.sqrt(columns)),
-        laplace=laplace if wishes.bayesian else None,
+        ensemble=EnsembleConfig(events="half") if wishes.bayesian else None,
         sampling=persistent(batch, wishes.chain_steps, 0.3 * columns ** (-1 / 3), bounds),
         log_z=LOG_Z if wishes.log_z and columns > 2 else None,
     )

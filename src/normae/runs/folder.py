@@ -34,7 +34,7 @@ from normae.errors import InputError
 from normae.files import atomic_path
 
 WEIGHTS_FORMAT = "normae-1"
-COORDINATES, BASE = "coordinates.", "base."
+COORDINATES, BASE, HALF = "coordinates.", "base.", "half."
 """Prefix of the tensors of the coordinates there."""
 CHAINS = "chains"
 """Name of the persistent chains there, with shape (M, *event)."""

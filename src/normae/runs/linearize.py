@@ -39,13 +39,14 @@ def linearize(
     if not isinstance(rows, Tensor):
         raise InputError(f"{path}: expected events that are vectors; use [bayesian] for images")
     laplace = _settings(cast("Which", layers), prior_width, len(rows))
+    linearized = replace(config, laplace=laplace, log_z=None)
     tensors, header = read_tensors(run.model)
     kept = {name: tensor for name, tensor in tensors.items() if not name.startswith("laplace.")}
     generator = stream(config.seed, "laplace")
     copies *= config.coordinates.copies
     fitted = fit_laplace(model.autoencoder, model.temperature, rows, laplace, generator, copies)
     with locked(target.path):
-        write_text(target.config, to_toml(replace(config, laplace=laplace, log_z=None)))
+        write_text(target.config, to_toml(linearized))
         write_json(target.provenance, provenance)
         if run.history.is_file():
             write_text(target.history, run.history.read_text(encoding="utf-8"))

@@ -15,6 +15,7 @@ from normae.conditional import read_any
 from normae.config import Run, choose_device, read
 from normae.errors import InputError
 from normae.inference import BayesianModel, LogZ, Model
+from normae.inference.members import MembersModel
 from normae.inference.model import CELLS
 from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.conditional import read_any_base
@@ -24,7 +25,7 @@ from normae.posterior.draw import Posterior
 from normae.posterior.laplace import Laplace, LaplacePosterior
 from normae.posterior.weights import Ensemble, MeanField, Modes
 from normae.random import stream
-from normae.runs.folder import BASE, CHAINS, COORDINATES, RunFolder, is_number, parse_tensors, read_content
+from normae.runs.folder import BASE, CHAINS, COORDINATES, HALF, RunFolder, is_number, parse_tensors, read_content
 from normae.sampling import ChainConfig, SamplingConfig
 
 PREFIX = {"bayesian": "rho.", "laplace": "laplace.", "ensemble": "member."}
@@ -114,6 +115,8 @@ def build_model(
     Args:
         own: networks of the user, which are copied.
     """
+    if config.halves:
+        return _members(config, tensors, header, name)
     try:
         event = tuple(int(n) for n in header["event"])  # type: ignore[attr-defined]
         temperature = float(header["temperature"])  # type: ignore[arg-type]
@@ -153,6 +156,19 @@ def build_model(
     posterior = _posterior(config, autoencoder, parts, temperature, header)
     cells = min(config.evaluation.log_z_cells, CELLS)
     return BayesianModel(autoencoder, posterior, temperature, event, sampling, log_z, name, cells, **more)
+
+
+def _members(config: Run, tensors: dict[str, Tensor], header: dict[str, Any], name: str) -> Model:
+    """The model whose members have coordinates and bases of their own."""
+    headers = header.get("members")
+    if not isinstance(headers, list) or len(headers) != config.halves:
+        raise InputError(f"{name}: the header of model.safetensors lacks or garbles members, expected {config.halves}")
+    models = []
+    for k, own in enumerate(headers):
+        part = {key.removeprefix(f"{HALF}{k}."): t for key, t in tensors.items() if key.startswith(f"{HALF}{k}.")}
+        models.append(build_model(config.alone(config.seed), part, own, name))
+    whole = {key.removeprefix(COORDINATES): t for key, t in tensors.items() if key.startswith(COORDINATES)}
+    return MembersModel(models, read_any("table", whole, models[0].event, name), name)
 
 
 def _check_shapes(config: Run, parts: dict[str, dict[str, Tensor]], autoencoder: Autoencoder, name: str) -> None:

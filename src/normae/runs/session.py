@@ -30,7 +30,7 @@ from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.autoencoder import OWN
-from normae.networks.base import Base, fit_base
+from normae.networks.base import Base, Bases, fit_base
 from normae.networks.conditional import fit_conditional_base
 from normae.networks.own import copied
 from normae.random import stream
@@ -43,6 +43,7 @@ from normae.sources import (
     bootstrapped,
     check_rows,
     events_hash,
+    halved,
     in_parts,
     load_events,
 )
@@ -144,11 +145,12 @@ def _trainer(
         for seed in seeds
     ]
     for network in networks:
-        network.base = runs[0].base
+        network.base = Bases(m.base for m in runs[0].members if m.base) if runs[0].members else runs[0].base
     schedules = Schedules(
         first.pretraining, first.training, first.temperature, first.guard, first.bayesian, first.contrast
     )
-    repeated = [e for own in zip(configs, (run.events for run in runs), strict=True) for e in member_events(*own)]
+    both = zip(configs, runs, strict=True)
+    repeated = [e for c, run in both for e in [m.events for m in run.members] or member_events(c, run.events)]
     samples: Any = [e.train for e in repeated]  # all dense or all sparse
     held: Any = [e.validation for e in repeated if e.validation is not None] or None
     pairs = [(e.weights.train, e.weights.validation) for e in repeated if e.weights is not None]
@@ -234,7 +236,8 @@ def member_events(config: Run, events: Events) -> list[Events]:
     seeds, how = member_seeds(config), "all" if config.ensemble is None else config.ensemble.events
     if how == "split":
         return in_parts(events, len(seeds), config.seed)
-    return [bootstrapped(events, seed) if how == "bootstrap" else events for seed in seeds]
+    chosen = {"bootstrap": bootstrapped, "half": halved}.get(how)
+    return [events if chosen is None else chosen(events, seed) for seed in seeds]
 
 
 # --- the events of a training
@@ -257,7 +260,10 @@ def prepare(config: Run, events: Events) -> Prepared:
     assert isinstance(prepared.train, Tensor)
     columns = events.columns if config.coordinates.kind == "identity" else None
     check_rows(prepared.train, config.sampling.feature.bounds, columns, source)
-    return Prepared(coordinates, prepared, _base(config, prepared, coordinates, weights))
+    if not config.halves:
+        return Prepared(coordinates, prepared, _base(config, prepared, coordinates, weights))
+    halves = zip(member_seeds(config), member_events(config, events), strict=True)
+    return Prepared(coordinates, prepared, None, [prepare(config.alone(seed), half) for seed, half in halves])
 
 
 def _base(config: Run, events: Events, coordinates: Coordinates, weights: Tensor | None) -> Base | None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -33,7 +33,7 @@ from normae.networks.own import EnergyNetwork, OwnEnergy, copied
 from normae.networks.reconstruction import ReconstructionEnergy, all_tensors, fill
 from normae.posterior.laplace import fit_laplace
 from normae.random import stream
-from normae.runs.folder import CHAINS, History, RunFolder, read_tensors, stored, write_tensors
+from normae.runs.folder import CHAINS, HALF, History, RunFolder, read_tensors, stored, write_tensors
 from normae.sources import Events
 from normae.training import Happening, Record, Rollback, Trainer
 from normae.training.backends import Group
@@ -196,11 +196,16 @@ def stoppable(training: Training, minutes: float | None, begun: float) -> Iterat
 
 
 class Prepared(NamedTuple):
-    """The coordinates of a run, its events in them, and the base of its energy: what a training sees."""
+    """The coordinates of a run, its events in them, and the base of its energy: what a training sees.
+
+    Args:
+        members: the same of each member that has its own.
+    """
 
     coordinates: Coordinates
     events: Events
     base: Base | None = None
+    members: Sequence["Prepared"] = ()
 
 
 class Finish:
@@ -215,7 +220,7 @@ class Finish:
     def __init__(self, trainer: Trainer, journal: Journal, run: Prepared, k: int) -> None:
         self.trainer, self.journal, self.k, self.members = trainer, journal, k, journal.of(k)
         self.config, self.folder = journal.configs[k], journal.folders[k]
-        self.coordinates, self.events, self.base = run
+        self.coordinates, self.events, self.base, self.halves = run
         self.device, self.event = trainer.setup.device, trainer.setup.data.event
         self.own = trainer.setup.architecture if self.config.network.kind == "own" else None
         self.annealing: dict[str, Any] | None = None
@@ -237,13 +242,29 @@ class Finish:
 
     def write(self) -> None:
         """The finished model."""
-        tensors, header = self._model(self.config)
-        tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
-        header["log_z"] = self._log_z(tensors, header)
+        tensors, header = self._halves() if self.halves else self._finished()
         if not self.config.training.epochs:
             self._write_start(self.folder)
         write_json(self.folder.provenance, self._provenance())
         write_tensors(self.folder.model, tensors, header)
+
+    def _finished(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What model.safetensors holds."""
+        tensors, header = self._model(self.config)
+        tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+        return tensors, header | {"log_z": self._log_z(tensors, header)}
+
+    def _halves(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The files of all members as one, with the coordinates of the whole table."""
+        tensors, headers = stored(self.coordinates), []
+        for k, half in enumerate(self.halves):
+            member = Finish(self.trainer, self.journal, half, self.k)
+            member.config, member.members = self.config.alone(self.config.seed + k), slice(k, k + 1)
+            own, header = member._finished()
+            tensors |= {f"{HALF}{k}.{name}": tensor for name, tensor in own.items()}
+            headers.append(header)
+            self.annealing = member.annealing if member.annealing and not header["log_z"] else self.annealing
+        return tensors, headers[0] | {"members": headers}
 
     def check_log_z(self) -> None:
         """An error where log Z was not found and the run cannot do without."""
@@ -269,7 +290,7 @@ class Finish:
             header["coordinates"] = self.coordinates.kind
         if (columns := self.events.columns) is not None:
             header["columns"] = list(columns)
-        if self.journal.replicas > 1:
+        if config.ensemble is not None:
             header["temperatures"] = temperatures[members].tolist()
         tensors = self.trainer.setup.noise.tensors(weights[members.start])
         tensors |= {} if self.own is None else dict(self.own.named_buffers())

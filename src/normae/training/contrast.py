@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from normae.networks.base import SCALE, Base
+from normae.networks.base import SCALE, Base, Bases
 from normae.networks.conditional import ConditionalBase
 from normae.random import normal, stream
 from normae.training.config import PhaseConfig
@@ -47,13 +47,14 @@ class Known(NamedTuple):
     log_q: Tensor
 
     @classmethod
-    def of(cls, x: Tensor, base: Base | None) -> "Known":
-        """At events x; the standard Gaussian for an energy without base."""
+    def of(cls, x: Tensor, base: Base | Bases | None) -> "Known":
+        """At events x, which come as equal blocks for several bases; the Gaussian for an energy without base."""
         if base is None:
             flat = x.flatten(1)
             log_q = -0.5 * flat.square().sum(1) - 0.5 * flat.shape[1] * math.log(2 * math.pi)
             return cls(torch.zeros_like(log_q), log_q)
-        pieces = [base.both(piece) for piece in x.split(CHUNK)]
+        pairs = base.blocks(x) if isinstance(base, Bases) else [(base, x)]
+        pieces = [one.both(piece) for one, block in pairs for piece in block.split(CHUNK)]
         return cls(*(torch.cat(part) for part in zip(*pieces, strict=True)))
 
     def take(self, index: Tensor) -> "Known":
@@ -142,15 +143,19 @@ class Contrast(Phase):
     def _noise(self, index: Tensor) -> tuple[Tensor, Known]:
         """Draws of q with shape (S * B, *event), for numbers of draws with shape (S, B).
 
-        They are the same for all models, whatever their seeds.
+        They are the same for all models with the same q, whatever their seeds.
         """
-        setup, base, flat = self.setup, self.setup.architecture.base, index.flatten()
+        setup, base, n = self.setup, self.setup.architecture.base, DRAWS + NOISE * self.held_out
         if self.drawn is None:
             generator = stream(0, "contrast/draws", setup.device)
-            n, event = DRAWS + NOISE * self.held_out, setup.data.event
-            draws = normal((n, *event), generator, self.state.weights) if base is None else base.propose(n, generator)
+            if base is None:
+                draws = normal((n, *setup.data.event), generator, self.state.weights)
+            else:
+                each = base.each if isinstance(base, Bases) else [base]
+                draws = torch.cat([one.propose(n, generator) for one in each])
             with torch.no_grad():
                 self.draws, self.drawn = draws, Known.of(draws, base)
+        flat = (index + self._first(n) if isinstance(base, Bases) else index).flatten()
         return self.draws[flat], self.drawn.take(flat)
 
     def prepare(self) -> None:
@@ -194,7 +199,7 @@ class Contrast(Phase):
             rows, known, noise, drawn = self.held
             samples, index = self._held_samples()
         else:
-            rows, known = samples.take(index), self.known.take((index + self._first()).flatten())
+            rows, known = samples.take(index), self.known.take((index + self._first(self.rows)).flatten())
             noise, drawn = self._noise(self.noise_index)
         members = self.setup.members
         x = torch.cat([part.unflatten(0, (members, -1)) for part in (rows, noise)], dim=1).flatten(0, 1)
@@ -204,9 +209,9 @@ class Contrast(Phase):
         n = len(rows) // members
         return samples.weighed(softplus(-logit[:, :n]), index).mean(1) + softplus(logit[:, n:]).mean(1)
 
-    def _first(self) -> Tensor:
-        """Where the rows of each model begin in `known`, (S, 1)."""
-        return torch.arange(self.setup.members, device=self.setup.device)[:, None] * self.rows
+    def _first(self, n: int) -> Tensor:
+        """Where each model begins in blocks of n events, (S, 1)."""
+        return torch.arange(self.setup.members, device=self.setup.device)[:, None] * n
 
     def _logit(self, x: Tensor, known: Known, weights: Tensor, log_temperature: Tensor, log_z: Tensor) -> Tensor:
         """log p - log q of events (S * n, *event), with shape (S, n)."""

@@ -1,0 +1,122 @@
+"""A model of a table that is several: each of its members was trained on a random half of the rows.
+
+    log p(x) = 1/K sum_k log p_k(x),    p_k with coordinates, base, network, T and log Z of its own.
+
+For a linear statistic, random halves scatter around the whole as the whole scatters around the truth. So the members
+are the weight draws, all that there are, and their spread is the error of their mean, but for what all of them get
+wrong alike. A draw is an energy in the coordinates y of the whole table,
+
+    E_k(y) = T_k (s_k(x) + log |dy/dx| + log Z_k - log Z),    log Z = 1/K sum_k log Z_k,
+
+s_k the member's score, so that all draws have the same log Z.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from normae.coordinates import Coordinates
+from normae.errors import InputError
+from normae.inference.log_z import LogZ
+from normae.inference.model import DRAWS, Model
+from normae.networks.reconstruction import ReconstructionEnergy
+from normae.random import stream
+
+
+class Members:
+    """The posterior of such a model, and its draws.
+
+    Args:
+        models: the members, with shape (K,).
+        coordinates: y(x) of the whole table.
+    """
+
+    certain, mixture = False, False
+
+    def __init__(self, models: Sequence[Model], coordinates: Coordinates) -> None:
+        self.models, self.coordinates = list(models), coordinates
+        self.temperature = torch.tensor([model.temperature for model in models], dtype=torch.float64)
+        known = [model.normalization() for model in models]
+        self.log_z = None if any(one is None for one in known) else torch.tensor(np.array(known)[:, 0])
+
+    def to(self, device: Any) -> "Members":
+        """The same members on `device`."""
+        return Members([model.to(device) for model in self.models], self.coordinates.to(device))
+
+    def draws(self, n: int, generator: torch.Generator) -> "Members":  # noqa: ARG002
+        """All of them, however many are asked for."""
+        return self
+
+    def energies(self, x: Tensor) -> Tensor:
+        """E of every member at rows x of the table, with shape (K, N)."""
+        scores = torch.stack([model.score(x) for model in self.models]) + self.coordinates.log_slope(x)
+        if self.log_z is not None:
+            scores = scores + (self.log_z - self.log_z.mean()).to(scores)[:, None]
+        return scores * self.temperature.to(scores)[:, None]
+
+    def stacked(self) -> ReconstructionEnergy:
+        """Not to be had: members have coordinates of their own."""
+        raise InputError("expected a model with one network for a chain; take a member, model.draw(generator)")
+
+    def one(self, k: int) -> ReconstructionEnergy:
+        """The energy of member k alone, in its own coordinates and without its constant."""
+        return self.models[k].energy_function
+
+
+class MembersModel(Model):
+    """Members as one model, in the units of the table.
+
+    Args:
+        models: the members.
+        coordinates: of the whole table.
+    """
+
+    whole = True
+
+    def __init__(self, models: Sequence[Model], coordinates: Coordinates, name: str) -> None:
+        first, posterior = models[0], Members(models, coordinates)
+        log_z = None
+        if posterior.log_z is not None:
+            error = math.sqrt(sum(model.log_z.error**2 for model in models)) / len(models)
+            log_z = LogZ(float(posterior.log_z.mean()), error, first.log_z.bounds)
+        super().__init__(
+            first.autoencoder, float(posterior.temperature.mean()), first.event, first.sampling, log_z, name,
+            posterior=posterior, coordinates=coordinates, columns=first.columns,
+        )  # fmt: skip
+        self.members = posterior.models
+
+    @property
+    def centre(self) -> Model:
+        """One of the members."""
+        return self.members[0]
+
+    def _seen(self, events: Tensor) -> Tensor:
+        """Rows of the table: members have coordinates of their own."""
+        return events
+
+    def normalization(self, n: int = DRAWS, seed: int = 0) -> NDArray[np.float64] | None:  # noqa: ARG002
+        """log Z of each member with its constant, with shape (K,): the same for all."""
+        return None if self._log_z is None else np.full(len(self.members), self._log_z.value)
+
+    def explain(self, x: Any) -> Any:
+        """The part of each column in the score, with shape (N, d): the mean over members."""
+        parts = [model.explain(x) for model in self.members]
+        return sum(parts[1:], parts[0]) / len(parts)
+
+    def draw(self, generator: torch.Generator) -> Model:
+        """One of the members."""
+        k = torch.randint(len(self.members), (1,), generator=generator, device=generator.device)
+        return self.members[int(k)]
+
+    def sample(self, n: int, seed: int = 0, *args: Any, **settings: Any) -> NDArray[Any]:
+        """`n` rows with shape (n, d), as many of each member; arguments as in `Model.sample`."""
+        each = -(-n // len(self.members))
+        rows = [model.sample(each, seed + k, *args, **settings) for k, model in enumerate(self.members)]
+        order = torch.randperm(each * len(rows), generator=stream(seed, "sample/members"))[:n]
+        found: NDArray[Any] = np.concatenate(rows)[order.numpy()]
+        return found
