@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from normae.errors import InputError
 from normae.export.graph import Graph
 from normae.networks.autoencoder import Autoencoder
-from normae.networks.base import FAR, OWN, SCALE, Base, Bases, log_gaussians
+from normae.networks.base import FAR, OWN, SCALE, Base, log_gaussians
+from normae.networks.bases import Bases
 from normae.networks.conv import Upsample
 from normae.networks.mlp import MLP
 from normae.networks.reconstruction import prefixed

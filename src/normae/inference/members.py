@@ -29,12 +29,7 @@ from normae.random import stream
 
 
 class Members:
-    """The posterior of such a model, and its draws.
-
-    Args:
-        models: the members, with shape (K,).
-        coordinates: y(x) of the whole table.
-    """
+    """The posterior of such a model, and its draws, with the coordinates y(x) of the whole table."""
 
     certain, mixture = False, False
 
@@ -69,12 +64,7 @@ class Members:
 
 
 class MembersModel(Model):
-    """Members as one model, in the units of the table.
-
-    Args:
-        models: the members.
-        coordinates: of the whole table.
-    """
+    """Members as one model, in the units of the table, with the coordinates of the whole table."""
 
     whole = True
 

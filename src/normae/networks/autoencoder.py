@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from normae.errors import InputError
-from normae.networks.base import Base, Bases
+from normae.networks.base import Base
+from normae.networks.bases import Bases
 from normae.networks.conv import conv_decoder, conv_encoder, start_output_at
 from normae.networks.mlp import MLP
 from normae.sampling.langevin import require_that
@@ -36,7 +37,7 @@ class Autoencoder(nn.Module):
         spectral_norm: whether a training divides every weight matrix by its largest singular value.
 
     Attributes:
-        base: what the reconstruction error is added to, of each model side by side where they differ; None for nothing.
+        base: what the reconstruction error is added to; None for nothing.
     """
 
     def __init__(

@@ -30,7 +30,8 @@ from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.autoencoder import OWN
-from normae.networks.base import Base, Bases, fit_base
+from normae.networks.base import Base, fit_base
+from normae.networks.bases import Bases
 from normae.networks.conditional import fit_conditional_base
 from normae.networks.own import copied
 from normae.random import stream

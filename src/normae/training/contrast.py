@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from normae.networks.base import SCALE, Base, Bases
+from normae.networks.base import SCALE, Base
+from normae.networks.bases import Bases
 from normae.networks.conditional import ConditionalBase
 from normae.random import normal, stream
 from normae.training.config import PhaseConfig
