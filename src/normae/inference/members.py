@@ -41,7 +41,8 @@ class Members:
 
     def to(self, device: Any) -> "Members":
         """The same members on `device`."""
-        return Members([model.to(device) for model in self.models], self.coordinates.to(device))
+        there = self.coordinates if isinstance(device, torch.dtype) else self.coordinates.to(device)
+        return Members([model.to(device) for model in self.models], there)
 
     def draws(self, n: int, generator: torch.Generator) -> "Members":  # noqa: ARG002
         """All of them, however many are asked for."""

@@ -117,7 +117,8 @@ class Model:
         self.autoencoder.to(device)
         self._energy = scoring_energy(self.autoencoder)
         self.posterior = self._certain() if self.posterior.certain else self.posterior.to(device)
-        self.coordinates = self.coordinates.to(device)
+        if not isinstance(device, torch.dtype):  # coordinates are in float64 always
+            self.coordinates = self.coordinates.to(device)
         self.chains = None if self.chains is None else self.chains.to(device)
         self._kept = {}
         return self
