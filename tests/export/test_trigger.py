@@ -128,7 +128,7 @@ def test_a_run_on_a_table(table_run, tmp_path, monkeypatch):
     """The student takes rows as they are, and its scores are above an offset that is none below."""
     pytest.importorskip("hls4ml")
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    report = export_trigger(table_run.path, tmp_path / "out", TriggerSettings(hidden=(16,), epochs=60))
+    report = export_trigger(table_run.path, tmp_path / "out", TriggerSettings(hidden=(16,), epochs=150))
     model, x = normae.load(table_run.path), rows(500, seed=1)
     network = json.loads((tmp_path / "out" / "trigger.json").read_text())["network"]
     offset = network["offset"]
