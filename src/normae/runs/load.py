@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from normae import zoo
 from normae.conditional import read_any
 from normae.config import Run, choose_device, read
+from normae.coordinates import read_coordinates
 from normae.errors import InputError
 from normae.inference import BayesianModel, LogZ, Model
 from normae.inference.members import MembersModel
@@ -148,7 +149,8 @@ def build_model(
     if parts[BASE]:
         autoencoder.base = read_any_base(parts[BASE], event[0], name)
     sampling = adapted_sampling(config.sampling, latent_size, feature_size)
-    coordinates = read_any(str(header.get("coordinates", "identity")), parts[COORDINATES], event, name)
+    kind = str(header.get("coordinates", "identity"))
+    coordinates = (read_any if kind == "conditional" else read_coordinates)(kind, parts[COORDINATES], event, name)
     more: Any = {"coordinates": coordinates, "columns": columns, "chains": chains}
     if not config.posteriors:
         return Model(autoencoder, temperature, event, sampling, log_z, name, **more)
@@ -168,7 +170,7 @@ def _members(config: Run, tensors: dict[str, Tensor], header: dict[str, Any], na
         part = {key.removeprefix(f"{HALF}{k}."): t for key, t in tensors.items() if key.startswith(f"{HALF}{k}.")}
         models.append(build_model(config.alone(config.seed), part, own, name))
     whole = {key.removeprefix(COORDINATES): t for key, t in tensors.items() if key.startswith(COORDINATES)}
-    return MembersModel(models, read_any("table", whole, models[0].event, name), name)
+    return MembersModel(models, read_coordinates("table", whole, models[0].event, name), name)
 
 
 def _check_shapes(config: Run, parts: dict[str, dict[str, Tensor]], autoencoder: Autoencoder, name: str) -> None:

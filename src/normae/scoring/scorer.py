@@ -253,7 +253,9 @@ def _background(folder: RunFolder, config: Run, model: Model, weights: str) -> N
         return np.zeros(0, dtype=np.float32)
     events = load_events(config.data, config.seed)
     score = np.concatenate([model.score(piece.numpy()) for piece in torch.split(events.test, 1 << 13)])
-    score = np.sort(unweighted(score, None if events.weights is None else events.weights.test))
+    if events.weights is not None:
+        score = unweighted(score, events.weights.test)
+    score.sort()
     if folder.path.parent != zoo.FOLDER:
         with suppress(OSError), atomic_path(folder.background) as temporary:  # where the folder can be written
             np.savez(temporary, score=score, weights=weights)
