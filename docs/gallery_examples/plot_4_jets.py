@@ -3,7 +3,7 @@ Jets: constituents, images, observables, a tiny autoencoder
 ===========================================================
 
 The repository's tests carry 100 QCD and 100 top jets (``tests/jets/data/sample.npz``). They are enough to walk the
-whole way from constituents to scores, and far too few to learn much: see :doc:`/jets-network` for real trainings.
+whole way from constituents to scores, and far too few to learn much: see :doc:`/jets-tagging` for real trainings.
 """
 
 # %%

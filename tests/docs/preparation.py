@@ -117,7 +117,7 @@ PREPARATIONS: dict[str, Callable[[], Names]] = {
     "docs/dual.md": dual,
     "docs/export.md": export,
     "docs/searches.md": searches,
-    "docs/jets-network.md": classifier,
+    "docs/jets-tagging.md": classifier,
 }
 
 SMALL = "start_iterations=20, iterations=5, hidden=(16,)"

@@ -103,7 +103,7 @@ def test_a_bayesian_model_has_draws(runs):
 
 
 def test_the_fast_energy_is_faster_than_the_network_as_written():
-    """Ratio of the best of some interleaved turns; docs/jets-network.md has the measured one."""
+    """Ratio of the best of some interleaved turns; docs/research/jets-network.md has the measured one."""
     from normae.networks import build_autoencoder
     from normae.networks.scoring_energy import ScoringEnergy
 
