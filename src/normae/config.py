@@ -24,7 +24,6 @@ from normae.inference.ais import AISConfig
 from normae.networks.autoencoder import NetworkConfig
 from normae.networks.base import BaseConfig
 from normae.networks.bayesian import BayesianConfig
-from normae.posterior.laplace import LaplaceConfig
 from normae.presets import nearest, preset_path, presets
 from normae.sampling.chain import SamplingConfig
 from normae.sources import MOST_EVENTS, DataConfig
@@ -42,7 +41,7 @@ from normae.training.config import (
 T = TypeVar("T")
 CLASSIFIER_UNUSED = (
     "coordinates", "base", "start", "temperature", "pretraining", "contrast", "training", "guard", "bayesian",
-    "laplace", "ensemble", "sampling", "log_z",
+    "ensemble", "sampling", "log_z",
 )  # fmt: skip
 """What only autoencoders have."""
 
@@ -83,9 +82,8 @@ class Run:
     """Everything that decides the result of a run.
 
     Args:
-        bayesian, laplace, ensemble: the posterior over weights, at most one of them: mean-field, trained with the
-            network; of the linearized network, after the training; an ensemble. `normae ensemble` makes runs with two
-            of them, mean fields of several trainings.
+        bayesian, ensemble: the posterior over weights: mean-field, trained with the network, or an ensemble.
+            `normae ensemble` makes runs with both, mean fields of several trainings.
         coordinates: the map from events to what the network sees; kind = "table" for columns in any units.
         base: a density of the rows that the reconstruction error is added to; for a table in coordinates of its own.
         start: a run folder or a name of the zoo whose autoencoder the NAE phase begins with, in place of a pretraining.
@@ -112,7 +110,6 @@ class Run:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     bayesian: BayesianConfig | None = None
-    laplace: LaplaceConfig | None = None
     ensemble: EnsembleConfig | None = None
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     log_z: AISConfig | None = None
@@ -135,19 +132,14 @@ class Run:
         least = 4 if self.bayesian is None else 2  # without a width of their own their spread is all that is known
         if self.ensemble is not None and self.ensemble.members < least:
             raise InputError(f"ensemble.members: expected at least {least}, got {self.ensemble.members}")
-        if len(self.posteriors) > 1 and not (self.modes and len(self.posteriors) == 2):
-            raise InputError(f"expected at most one posterior, got [{'] and ['.join(self.posteriors)}]")
         if self.network.spectral_norm and self.bayesian is not None:
             raise InputError("network.spectral_norm: expected no [bayesian] table with it, draws would be rescaled")
-        if self.laplace is not None and self.network.kind != "mlp":
-            raise InputError('laplace: expected network.kind = "mlp"; use [bayesian] for other networks')
-        table = self.laplace is not None and self.coordinates.kind == "table"
-        if table or (self.base is not None and self.ensemble is not None and not self.halves):
+        if self.base is not None and self.ensemble is not None and not self.halves:
             raise InputError(
                 "the error bars of a table come from trainings on halves of its rows; train with "
                 "--set ensemble.members=8 --set ensemble.events=half"
             )
-        if self.log_z is not None and self.base is None and self.posteriors not in ([], ["laplace"]):
+        if self.log_z is not None and self.base is None and self.posteriors:
             raise InputError(f"log_z: expected no [{self.posteriors[0]}] table with it; each draw has its own log Z")
         batch = min(self.training.batch, self.data.train or self.training.batch)
         if self.sampling.buffer_space == "feature" and self.sampling.buffer < batch:
@@ -217,7 +209,7 @@ class Run:
     @property
     def posteriors(self) -> list[str]:
         """The tables that say how the weights are uncertain; none for a deterministic run, two for several modes."""
-        return [name for name in ("bayesian", "laplace", "ensemble") if getattr(self, name) is not None]
+        return [name for name in ("bayesian", "ensemble") if getattr(self, name) is not None]
 
     @property
     def modes(self) -> bool:

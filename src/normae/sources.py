@@ -24,7 +24,6 @@ from normae.jets.container import UNLABELLED
 from normae.jets.imaging import SIGMA, SparseImages, filter_matrix
 from normae.jets.reader import is_images
 from normae.random import stream
-from normae.tensors import by_weight, counts_as
 
 LARGEST = 1e18
 """Number that can be trained on."""
@@ -151,16 +150,6 @@ class Events:
     def weights(self) -> Weights | None:
         """Of the rows of a table."""
         return self._weights()
-
-    def plain(self) -> tuple[Tensor | SparseEvents, float]:
-        """As many training events without weights, and how many of them count as one.
-
-        Weighted ones are there as often as their weights say, those with negative ones not at all.
-        """
-        if self.weights is None or isinstance(self.train, SparseEvents):
-            return self.train, 1
-        weights = self.weights.train
-        return self.train[by_weight(weights.clamp_min(0), len(weights))], len(weights) / counts_as(weights)
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> "Events":
         """The same with `function` of every sample; sparse jets stay as they are."""

@@ -52,7 +52,7 @@ def test_a_wrong_density_is_told_from_its_table():
     assert found["wasserstein mass"].value > 5 * found["wasserstein_halves mass"].value
 
 
-@pytest.mark.parametrize("extra", [{}, {"laplace": {"rank": 5, "inducing": 30, "events": 100}}])
+@pytest.mark.parametrize("extra", [{}, {"bayesian": {"layers": "last"}}])
 def test_the_user_s_path(tmp_path, extra):
     rows = torch.randn(300, 3, generator=stream(0, "rows")).numpy()
     path = tmp_path / "rows.csv"

@@ -45,8 +45,6 @@ POSTERIORS = {
     "spectral": {"network__spectral_norm": True, "network__activation": "tanh"},
     "last": {"bayesian": {"layers": "last"}},
     "all": {"bayesian": {"layers": "all", "pretraining": "shared"}, "network__activation": "gelu"},
-    "laplace": {"laplace": {"rank": 10, "inducing": 50, "events": 200}, "network__activation": "gelu"},
-    "laplace-decoder": {"laplace": {"layers": "decoder", "rank": 10, "inducing": 50, "events": 200}},
     "ensemble": {"ensemble": {"members": 4}},
 }
 JETS = [
@@ -163,18 +161,14 @@ def test_error_bars_of_a_run_on_a_table(bars_run, tmp_path):
 
 
 def test_functions_that_the_runtime_lacks(tmp_path):
-    """Every activation and its slope in float64, against torch."""
-    h = torch.linspace(-9, 9, 1801, dtype=torch.float64, requires_grad=True)
+    """Every activation in float64, against torch."""
+    h = torch.linspace(-9, 9, 1801, dtype=torch.float64)
     for kind, activation in ACTIVATIONS.items():
         graph = Graph(np.float64)
-        outputs = {"y": (graph.activation(kind, "h"), ("N",)), "slope": (graph.slope(kind, "h"), ("N",))}
-        content = graph.model({"h": ("N",)}, outputs, {}, np.float64)
+        content = graph.model({"h": ("N",)}, {"y": (graph.activation(kind, "h"), ("N",))}, {})
         (tmp_path / "m.onnx").write_bytes(content.SerializeToString())
-        out = run_onnx(tmp_path / "m.onnx", h.detach().numpy())
-        y = activation.forward(h)
-        (slope,) = torch.autograd.grad(y.sum(), h)
-        assert np.abs(out["y"] - y.detach().numpy()).max() < 1e-13
-        assert np.abs(out["slope"] - slope.numpy()).max() < 1e-13
+        out = run_onnx(tmp_path / "m.onnx", h.numpy())
+        assert np.abs(out["y"] - activation.forward(h).numpy()).max() < 1e-13
 
 
 def test_a_difference_leaves_nothing(tmp_path):

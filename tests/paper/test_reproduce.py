@@ -48,7 +48,7 @@ def test_publish_and_reproduce(small_zoo, unrendered):
 def bayesian_zoo(tmp_path, monkeypatch, make_run):
     """A zoo whose two Bayesian models are tiny."""
     runs = tmp_path / "runs"
-    bayes = make_run(laplace={"rank": 10, "inducing": 50, "events": 200})
+    bayes = make_run(bayesian={"layers": "last"})
     for name, config in {
         "toy-2gauss-bnae": bayes,
         "toy-1gauss-bnae": replace(bayes, data=replace(bayes.data, density="one-gaussian")),
@@ -62,7 +62,7 @@ def bayesian_zoo(tmp_path, monkeypatch, make_run):
 
 def test_bayes(bayesian_zoo, unrendered):
     tmp_path = bayesian_zoo
-    assert "linearized network" in zoo.card("toy-2gauss-bnae")
+    assert "mean field" in zoo.card("toy-2gauss-bnae")
     found = reproduce("bayes", tmp_path / "bayes")
     assert set(found.metrics) == {"best"}
     assert found.left_out == ["toy-2gauss-bnae-paper"]

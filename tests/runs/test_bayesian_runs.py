@@ -17,18 +17,15 @@ from normae.evaluation.evaluate import evaluate
 from normae.evaluation.toy_posterior import coverage_of_group
 from normae.inference import BayesianModel
 from normae.runs.folder import read_tensors
-from normae.runs.linearize import linearize
 from normae.runs.load import build_model
 from normae.runs.session import member_events, train
 from normae.sources import bootstrapped, halved, in_parts, load_events
 from normae.training import TrainingConfig
 from tiny_run import tiny
 
-LAPLACE = {"rank": 10, "inducing": 50, "events": 200}
 POSTERIORS = {
     "bayesian": {"bayesian": {"layers": "last"}},
     "local": {"bayesian": {"layers": "last", "training": "local"}},
-    "laplace": {"laplace": LAPLACE},
     "ensemble": {"ensemble": {"members": 4}},
 }
 X = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
@@ -59,13 +56,11 @@ def test_every_posterior_has_normalized_draws(runs, name):
     assert np.isfinite(model.draw(torch.Generator().manual_seed(0)).log_prob(X)).all()
 
 
-@pytest.mark.parametrize("name", ["bayesian", "laplace"])
-def test_evaluate_draws_and_reports(runs, name, request):
-    if name == "laplace":  # the figures of the other one
-        request.getfixturevalue("unrendered")
+def test_evaluate_draws_and_reports(runs):
+    name = "bayesian"
     metrics = evaluate(runs / name, figures=True, device="cpu")
-    assert {"kl", "pull_width", "coverage_quantile_95", "auc_classifier_exact", "auc_ideal"} <= set(metrics)
-    assert ("auc_classifier_recipe" in metrics) == (name != "laplace"), "chains of a linearized network are slow"
+    assert {"kl", "pull_width", "coverage_quantile_95", "auc_ideal"} <= set(metrics)
+    assert {"auc_classifier_exact", "auc_classifier_recipe"} <= set(metrics)
     for figure in ("uncertainties", "pulls", "coverage", "coverage-regions", "marginal-x1", "test-correlation"):
         assert (runs / name / "figures" / f"{figure}.svg").is_file()
     assert CliRunner().invoke(app, ["report", str(runs / name)]).exit_code == 0
@@ -125,9 +120,7 @@ def test_a_resumed_ensemble_of_a_table_is_the_same(bars_run, tmp_path):
     assert first == second
 
 
-def test_a_table_has_no_other_error_bars(table_run, bars_run, tmp_path):
-    with pytest.raises(InputError, match=r"halves of its rows; train with --set ensemble.members=8"):
-        linearize(table_run.path, tmp_path / "bars")
+def test_a_table_has_no_other_error_bars(bars_run):
     config = read(bars_run.path / "config.toml")
     with pytest.raises(InputError, match=r"halves of its rows; train with --set ensemble.members=8"):
         replace(config, ensemble=replace(config.ensemble, events="bootstrap"))
@@ -148,7 +141,7 @@ def test_halves():
 
 
 def test_coverage_over_trainings(tmp_path):
-    train(structure(tiny(laplace=LAPLACE)), tmp_path / "group", seeds=[0, 1])
+    train(structure(tiny(bayesian={"layers": "last"})), tmp_path / "group", seeds=[0, 1])
     result = CliRunner().invoke(app, ["coverage", str(tmp_path / "group"), "--device", "cpu"])
     assert result.exit_code == 0
     assert "coverage_quantile_68" in result.output
@@ -167,22 +160,3 @@ def test_coverage_refuses(tmp_path, tiny_run):
         coverage_of_group(tmp_path / "plain", "cpu")
     with pytest.raises(InputError, match="at least 2 trainings"):
         coverage_of_group(tmp_path / "plain" / "seed-0", "cpu")
-
-
-def test_error_bars_for_a_finished_run(tmp_path, make_run):
-    train(make_run(data__train=20_000, training__epochs=1, pretraining__epochs=1), tmp_path / "plain")
-    command = ["laplace", str(tmp_path / "plain"), "--out", str(tmp_path / "bars"), "--device", "cpu"]
-    assert CliRunner().invoke(app, command).exit_code == 0
-    model = normae.load(tmp_path / "bars")
-    assert np.std(model.log_prob_draws(X, n=10), axis=0).min() > 0
-    central = normae.load(tmp_path / "plain").log_prob(X)
-    assert np.abs(model.log_prob(X) - central).max() < 1
-    with pytest.raises(InputError, match="exists"):
-        linearize(tmp_path / "plain", tmp_path / "bars")
-    with pytest.raises(InputError, match="expected one of"):
-        linearize(tmp_path / "plain", tmp_path / "other", layers="first")
-
-
-def test_two_posteriors_are_one_too_many():
-    with pytest.raises(InputError, match=r"at most one posterior, got \[laplace\] and \[ensemble\]"):
-        structure(tiny(laplace=LAPLACE, ensemble={"members": 4}))

@@ -329,7 +329,6 @@ def test_resume(folders):
         "export RUN --onnx -o OUT",
         "export RUN --trigger -o OUT",
         "dual RUN RUN -o OUT",
-        "laplace RUN -o OUT",
         "histogram RUN RUN/data.npz -o OUT",
         "temperature estimate RUN",
         "train RUN/config.toml -o OUT",

@@ -19,7 +19,7 @@ from normae.errors import InputError
 from normae.networks.base import BaseConfig, fit_base, smoothed
 from normae.runs.automatic import Wishes, automatic_run
 from normae.runs.session import prepare, train
-from normae.sources import DataConfig, Events, Weights, load_events
+from normae.sources import DataConfig, load_events
 from normae.statistics.arrays import unweighted
 from normae.tensors import by_weight, counts_as
 from tiny_jets import SAMPLE
@@ -147,16 +147,6 @@ def test_copies_of_rows_have_copies_of_weights():
     place = {tuple(row): weight for row, weight in zip(x.tolist(), w, strict=True)}
     own = torch.tensor([place[tuple(row)] for row in events.train.tolist()], dtype=torch.float64)
     assert torch.allclose(events.weights.train, own / own.mean()), "weights stay with their rows"
-
-
-def test_rows_without_weights_for_error_bars():
-    weights = torch.tensor([2.0, 0.0, 3.0, -1.0], dtype=torch.float64)
-    x = torch.arange(4.0, dtype=torch.float64)[:, None]
-    rows, copies = Events(
-        lambda: x, lambda: None, lambda: x, weights=lambda: Weights(weights, weights, weights)
-    ).plain()
-    assert rows.flatten().tolist() == [0, 0, 2, 2]
-    assert copies == 4  # 16/14 rounds to 1
 
 
 # --- doors

@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("histogram")
     train_file = write(folder / "train.parquet", rows(3000, 0))
     data = {"file": str(train_file), "columns": NAMES, "train": 1000, "test": 2000}
-    for name, changes in {"plain": {}, "bayes": {"laplace": {"rank": 10, "inducing": 50, "events": 200}}}.items():
+    for name, changes in {"plain": {}, "bayes": {"bayesian": {"layers": "last"}}}.items():
         assert train(structure(tiny(data=data, **changes)), folder / name)
     write(folder / "background.parquet", rows(4000, 1), np.random.default_rng(2).uniform(0.5, 1.5, 4000))
     write(folder / "signal.parquet", rows(500, 3, 2.0))

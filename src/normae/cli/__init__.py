@@ -11,14 +11,14 @@ from normae.cli import jets
 from normae.cli.console import Command, common, run
 from normae.cli.judge import coverage, dual, evaluate, report, spread, temperature
 from normae.cli.paper import bench, publish, reproduce
-from normae.cli.train import ensemble, info, laplace, presets, train
+from normae.cli.train import ensemble, info, presets, train
 from normae.cli.use import export, histogram, sample, score
 
 PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
     "Train": (train, presets, info),
     "Judge": (evaluate, report, dual, temperature, coverage, spread),
     "Use": (score, sample, histogram, export),
-    "More error bars": (laplace, ensemble),
+    "More error bars": (ensemble,),
     "Paper and speed": (reproduce, bench),
     "Jets": (jets.app,),
 }

@@ -1,4 +1,4 @@
-"""The commands that make runs, `normae train`, `laplace` and `ensemble`, and that list them, `presets` and `info`."""
+"""The commands that make runs, `normae train` and `ensemble`, and that list them, `presets` and `info`."""
 
 import json
 import shlex
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from normae.cli.console import TrainingDisplay, parse_columns, parse_seeds, say, use_threads
-from normae.cli.options import Device, Folder, Jets, NewRun, Set, argument, option
+from normae.cli.options import Folder, Jets, NewRun, Set, argument, option
 from normae.errors import Interrupted
 from normae.presets import describe
 from normae.presets import presets as all_presets
@@ -123,25 +123,6 @@ def _state(run: "RunFolder", config: "Run") -> str:
         epochs = config.classifier.epochs
     done = float(last.get("epoch", 0.0))
     return f"{last['phase']}, epoch {done:.1f} of {epochs}; continue with normae train ... --resume"
-
-
-def laplace(
-    run: Folder,
-    out: NewRun,
-    layers: Annotated[str, option("last, decoder or all.")] = "all",
-    prior_width: Annotated[float, option("Width of the prior of the weights.")] = 1.0,
-    device: Device = "auto",
-) -> None:
-    """Give a trained run error bars without another training.
-
-    They come from the posterior of the linearized network.
-
-    Example: normae laplace runs/toy -o runs/toy-laplace
-    """
-    from normae.runs.linearize import linearize
-
-    linearize(run, out, layers, prior_width, device)
-    say(f"With error bars: {out}. Next: normae evaluate {out}")
 
 
 def ensemble(

@@ -262,8 +262,6 @@ EVENTS = {
 
 def posterior_words(config: Run) -> str:
     """What the posterior of a Bayesian run is."""
-    if config.laplace is not None:
-        return f"of the linearized network, {config.laplace.layers} weights, prior width {config.laplace.prior_width:g}"
     if config.modes and config.ensemble is not None:
         mean_field = posterior_words(replace(config, ensemble=None))
         return f"mixture of {config.ensemble.members} trainings, {EVENTS[config.ensemble.events]}, each a {mean_field}"

@@ -185,15 +185,13 @@ def posterior_metrics(test: PosteriorTest) -> Metrics:
 
 
 def posterior_samples(model: Model, config: Run, density: Density, test: PosteriorTest) -> Metrics:
-    """The classifier test over the posterior: exact draws, and chains where a step is cheap; the ideal classifier."""
+    """The classifier test over the posterior: exact draws, and chains; the ideal classifier."""
     n = config.evaluation.classifier.points
     exact = exact_draws(model, n, stream(config.seed, "evaluation/exact"))
-    kinds, metrics = {"exact": exact}, {}
-    if config.laplace is None or model.device.type == "cuda":
-        generator, steps = stream(config.seed, "evaluation/chain", model.device), model.sampling.feature.steps
-        position, acceptance = toy.chain_samples(model, n, generator, {"recipe": steps})["recipe"]
-        kinds["recipe"], metrics["acceptance_recipe"] = position, Estimate(acceptance.value, 0.0)
-    metrics |= toy.classifier_metrics(model, config, density, kinds)
+    generator, steps = stream(config.seed, "evaluation/chain", model.device), model.sampling.feature.steps
+    position, acceptance = toy.chain_samples(model, n, generator, {"recipe": steps})["recipe"]
+    metrics = {"acceptance_recipe": Estimate(acceptance.value, 0.0)}
+    metrics |= toy.classifier_metrics(model, config, density, {"exact": exact, "recipe": position})
     few = exact[:EVENTS]
     log_prob = statistics.log_mean_density(model.rows(few.numpy()).log_prob_draws())
     return metrics | {"auc_ideal": toy.ideal_auc(log_prob, few, density, test)}

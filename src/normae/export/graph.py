@@ -62,25 +62,8 @@ class Graph:
             return self.add(kind.capitalize(), h)
         if kind == "silu":
             return self.add("Mul", h, self.add("Sigmoid", h))
-        return self.add("Mul", h, self._normal_share(h))
-
-    def slope(self, kind: str, h: str) -> str:
-        """a'(h)."""
-        if kind == "relu":
-            return self.add("Max", self.add("Sign", h), 0.0)
-        if kind == "tanh":
-            return self.add("Sub", 1.0, self.square(self.add("Tanh", h)))
-        if kind == "silu":
-            s = self.add("Sigmoid", h)
-            return self.add("Mul", s, self.add("Add", 1.0, self.add("Mul", h, self.add("Sub", 1.0, s))))
-        bell = self.add("Exp", self.add("Mul", self.square(h), -0.5))
-        density = self.add("Mul", bell, 1 / math.sqrt(2 * math.pi))
-        return self.add("Add", self._normal_share(h), self.add("Mul", h, density))
-
-    def _normal_share(self, h: str) -> str:
-        """The normal distribution function (1 + erf(h/sqrt 2))/2."""
         erf = self._erf(self.add("Mul", h, math.sqrt(0.5)))
-        return self.add("Mul", self.add("Add", erf, 1.0), 0.5)
+        return self.add("Mul", h, self.add("Mul", self.add("Add", erf, 1.0), 0.5))
 
     def _erf(self, x: str) -> str:
         """The error function. The runtime has it in float32 only: in float64 it is a polynomial, good to 3e-15.
@@ -102,15 +85,14 @@ class Graph:
         inputs: dict[str, tuple[Any, ...]],
         outputs: dict[str, tuple[str, tuple[Any, ...]]],
         metadata: dict[str, str],
-        dtype: Any,
     ) -> ModelProto:
-        """The checked model, with inputs and outputs of type `dtype`.
+        """The checked model.
 
         Args:
             inputs: shapes by name; text in a shape is a dimension that the user chooses.
             outputs: the tensor and its shape, by the name that it gets.
         """
-        kind = TYPES[np.dtype(dtype)]
+        kind = TYPES[self.dtype]
         for out, (tensor, _) in outputs.items():
             self._nodes.append(helper.make_node("Cast", [tensor], [out], name=out, to=kind))
         graph = helper.make_graph(

@@ -16,12 +16,11 @@ from torch import Tensor
 from normae.coordinates import LIMIT, TableCoordinates
 from normae.errors import InputError
 from normae.export.graph import Graph
-from normae.export.networks import energies, linearized_scores
+from normae.export.networks import energies
 from normae.inference import Model
 from normae.inference.members import Members
 from normae.inference.model import DRAWS
 from normae.posterior.draw import Draws, widening
-from normae.posterior.laplace import LinearizedDraws
 from normae.posterior.weights import MixedDraws, WeightDraws
 
 EVENTS = "events"
@@ -33,21 +32,19 @@ def onnx_model(model: Model, draws: int = DRAWS, about: Mapping[str, Any] | None
     """The ONNX graph of a model on the CPU, with so many draws of a Bayesian one, and more to keep as metadata."""
     table = model.coordinates if isinstance(model.coordinates, TableCoordinates) else None
     kept = None if model.posterior.certain else model.draw_set(draws, 0)
-    outer = np.float64 if model.like.element_size() == 8 else model.event_dtype
-    graph = Graph(np.float64 if isinstance(kept, LinearizedDraws) else outer)
-    rows = graph.enter(EVENTS, outer)
-    x, slope = (rows, None) if table is None else _in_coordinates(graph, table, rows)
+    graph = Graph(np.float64 if model.like.element_size() == 8 else model.event_dtype)
+    x, slope = (EVENTS, None) if table is None else _in_coordinates(graph, table, EVENTS)
     metadata = {"name": model.name, "event": list(model.event), "temperature": model.temperature}
     if kept is not None:
         draws = len(kept.temperature)
-        scores = _member_scores(graph, kept, rows, slope) if isinstance(kept, Members) else _score_draws(graph, kept, x)
+        scores = _member_scores(graph, kept, slope) if isinstance(kept, Members) else _score_draws(graph, kept, x)
         outputs, log_z = _bayesian(graph, model, kept, scores, slope, draws)
         metadata |= {"draws": draws, "seed": 0, "temperature_draws": kept.temperature.tolist()}
     else:
         outputs, log_z = _plain(graph, model, x, slope)
     metadata |= {"log_z": log_z, "coordinates": model.coordinates.kind} | dict(about or {})
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
-    return graph.model({EVENTS: ("N", *model.event)}, outputs, texts, outer)
+    return graph.model({EVENTS: ("N", *model.event)}, outputs, texts)
 
 
 def _plain(graph: Graph, model: Model, x: str, slope: str | None) -> tuple[Outputs, Any]:
@@ -94,8 +91,6 @@ def _bayesian(
 
 def _score_draws(graph: Graph, draws: Draws, x: str) -> str:
     """E/T of every draw, with shape (K, N)."""
-    if isinstance(draws, LinearizedDraws):
-        return linearized_scores(graph, draws, x)
     own = draws.own if isinstance(draws, MixedDraws) else draws
     if not isinstance(own, WeightDraws):
         raise InputError(f"export: no ONNX form of draws of the kind {type(draws).__name__}")
@@ -106,12 +101,12 @@ def _score_draws(graph: Graph, draws: Draws, x: str) -> str:
     return graph.add("MatMul", draws.mixture, scores) if isinstance(draws, MixedDraws) else scores
 
 
-def _member_scores(graph: Graph, draws: Members, rows: str, slope: str | None) -> str:
+def _member_scores(graph: Graph, draws: Members, slope: str | None) -> str:
     """E/T of every member at rows of the table, with shape (K, N)."""
     found = []
     for k, model in enumerate(draws.models):
         assert isinstance(model.coordinates, TableCoordinates)
-        y, own = _in_coordinates(graph, model.coordinates, rows)
+        y, own = _in_coordinates(graph, model.coordinates, EVENTS)
         score = _plain(graph, model, y, own)[0]["score"][0]
         if draws.log_z is not None:
             score = graph.add("Add", score, float(draws.log_z[k] - draws.log_z.mean()))

@@ -4,10 +4,6 @@ Weights have shape (K, *parameter), or (1, *parameter) where all draws share the
 the work is done once. From there on vectors have shape (K, N, d), and images keep the draws as groups of channels,
 (N, K c, h, w), which one grouped convolution serves. A finished model's weights are those that the network is computed
 with: spectral normalization is in them.
-
-The draws of the linearized network (`normae.posterior.laplace`) have its explicit pullback, in float64:
-
-    s_k = s + (s + 1) tanh(J d_k/(s + 1)),   J d_k = sum_m u_km sum_layers (g(x) g_m) (a(x) a_m + 1).
 """
 
 from collections.abc import Mapping
@@ -25,7 +21,6 @@ from normae.networks.bases import Bases
 from normae.networks.conv import Upsample
 from normae.networks.mlp import MLP
 from normae.networks.reconstruction import prefixed
-from normae.posterior.laplace import LinearizedDraws
 
 
 class State(NamedTuple):
@@ -156,47 +151,3 @@ def _prelu(graph: Graph, slope: Tensor, state: State) -> State:
     values = np.repeat(slope.numpy(), max(channels, 1)).reshape(-1, 1, 1)
     below = graph.add("Mul", graph.add("Min", name, 0.0), values)
     return State(graph.add("Add", graph.add("Max", name, 0.0), below), len(slope), channels)
-
-
-# --- the linearized network
-
-
-def linearized_scores(graph: Graph, draws: LinearizedDraws, x: str) -> str:
-    """T/T_k s_k with shape (K, N): E/T of every draw with its own temperature, for events x with shape (N, d)."""
-    linear = draws.linear
-    score, pairs = _pairs(graph, draws, x)
-    total = None
-    for (source, back), (a, g) in zip(pairs, draws.own, strict=True):
-        inputs, outputs = graph.add("MatMul", source, a.T), graph.add("MatMul", back, g.T)
-        part = graph.add("Mul", outputs, graph.add("Add", inputs, 1.0))
-        total = part if total is None else graph.add("Add", total, part)
-    assert total is not None
-    slope = graph.add("Transpose", graph.add("MatMul", total, draws.mixture.T), perm=[1, 0])
-    reach = graph.add("Add", score, 1.0)
-    change = graph.add("Mul", reach, graph.add("Tanh", graph.add("Div", slope, reach)))
-    error = graph.add("Mul", graph.add("Add", score, change), linear.temperature)
-    return graph.add("Div", error, draws.temperature[:, None])
-
-
-def _pairs(graph: Graph, draws: LinearizedDraws, x: str) -> tuple[str, list[tuple[str, str]]]:
-    """s, and input a and g = ds/d(output) of each free layer, from the last to the first."""
-    linear = draws.linear
-    layers = linear.layers
-    outputs, inputs = x, []
-    for kind, layer in layers:
-        source = outputs if kind is None else graph.activation(kind, outputs)
-        inputs.append((outputs, source))
-        outputs = graph.add("Add", graph.add("MatMul", source, layer.weight.T), layer.bias)
-    residual = graph.add("Sub", x, outputs)
-    back = graph.add("Mul", residual, -2 / (layers[-1][1].out_features * linear.temperature))
-    found = []
-    first = linear.free.index(True)
-    for k in reversed(range(first, len(layers))):
-        (kind, layer), (before, source) = layers[k], inputs[k]
-        if linear.free[k]:
-            found.append((source, back))
-        if k > first:
-            back = graph.add("MatMul", back, layer.weight)
-            back = back if kind is None else graph.add("Mul", back, graph.slope(kind, before))
-    energy = graph.reduce("Mean", graph.square(residual), -1)
-    return graph.add("Div", energy, linear.temperature), found

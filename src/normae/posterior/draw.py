@@ -5,7 +5,7 @@ A draw is an ordinary energy with a temperature of its own,
 
     p_k(x) = exp(-E_k(x)/T_k) / Z_k,    k = 1 ... n.
 
-A `Posterior` is where draws come from: `weights` (mean field, ensemble), `laplace`, `modes`. It gives `Draws`, n of
+A `Posterior` is where draws come from: `weights` (mean field, ensemble, modes). It gives `Draws`, n of
 them at once, which know their n energies at any x, and each alone. A deterministic model has a posterior too, with
 exactly one draw, `Certain`: so nobody has to ask which kind of model it is.
 

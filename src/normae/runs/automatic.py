@@ -284,7 +284,7 @@ def own_run(run: Run, own: Autoencoder, events: Events, changes: Sequence[str]) 
         run = _without_latent(run)
     space = "euclidean" if isinstance(own, EnergyNetwork) else run.network.latent_space
     network = NetworkConfig(latent=latent, latent_space=space, kind="own")
-    return override(replace(run, network=network, laplace=None), changes)
+    return override(replace(run, network=network), changes)
 
 
 def _chains(sampling: SamplingConfig, batch: int, steps: int) -> SamplingConfig:

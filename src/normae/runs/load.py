@@ -23,13 +23,12 @@ from normae.networks.conditional import read_any_base
 from normae.networks.own import EnergyNetwork, copied, own_network
 from normae.networks.reconstruction import all_tensors, fill
 from normae.posterior.draw import Posterior
-from normae.posterior.laplace import Laplace, LaplacePosterior
 from normae.posterior.weights import Ensemble, MeanField, Modes
 from normae.random import stream
 from normae.runs.folder import BASE, CHAINS, COORDINATES, HALF, RunFolder, is_number, parse_tensors, read_content
 from normae.sampling import ChainConfig, SamplingConfig
 
-PREFIX = {"bayesian": "rho.", "laplace": "laplace.", "ensemble": "member."}
+PREFIX = {"bayesian": "rho.", "ensemble": "member."}
 """Of the tensors of each posterior in model.safetensors."""
 FREE = ("name", "seed", "start", "device", "threads")
 """Settings in which seeds of one training may differ."""
@@ -182,14 +181,11 @@ def _check_shapes(config: Run, parts: dict[str, dict[str, Tensor]], autoencoder:
     for table, prefix in PREFIX.items():
         right &= (table in config.posteriors) == bool(parts[prefix])
         lead = 0 if table == "bayesian" and config.ensemble is None else 1
-        if table != "laplace":
-            right &= all(expected.get(key) == tuple(t.shape[lead:]) for key, t in parts[prefix].items())
+        right &= all(expected.get(key) == tuple(t.shape[lead:]) for key, t in parts[prefix].items())
         if config.ensemble is not None and table in ("bayesian", "ensemble"):
             right &= all(len(t) == config.ensemble.members for t in parts[prefix].values())
     if config.ensemble is not None:
         right &= set(parts["member."]) == set(expected)
-    if config.laplace is not None:
-        right &= set(parts["laplace."]) == set(Laplace._fields)
     if not right:
         others = "the networks given" if own else "config.toml"
         raise InputError(f"{name}: the weights do not belong to {others} (other names or shapes)")
@@ -217,8 +213,6 @@ def _posterior(
     temperature: float,
     header: dict[str, object],
 ) -> Posterior:
-    if config.laplace is not None:
-        return LaplacePosterior(autoencoder, temperature, Laplace(**parts["laplace."]), config.laplace.layers)
     if config.ensemble is not None:
         temperatures = torch.tensor(header["temperatures"])
         if config.modes:

@@ -117,7 +117,7 @@ def train(
         device = choose_device(config.device)
         runs = [prepare(c, load_events(c.data, c.seed) if events is None else events) for c in configs]
         event = tuple(runs[0].events.train.shape[1:])
-        _check_events(config, len(runs[0].events.train), event)
+        _check_events(config, event)
         begins = config.start is not None and not group.checkpoint.exists()
         starts = [read_start(c, event) for c in configs] if begins else None
         replicas = 1 if config.ensemble is None else config.ensemble.members
@@ -190,10 +190,8 @@ def _sit(
     return finished
 
 
-def _check_events(config: Run, n: int, event: tuple[int, ...]) -> None:
-    """Refuse, before a training begins, what could not be done with its `n` events when it is over."""
-    if config.laplace is not None and n < config.laplace.events:
-        raise InputError(f"laplace.events: expected at most the {n} training events, got {config.laplace.events}")
+def _check_events(config: Run, event: tuple[int, ...]) -> None:
+    """Refuse, before a training begins, what could not be done when it is over."""
     if config.log_z is not None and len(event) != 1:
         raise InputError(f"log_z: expected events that are vectors, got events of shape {event}")
 

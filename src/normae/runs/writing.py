@@ -31,7 +31,6 @@ from normae.networks.base import Base
 from normae.networks.conditional import ConditionalBase
 from normae.networks.own import EnergyNetwork, OwnEnergy, copied
 from normae.networks.reconstruction import ReconstructionEnergy, all_tensors, fill
-from normae.posterior.laplace import fit_laplace
 from normae.random import stream
 from normae.runs.folder import CHAINS, HALF, History, RunFolder, read_tensors, stored, write_tensors
 from normae.sources import Events
@@ -232,8 +231,8 @@ class Finish:
             return
         inner, training = RunFolder(self.folder.pretrained), replace(given.training, epochs=0)
         name = f"{given.name}-pretrained"
-        config = replace(given, name=name, training=training, laplace=None, log_z=None, start=None)
-        tensors, header = self._model(config, last=True)
+        config = replace(given, name=name, training=training, log_z=None, start=None)
+        tensors, header = self._model(last=True)
         write_text(inner.config, to_toml(config))
         write_text(inner.history, history.read_text(encoding="utf-8") if history.exists() else "")
         self._write_start(inner)
@@ -250,7 +249,7 @@ class Finish:
 
     def _finished(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What model.safetensors holds."""
-        tensors, header = self._model(self.config)
+        tensors, header = self._model()
         tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
         return tensors, header | {"log_z": self._log_z(tensors, header)}
 
@@ -277,10 +276,10 @@ class Finish:
         rows = {name: tensor[self.members] for name, tensor in self.trainer.models.start().items()}
         write_tensors(folder.start, rows, {})
 
-    def _model(self, config: Run, last: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def _model(self, last: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Weights by name with their posterior, and the header, before log Z."""
         weights, temperatures, sizes = self.trainer.models.result(last)
-        members = self.members
+        members, ensemble = self.members, self.config.ensemble is not None
         header: dict[str, Any] = {
             "event": list(self.event),
             "temperature": float(temperatures[members.start]),
@@ -290,33 +289,20 @@ class Finish:
             header["coordinates"] = self.coordinates.kind
         if (columns := self.events.columns) is not None:
             header["columns"] = list(columns)
-        if config.ensemble is not None:
+        if ensemble:
             header["temperatures"] = temperatures[members].tolist()
         tensors = self.trainer.setup.noise.tensors(weights[members.start])
         tensors |= {} if self.own is None else dict(self.own.named_buffers())
-        tensors |= self._posterior(config, weights[members], tensors, header["temperature"])
+        if ensemble:
+            views = self.trainer.setup.layout.views(weights[members])
+            tensors |= {f"member.{name}": view for name, view in views.items()}
         if not last and self.config.sampling.chains_from == "data":  # samples of the model, where others can begin
             tensors |= {CHAINS: self.trainer.models.buffer.storage[members.start].clone()}
         return tensors | stored(self.coordinates, self.base), header
 
-    def _posterior(
-        self, config: Run, weights: Tensor, tensors: dict[str, Tensor], temperature: float
-    ) -> dict[str, Tensor]:
-        """What the posterior of `config` adds to the weights, which are mean-field or deterministic."""
-        if config.ensemble is not None:
-            return {f"member.{name}": view for name, view in self.trainer.setup.layout.views(weights).items()}
-        if config.laplace is None:
-            return {}
-        network = self._network(config)
-        fill(network, tensors)
-        generator = stream(config.seed, "laplace")
-        network, (events, copies) = network.to(self.device), self.events.plain()
-        assert isinstance(events, Tensor)
-        copies *= config.coordinates.copies
-        return fit_laplace(network, temperature, events, config.laplace, generator, copies).tensors()
-
-    def _network(self, config: Run) -> Autoencoder:
+    def _network(self) -> Autoencoder:
         """A network of the run, whatever its weights."""
+        config = self.config
         if self.own is not None:
             return copied(self.own, config.network)
         network = build_autoencoder(config.network, self.event, stream(config.seed, "init"))
@@ -326,7 +312,7 @@ class Finish:
     def _log_z(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> list[Any] | None:
         """log Z where it can be had; annealed where no grid serves and the configuration asks for it."""
         config, temperature = self.config, float(header["temperature"])
-        network = self._network(config)
+        network = self._network()
         fill(network, {name: tensors[name] for name in all_tensors(network) if name in tensors})
         network = network.to(self.device).requires_grad_(False)
         energy = OwnEnergy(network) if isinstance(network, EnergyNetwork) else ReconstructionEnergy(network)
