@@ -5,9 +5,14 @@ Sphinx and Pillow alone; notebooks (myst-nb) would bring a Jupyter kernel.
 """
 
 import re
+import sys
 import warnings
+from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+import command_pages
 
 project = "normae"
 author = "The normae developers"
@@ -68,7 +73,13 @@ def skip_fields(app, what, name, obj, skip, options):  # noqa: ARG001
     return True if type(obj).__name__ == "_tuplegetter" else None
 
 
+def write_commands(app):
+    """The pages of the commands, from their own help."""
+    command_pages.write_pages(Path(app.srcdir) / "commands")
+
+
 def setup(app):
     """Connect before napoleon, which reads the same docstrings."""
+    app.connect("builder-inited", write_commands)
     app.connect("autodoc-skip-member", skip_fields)
     app.connect("autodoc-process-docstring", escape, priority=100)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
-PAGES = [page for page in PAGES if not {"_build", "gallery"} & set(page.relative_to(ROOT).parts)]
+PAGES = [page for page in PAGES if not {"_build", "commands", "gallery"} & set(page.relative_to(ROOT).parts)]
 NOT_RUN = re.compile(r"<!-- not run: (.+?) -->")
 """The comment before a block that no test can run, with the reason."""
 

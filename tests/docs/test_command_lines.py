@@ -1,10 +1,11 @@
-"""Every command and option is in docs/commands.md, and every `normae ...` of the documentation can be parsed."""
+"""Every command has its page with every option, and every `normae ...` of the documentation can be parsed."""
 
 import re
 import shlex
 
 import pytest
 import typer
+from command_pages import EXAMPLES, NOT_RUN, commands, page
 from typer.core import TyperGroup, TyperOption
 
 from normae.cli import app
@@ -22,56 +23,36 @@ NUMBERS = {"-n", "--seed", "--workers", "--threads", "--chunk", "--draws", "--ev
 WRONG = (AssertionError, ValueError, UsageError)
 
 
-def commands(command=ROOT_COMMAND, path="normae"):
-    """All commands that are shown, by their words."""
-    if isinstance(command, TyperGroup):
-        found = {}
-        for name, inner in command.commands.items():
-            found |= {} if inner.hidden else commands(inner, f"{path} {name}")
-        return found
-    return {path: command}
-
-
-def sections():
-    """The text below each heading `## normae ...` of the page."""
-    parts = re.split(r"^## (.+)$", (DOCS / "commands.md").read_text(encoding="utf-8"), flags=re.M)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
 def options(command):
     """The options of a command: every spelling, with the parameter."""
     return {text: p for p in command.params if isinstance(p, TyperOption) for text in (*p.opts, *p.secondary_opts)}
 
 
-def test_every_command_has_a_section_and_no_other():
-    assert {name for name in sections() if name.startswith("normae ")} == set(commands())
+def test_every_command_is_listed_and_has_an_example():
+    listed = re.findall(
+        r"^\|.*?\| `normae ([\w ]+)` \|", (DOCS / "commands.md").read_text(encoding="utf-8"), flags=re.M
+    )
+    assert listed == list(commands())
+    assert set(EXAMPLES) | set(NOT_RUN) == set(listed)
+    assert not set(EXAMPLES) & set(NOT_RUN)
 
 
 @pytest.mark.parametrize("name", commands())
-def test_options_are_documented(name):
-    text, known = sections()[name], options(commands()[name])
-    rows = [line for line in text.splitlines() if line.startswith("| `-")]
-    said = {option for row in rows for option in re.findall(r"`(--?[\w-]+)", row.split(" | ")[0])}
-    assert said == set(known) - HELP
-    for row in rows:
-        first, default = row.split("|")[1:3]
-        parameter = known[re.findall(r"`(--?[\w-]+)", first)[0]]
-        if parameter.required:
-            assert default.strip() == "needed", row
-        elif isinstance(parameter.default, bool):
-            assert (default.strip() == ("on" if parameter.default else "off")) or not parameter.secondary_opts, row
-        elif isinstance(parameter.default, int | float):
-            assert float(default) == parameter.default, row
-        elif parameter.default is not None:
-            assert default.strip(" `") == str(parameter.default), row
-
-
-@pytest.mark.parametrize("name", commands())
-def test_the_synopsis_names_every_argument(name):
-    """The indented line has as many words as the command has arguments."""
-    line = re.search(r"^    (normae .*)$", sections()[name], flags=re.M)[1]
-    assert line.startswith(name)
-    parse(line)
+def test_the_page_of_a_command(name):
+    """It has every option with what it is by default, and an example that can be parsed."""
+    command = commands()[name]
+    text = page(name, command, "printed" if name in EXAMPLES else None)
+    rows = {option: row for row in text.splitlines() for option in re.findall(r"`(--?[\w-]+)`", row.split(" | ")[0])}
+    known = options(command)
+    assert set(rows) == set(known) - HELP
+    for option, row in rows.items():
+        if known[option].required:
+            assert "| needed |" in row
+        elif isinstance(known[option].default, int | float) and not isinstance(known[option].default, bool):
+            assert f"`{known[option].default}`" in row
+    example = re.search(r"^(?:\$ )?(normae .*)$", text, flags=re.M)[1]
+    assert example.startswith(f"normae {name}")
+    parse(example)
 
 
 # --- command lines anywhere
@@ -110,12 +91,12 @@ LINES = sorted({(name_of(page), line) for page in PAGES for line in command_line
 
 def test_command_lines_parse():
     assert len(LINES) > 60
-    for page, line in LINES:
+    for where, line in LINES:
         try:
             parse(line)
         except WRONG as error:
             message = getattr(error, "message", None) or str(error)
-            pytest.fail(f"{page}: {line}: {message}")
+            pytest.fail(f"{where}: {line}: {message}")
 
 
 @pytest.mark.parametrize(
