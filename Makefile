@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE =
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 DEMO := runs/demo
 
-.PHONY: setup demo test test-slow fuzz bench lint docs clean
+.PHONY: setup demo test test-slow test-gpu mutants fuzz bench lint docs clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -40,6 +40,14 @@ test: $(VENV)/.test
 
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
+
+# For whoever has a card: the kernels themselves, which `make test` sees in emulation only.
+test-gpu: $(VENV)/.test
+	$(BIN)/python -m pytest -m gpu
+
+# Break the package on purpose, line by line: a fast test must notice each of the changes in tests/mutants/mutants.toml.
+mutants: $(VENV)/.test
+	$(BIN)/python tests/mutants/run.py
 
 # Property tests at examples that nobody has seen: may find what `make test`, always at the same ones, does not.
 fuzz: $(VENV)/.test

@@ -9,8 +9,11 @@ from scipy.stats import norm
 
 import normae
 from normae.config import structure
+from normae.evaluation import toy_posterior
+from normae.evaluation.jets import separation
 from normae.evaluation.table import TableTest, table_metrics
 from normae.evaluation.toy import DensityTest, agreement, ideal_auc
+from normae.inference import Rows
 from normae.statistics import Estimate
 from tiny_run import tiny
 
@@ -57,3 +60,41 @@ def test_overtraining_is_a_higher_score_of_rows_held_out():
     config = structure(tiny(data={"file": "nowhere.npy", "train": 1000, "test": 1000}))
     found = table_metrics(normae.load("toy-2gauss-nae"), config, test)["auc_overtraining"]
     assert found.value == pytest.approx(APART, abs=4 * found.error)
+
+
+class Known:
+    """A posterior with 99 draws, unit Gaussians whose means along x_1 have the mean `centre` and the width `away`."""
+
+    def __init__(self, centre: float, away: float) -> None:
+        places = centre + away * norm.ppf(np.arange(1, 100) / 100)
+        self.means = [torch.tensor([place, 0.0], dtype=torch.float64) for place in places]
+
+    def rows(self, x: np.ndarray) -> Rows:
+        events = torch.from_numpy(np.asarray(x, dtype=np.float64))
+        scores = np.stack([-UnitGaussian().log_prob(events - mean).numpy() for mean in self.means])
+        return Rows(scores, np.zeros(len(scores)))
+
+
+def test_coverage_and_kl_of_a_posterior():
+    """Moved by 0.8 its KL is 0.32 and no interval holds the truth; where it is not moved, the truth is the median."""
+    events, config = torch.from_numpy(np.random.default_rng(3).normal(size=(2000, 2))), structure(tiny())
+    right, moved = (
+        toy_posterior.coverage_test(Known(centre, 0.01), config, UnitGaussian(), events) for centre in (0.0, 0.8)
+    )
+    assert moved.kl == pytest.approx(0.32, abs=4 * 0.8 / math.sqrt(2000))
+    assert moved.error == pytest.approx(math.hypot(0.8, 0.32), rel=0.05)
+    assert right.kl == pytest.approx(0, abs=1e-3)
+    assert right.sigma == pytest.approx(0.01, rel=0.05)
+    assert right.coverage["log_density", "gaussian"][-1] > 0.95
+    assert moved.coverage["log_density", "gaussian"][-1] < 0.05
+
+
+def test_tagging_is_a_higher_score_of_the_signal():
+    """Two unit Gaussians, and the rejections that they have."""
+    rng = np.random.default_rng(4)
+    signal, background = rng.normal(1, 1, N), rng.normal(0, 1, N)
+    found = separation(signal, background)
+    assert found["auc"].value == pytest.approx(APART, abs=4 * found["auc"].error)
+    for name, share in (("rejection_20", 0.2), ("rejection_30", 0.3)):
+        wanted = 1 / norm.sf(1 + norm.isf(share))
+        assert found[name].value == pytest.approx(wanted, abs=4 * found[name].error)

@@ -6,10 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normae.jets.detector import (
+    ECAL,
+    ELECTRON,
     FIELD,
+    HADRON,
     HALF_LENGTH,
+    HCAL,
+    MUON,
     RADIUS,
     TOWERS,
+    _efficiency,
+    _kept,
+    _sigma,
+    _track_resolution,
     energy_flow,
     propagate,
     tower_edges,
@@ -122,6 +131,44 @@ def test_thresholds(pdg: int, terms: tuple[float, float, float], threshold: floa
     width = np.sqrt((terms[0] * energy) ** 2 + terms[1] ** 2 * energy + terms[2] ** 2)
     assert 0 < len(found) < 200
     assert (energy >= np.maximum(width, threshold)).all()
+
+
+def test_the_card_s_tracking_efficiencies() -> None:
+    """At pt of 0.05, 0.5, 10 and 200 GeV, up to |eta| = 1.5, to 2.5 and beyond."""
+    card = {
+        HADRON: [(0, 0.70, 0.95, 0.95), (0, 0.60, 0.85, 0.85), (0, 0, 0, 0)],
+        ELECTRON: [(0, 0.73, 0.95, 0.99), (0, 0.50, 0.83, 0.90), (0, 0, 0, 0)],
+        MUON: [(0, 0.75, 0.99, 0.99), (0, 0.70, 0.98, 0.98), (0, 0, 0, 0)],
+    }
+    for kind, rows in card.items():
+        found = [tuple(_efficiency(kind, pt, eta) for pt in (0.05, 0.5, 10.0, 200.0)) for eta in (1.0, 2.0, 2.6)]
+        assert found == rows
+
+
+def test_the_card_s_resolutions() -> None:
+    """Tracks up to |eta| = 0.5, 1.5 and 2.5; towers up to 1.7, 3.2 and beyond."""
+    tracks = {
+        HADRON: [(0.06, 1.3e-3), (0.10, 1.7e-3), (0.25, 3.1e-3)],
+        ELECTRON: [(0.06, 1.3e-3), (0.10, 1.7e-3), (0.25, 3.1e-3)],
+        MUON: [(0.02, 2e-4), (0.03, 3e-4), (0.06, 6e-4)],
+    }
+    for kind, rows in tracks.items():
+        for eta, (a, b) in zip((0.3, 1.0, 2.0), rows, strict=True):
+            assert _track_resolution(kind, 40.0, eta) == pytest.approx(np.hypot(a, 40 * b))
+    towers = {
+        ECAL: [(0.0017, 0.101, 0.0), (0.0017, 0.101, 0.0), (0.035, 0.285, 0.0)],
+        HCAL: [(0.0302, 0.5205, 1.59), (0.05, 0.706, 0.0), (0.0942, 1.0, 0.0)],
+    }
+    for layer, rows in towers.items():
+        for eta, (a, b, c) in zip((1.0, 2.0, 4.0), rows, strict=True):
+            assert _sigma(layer, eta, 30.0) == pytest.approx(np.sqrt((30 * a) ** 2 + 30 * b**2 + c**2))
+
+
+@pytest.mark.parametrize(("layer", "threshold"), [(ECAL, 0.5), (HCAL, 1.0)])
+def test_the_card_s_thresholds(layer: int, threshold: float) -> None:
+    """At |eta| = 2, where the resolution lies below both."""
+    assert _kept(layer, 2.0, threshold - 1e-6) == 0
+    assert _kept(layer, 2.0, threshold + 1e-6) == threshold + 1e-6
 
 
 def test_tracks_keep_their_direction() -> None:

@@ -48,6 +48,46 @@ def test_selection(kind: str, label: int) -> None:
     assert mass.mean() < 150 if kind == "qcd" else mass.mean() > 140
 
 
+@pytest.mark.parametrize(
+    ("pt", "eta", "kept"),
+    [(600, 1.95, True), (600, -1.95, True), (600, 2.15, False), (600, -2.15, False), (530, 0.5, False),
+     (570, 0.5, True), (630, 0.5, True), (670, 0.5, False)],
+)  # fmt: skip
+def test_jets_are_kept_by_pt_and_eta(pt: float, eta: float, kept: bool) -> None:
+    """One photon: 550 to 650 GeV, up to |eta| = 2. Its tower is 0.1 wide, its resolution some GeV."""
+    p = np.array([[pt, 0.0, pt * np.sinh(eta), pt * np.cosh(eta)]])
+    one, none = np.array([22]), np.zeros((1, 2), dtype=np.int64)
+    batch = Batch(np.array([0, 1]), one, np.zeros(1), np.ones(1, dtype=bool), none, p, np.zeros((1, 3)))
+    found = generator.find_jet(batch, 0, False, np.random.default_rng(0))
+    assert (found is not None) == kept
+
+
+@pytest.mark.parametrize("kind", ["qcd", "top"])
+def test_the_preselection_loses_no_jet_that_is_kept(kind: str) -> None:
+    """A detector that adds or loses 7 % leaves 550 GeV within the window, and so does one of 650."""
+    low, high = Process(kind).window
+    assert low < 550 * 0.93
+    assert high > 650 * 1.07
+    hook = generator._preselection(__import__("pythia8mc"), (low, high))
+
+    class OneJet:
+        def __init__(self, pt: float) -> None:
+            self.pt = pt
+
+        def analyze(self, event: Any) -> None:
+            assert event is None
+
+        def sizeJet(self) -> int:
+            return 1
+
+        def pT(self, _: int) -> float:
+            return self.pt
+
+    for pt, veto in ((low - 1, True), (low + 1, False), (high - 1, False), (high + 1, True)):
+        hook.jets = OneJet(pt)
+        assert hook.doVetoPartonLevel(None) == veto
+
+
 def test_workers_do_not_matter(qcd: Path, tmp_path: Path) -> None:
     jets.generate(job(), tmp_path / "two.h5", workers=2)
     same(jets.read(tmp_path / "two.h5"), jets.read(qcd))

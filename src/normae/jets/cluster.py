@@ -9,9 +9,10 @@ nearest neighbours j in dR (Cacciari and Salam, hep-ph/0512210), so each step lo
 O(n^2) per jet in all. A particle that loses its neighbour is not served at once: its old distance is a lower bound, and
 only when it has the smallest key does it look for a new one.
 
-Momenta (p_x, p_y, p_z, E) add. With m^2 = max((E + p_z)(E - p_z) - pt^2, 0) their directions are
+Momenta (p_x, p_y, p_z, E) add. Rapidity is the boost along the beam after which p_z vanishes. With the transverse mass
+m_T, for which E = m_T cosh y and p_z = m_T sinh y,
 
-    y = -sign(p_z) log((pt^2 + m^2) / (E + abs(p_z))^2) / 2,    phi = atan2(p_y, p_x) in [0, 2 pi).
+    m_T^2 = (E + p_z) (E - p_z) >= pt^2,    y = asinh(p_z / m_T),    phi = atan2(p_y, p_x).
 
 The axes of tau_N are the N jets of exclusive kT, and those of tau_{N-1} follow by one more merge: one clustering
 gives tau_3, tau_2 and tau_1,
@@ -23,10 +24,9 @@ overlap and makes vector code of the loops, which run to the end of the last vec
 and have no branches. Particles are moved, never searched: one that is merged or done is replaced by the last.
 
 Constituents on a grid, as pixels are, have many distances that only rounding tells apart, and which pair merges first
-then hangs on the last bit. So all that decides is computed from the momenta by the formulas above with the same
-operations in double precision as in fastjet, and the same pair wins. Where even the last bits are equal, the place in
+then hangs on the last bit. Any choice is right, and ours is always the same: where the bits are equal too, the place in
 the table decides. Constituents enter it by falling pt, then eta, then phi, so the order in which they come is of no
-account.
+account. Other programs may choose another pair, and then find other axes.
 """
 
 import math
@@ -39,7 +39,7 @@ Momenta = tuple[Float64, Float64, Float64, Float64]
 TWO_PI = 2 * math.pi
 KT, ANTI_KT = 1, -1
 NOBODY, UNKNOWN = -1.0, -2.0
-FARTHEST, TINY = 1e5, 1e-300
+TINY = 1e-300
 VECTOR = 8
 CAPACITY = 8192
 # momentum; direction; pt^{2p}; the nearest neighbour, dR^2 and d_ij to it; dR^2 to one particle, and to another;
@@ -50,15 +50,12 @@ PX, PY, PZ, E, Y, PHI, WEIGHT, NEAR, GAP, KEY, WORK, SPARE, PT, Y_0, PHI_0, END 
 
 @compiled
 def _direction(px: float, py: float, pz: float, energy: float) -> tuple[float, float]:
-    """Rapidity and phi in [0, 2 pi); a particle without pt and mass is far away along the beam."""
-    pt2 = px * px + py * py
-    phi = math.atan2(py, px)
-    phi = phi + TWO_PI if phi < 0 else phi
-    phi = phi - TWO_PI if phi >= TWO_PI else phi
-    total = energy + abs(pz)
-    ratio = (pt2 + max(0.0, (energy + pz) * (energy - pz) - pt2)) / (total * total)
-    y = 0.5 * math.log(ratio) if ratio > 0 else -FARTHEST - abs(pz)
-    return (-y if pz > 0 else y), phi
+    """Rapidity and phi from -pi to pi; a particle without pt and mass is far away along the beam.
+
+    Rounding can leave m_T below pt, which it cannot be.
+    """
+    squared = max((energy + pz) * (energy - pz), px * px + py * py, TINY)
+    return math.asinh(pz / math.sqrt(squared)), math.atan2(py, px)
 
 
 @compiled
