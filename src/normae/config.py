@@ -357,7 +357,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise InputError(f"{path}: no such configuration file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not a TOML file ({error})") from None
 
 
@@ -367,7 +367,7 @@ def _set(content: dict[str, Any], override: str) -> None:
         raise InputError(f"--set: expected section.key=value, got {override!r}")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         value = text
     *sections, last = key.strip().split(".")
     for section in sections:

@@ -23,6 +23,7 @@ from normae.jets import read, read_images, sparse_images
 from normae.jets.container import UNLABELLED
 from normae.jets.imaging import SIGMA, SparseImages, filter_matrix
 from normae.jets.reader import is_images
+from normae.machine import decided
 from normae.random import stream
 
 LARGEST = 1e18
@@ -354,6 +355,8 @@ def jets_path(config: DataConfig) -> Path:
         raise InputError("data.path: expected a file or folder of jets there, or in the variable NORMAE_JETS")
     if not Path(given).exists():
         raise InputError(f"{given}: no such file or folder of jets")
+    if not config.path:
+        decided(f"jets are taken from {given}, as NORMAE_JETS says")
     return Path(given)
 
 

@@ -1,5 +1,7 @@
 """What commands share: what they print, never read as markup; how arguments are read; what errors say."""
 
+import errno
+import io
 import logging
 import os
 import sys
@@ -16,6 +18,7 @@ from typer.core import TyperCommand
 
 from normae.cli.options import option
 from normae.errors import ClusterFailed, InputError, Interrupted, LogZDisagreement, TrainingDiverged
+from normae.machine import team
 from normae.progress import Tick, ignore, progress, shown_by
 from normae.version import __version__
 
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
 
     from normae.training import ClassifierTrainer, Happening, Trainer
 
-QUIET = int(os.environ.get("RANK", "0")) > 0
+QUIET = team()[0] > 0
 """Of the processes that torchrun starts only the first one talks."""
 output = Console(quiet=QUIET)
 errors = Console(stderr=True, quiet=QUIET)
@@ -217,30 +220,61 @@ def common(
 
 
 def run(app: typer.Typer) -> None:
-    """Run the command that was typed.
-
-    Bad input is one sentence and exit code 2; a training that diverged, bounds on log Z that disagree or a cluster that
-    failed exit code 1; an interruption exit code 130.
-    """
+    """Run the command that was typed. Whatever goes wrong is one sentence, with the exit code of `judged`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files may be no text in any encoding
     try:
         with shown_by(Bars()):
             app()
-    except (InputError, OSError, MemoryError) as error:
-        _exit(str(error) or type(error).__name__, 2)
-    except TrainingDiverged as error:
-        _exit(f"the training diverged: {error}", 1)
-    except ClusterFailed as error:
-        _exit(f"{error}; parts that are done are kept, and the same command does the rest", 1)
-    except LogZDisagreement as error:
-        _exit(str(error), 1)
-    except Interrupted as error:
-        _exit(str(error), 130)
     except KeyboardInterrupt:
         _exit("interrupted", 130)
     except SystemExit as error:
         if error.code == 130:
             _exit("interrupted", 130)
         raise
+    except Exception as error:
+        if os.environ.get("NORMAE_TRACEBACK"):
+            raise
+        _exit(*judged(error))
+
+
+FULL = {os.strerror(code): code for code in (errno.ENOSPC, errno.EDQUOT, errno.EIO)}
+"""What a library says of a full or broken disk, whichever exception it raises."""
+
+
+def judged(error: Exception) -> tuple[str, int]:
+    """The sentence for an error, and the exit code.
+
+    1: a training that diverged, bounds on log Z that disagree, a cluster that failed. 2: bad input. 3: no memory, or a
+    disk that is full or broken. 4: a library, or this program, failed in a way that it should not. 130: interrupted.
+    """
+    text = str(error) or type(error).__name__
+    first = (text.strip().splitlines() or [""])[0][:300]
+    if isinstance(error, Interrupted):
+        return text, 130
+    if isinstance(error, TrainingDiverged):
+        return f"the training diverged: {text}", 1
+    if isinstance(error, ClusterFailed):
+        return f"{text}; parts that are done are kept, and the same command does the rest", 1
+    if isinstance(error, LogZDisagreement):
+        return text, 1
+    if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "allocate memory" in text:
+        return f"out of memory ({first}); take less at a time, a smaller network, or a machine with more", 3
+    if getattr(error, "errno", None) in FULL.values() or any(words in text for words in FULL):
+        return f"the disk is full or broken ({first}); what was whole before is whole still", 3
+    if isinstance(error, InputError | OSError):
+        return text, 2
+    return f"{_blamed(error)}: {type(error).__name__}: {first} (NORMAE_TRACEBACK=1 shows where)", 4
+
+
+def _blamed(error: Exception) -> str:
+    """The package whose error it is, or else where it was raised."""
+    package = type(error).__module__.partition(".")[0]
+    last = error.__traceback__
+    while package == "builtins" and last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return package if last is None or package != "builtins" else str(last.tb_frame.f_globals.get("__name__", "?"))
 
 
 def _exit(sentence: str, code: int) -> None:

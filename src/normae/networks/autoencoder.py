@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from normae.errors import InputError
+from normae.machine import check_memory
 from normae.networks.base import Base
 from normae.networks.bases import Bases
 from normae.networks.conv import conv_decoder, conv_encoder, start_output_at
@@ -125,8 +127,10 @@ def build_mlp_autoencoder(config: NetworkConfig, event: tuple[int, ...], generat
     """The MLP autoencoder of `config` for events of shape `event`, which must be vectors."""
     if len(event) != 1:
         raise InputError(f"an MLP autoencoder expects events that are vectors of shape (d,), got {event}")
-    encoder = MLP([event[0], *config.hidden, config.latent], config.activation, generator)
-    decoder = MLP([config.latent, *reversed(config.hidden), event[0]], config.activation, generator)
+    widths = [event[0], *config.hidden, config.latent]
+    check_memory(8 * sum(a * b for a, b in pairwise(widths)), f"network.hidden = {list(config.hidden)}: a network")
+    encoder = MLP(widths, config.activation, generator)
+    decoder = MLP(widths[::-1], config.activation, generator)
     return Autoencoder(encoder, decoder, config.latent, config.latent_space == "sphere", config.spectral_norm)
 
 
@@ -135,6 +139,8 @@ def build_conv_autoencoder(config: NetworkConfig, event: tuple[int, ...], genera
     if len(event) != 3 or event[0] != 1 or event[1] != event[2] or event[1] % 2:
         raise InputError(f"a convolutional autoencoder expects images of shape (1, side, side), side even, got {event}")
     sizes = (event[1], config.channels, config.hidden[0], config.latent)
+    weights = config.hidden[0] * (event[1] ** 2 // 4 + config.latent) + 27 * config.channels**2
+    check_memory(8 * weights, f"network.hidden = {list(config.hidden)}, channels = {config.channels}: a network")
     encoder = conv_encoder(*sizes, generator)
     decoder = conv_decoder(*sizes, config.output == "sigmoid", generator)
     if config.output_start is not None:

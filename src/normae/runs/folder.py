@@ -112,7 +112,7 @@ class RunFolder:
         for number, line in enumerate(self.history.read_bytes().splitlines(), start=1):
             try:
                 content = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 content = None
             if not isinstance(content, dict) or not {"phase", "iteration"} <= set(content):
                 raise InputError(f"{self.history}: line {number} is not a line of metrics")
@@ -134,7 +134,7 @@ def read_json(path: Path) -> Any:
     """The content of a JSON file, or one clear sentence."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as JSON ({error})") from None
 
 
@@ -182,13 +182,13 @@ def parse_tensors(content: bytes, path: Path) -> tuple[dict[str, Tensor], dict[s
         tensors = dict(sorted(load_tensors(content).items()))  # in an order of its own: draws depend on it
         length = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: truncated or not a safetensors file ({error})") from None
     if WEIGHTS_FORMAT not in metadata:
         raise InputError(f"{path}: a safetensors file, but not one of normae ({WEIGHTS_FORMAT})")
     try:
         header = json.loads(metadata[WEIGHTS_FORMAT])
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
         raise InputError(f"{path}: the header cannot be read")

@@ -125,7 +125,8 @@ def build_model(
         names: Any = header.get("columns")
         columns = None if names is None else tuple(str(name) for name in names)
         log_z = None if given is None else LogZ(float(given[0]), float(given[1]), (given[2][0], given[2][1]))
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+        _check_numbers(event, temperature, (latent_size, feature_size), log_z)
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name}: the header of model.safetensors lacks or garbles {error}") from None
     tensors = dict(tensors)
     if own is None:
@@ -157,6 +158,17 @@ def build_model(
     posterior = _posterior(config, autoencoder, parts, temperature, header)
     cells = min(config.evaluation.log_z_cells, CELLS)
     return BayesianModel(autoencoder, posterior, temperature, event, sampling, log_z, name, cells, **more)
+
+
+def _check_numbers(event: tuple[int, ...], temperature: float, steps: tuple[float, float], log_z: LogZ | None) -> None:
+    """What no training writes: an event of no size, T or a step that is not positive, log Z that is not a number."""
+    if not event or not all(0 < n < 2**31 for n in event):
+        raise ValueError(f"event {event}, expected sizes above zero")
+    for what, number in (("temperature", temperature), *(("step_sizes", step) for step in steps)):
+        if not 0 < number < math.inf:
+            raise ValueError(f"{what} {number}, expected a finite number above zero")
+    if log_z is not None and not (math.isfinite(log_z.value) and 0 <= log_z.error < math.inf):
+        raise ValueError(f"log_z {log_z.value}, expected a finite number with its error")
 
 
 def _members(config: Run, tensors: dict[str, Tensor], header: dict[str, Any], name: str) -> Model:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from normae.errors import InputError
+from normae.machine import decided, team
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.conv_packing import conv_shape
 from normae.networks.mlp import MLP
@@ -187,9 +188,14 @@ def processes() -> Iterator[Group]:
     if dist.is_available() and dist.is_initialized():
         yield Group(dist.get_rank(), dist.get_world_size())
         return
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+    rank, size = team()
+    if size < 2:
+        if os.environ.get("WORLD_SIZE", "1") != "1" or os.environ.get("RANK", "0") != "0":
+            decided("RANK and WORLD_SIZE are set, but not by torchrun: this process trains alone")
         yield Group()
         return
+    if rank == 0:
+        decided(f"one training on {size} processes, as torchrun says")
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))

@@ -1,0 +1,205 @@
+"""Whatever goes wrong is one sentence with its exit code; the environment decides nothing in silence."""
+
+import errno
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+from safetensors import SafetensorError
+
+import normae
+from command import command
+from normae import machine, zoo
+from normae.cli import console
+from normae.config import structure, to_toml
+from normae.errors import InputError
+from normae.runs.folder import read_tensors, write_tensors
+from normae.training.backends import processes
+from tiny_run import tiny
+
+
+def sentence(capsys) -> str:
+    """The one line on standard error."""
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.strip()]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("normae: ")
+    return lines[0]
+
+
+def preset(folder: Path, **changes: object) -> Path:
+    (folder / "tiny.toml").write_text(to_toml(structure(tiny(**changes))))
+    return folder / "tiny.toml"
+
+
+def arrow_error() -> None:
+    pyarrow.parquet.read_table(pa.BufferReader(b"no parquet at all"))
+
+
+def full_disk() -> None:
+    raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+def hdf5_error() -> None:
+    with h5py.File("x.h5", "w", driver="core", backing_store=False) as file:
+        file["a"] = 1.0
+        file["a"] = 2.0
+
+
+ERRORS = {
+    "torch": (lambda: torch.zeros(2) @ torch.zeros(3), 4, "RuntimeError"),
+    "Arrow": (arrow_error, 4, "pyarrow: ArrowInvalid"),
+    "HDF5": (hdf5_error, 2, "name already exists"),
+    "memory of torch": (lambda: torch.empty(1 << 60), 3, "out of memory"),
+    "memory of numpy": (lambda: np.empty(1 << 56), 3, "out of memory"),
+    "full disk": (full_disk, 3, "the disk is full or broken"),
+    "broken disk": (lambda: os.write(os.open("/dev/full", os.O_WRONLY), b"x"), 3, "No space left"),
+    "one's own": (lambda: {}["key"], 4, "KeyError: 'key' (NORMAE_TRACEBACK=1 shows where)"),
+}
+
+
+@pytest.mark.parametrize("name", list(ERRORS))
+def test_errors_of_libraries(name, monkeypatch, capsys):
+    """Raised by the real libraries within a command; never a traceback, and one on demand."""
+    fail, code, words = ERRORS[name]
+    monkeypatch.setattr(sys.modules["normae.cli.train"], "describe", lambda path: fail())
+    assert command("presets") == code
+    assert words in sentence(capsys)
+    monkeypatch.setenv("NORMAE_TRACEBACK", "1")
+    with pytest.raises((RuntimeError, ValueError, OSError, MemoryError, KeyError, SafetensorError)):
+        command("presets")
+
+
+def test_every_failure_of_a_disk():
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        assert console.judged(OSError(number, os.strerror(number), "f"))[1] == 3
+    assert console.judged(PermissionError(errno.EACCES, "Permission denied", "f"))[1] == 2
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_fails_during_a_training(number, tmp_path, monkeypatch, capsys):
+    """At the fourth file: a sentence, exit code 3, and the training goes on to the same bytes when there is room."""
+    config = preset(tmp_path, device="cpu", pretraining__epochs=1, training__epochs=1)
+    assert command("train", config, "-o", tmp_path / "whole") == 0
+    real, calls = os.fsync, []
+
+    def fails(*arguments, **more):
+        calls.append(arguments)
+        if len(calls) >= 4:
+            raise OSError(number, os.strerror(number))
+        return real(*arguments, **more)
+
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fails)
+        assert command("train", config, "-o", tmp_path / "run") == 3
+    assert os.strerror(number) in sentence(capsys)
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+    assert command("train", config, "-o", tmp_path / "run", "--resume") == 0
+    models = [tmp_path / name / "model.safetensors" for name in ("whole", "run")]
+    assert models[0].read_bytes() == models[1].read_bytes()
+
+
+# --- what cannot be
+
+
+def test_toml_and_json_nested_deeply(tmp_path, capsys):
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 5000 + "]" * 5000)
+    assert command("train", tmp_path / "deep.toml", "-o", tmp_path / "run") == 2
+    assert "deep.toml: not a TOML file" in sentence(capsys)
+    deep = "name=" + "[" * 5000 + "]" * 5000
+    assert command("train", "toy-quick", "-o", tmp_path / "run", "--set", deep, "--set", "x=1") == 2
+    assert "'x'" in sentence(capsys)
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(InputError, match="deep.json: cannot be read as JSON"):
+        normae.runs.folder.read_json(tmp_path / "deep.json")
+
+
+@pytest.mark.parametrize("changes", [{"hidden": [1_000_000, 1_000_000]}, {"hidden": [1 << 40]}])
+def test_a_network_that_no_machine_holds(changes, tmp_path, capsys):
+    config = preset(tmp_path, network=changes)
+    assert command("train", config, "-o", tmp_path / "run") == 2
+    assert "GB of memory, this machine has" in sentence(capsys)
+
+
+def test_memory_of_a_job(tmp_path, monkeypatch):
+    """The limit of a container counts where it is lower than what the machine has."""
+    monkeypatch.setattr(machine, "LIMIT", tmp_path / "memory.max")
+    whole = machine.memory()
+    (tmp_path / "memory.max").write_text("max\n")
+    assert machine.memory() == whole > 1 << 28
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert machine.memory() == 1_000_000
+    machine.check_memory(1_000_000, "a table")
+    with pytest.raises(InputError, match=r"a table takes 2.5 GB of memory, this machine has 0.0"):
+        machine.check_memory(2_500_000_000, "a table")
+
+
+WRONG = {
+    "event": [[-4], [0], [], [1 << 40], ["x"], 2], "temperature": [-1, 0, float("nan"), float("inf"), None, 10**400],
+    "step_sizes": [[0.1, -1], [0.1, float("nan")], [1]], "log_z": [[float("nan"), 0, [-1, 1]], [1, -1, [-1, 1]], [1]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG.items() for value in values])
+def test_headers_that_no_training_writes(key, value, tmp_path):
+    source = Path(zoo.path("toy-2gauss-nae"))
+    tensors, header = read_tensors(source / "model.safetensors")
+    (tmp_path / "config.toml").write_bytes((source / "config.toml").read_bytes())
+    write_tensors(tmp_path / "model.safetensors", tensors, header)
+    normae.load(tmp_path)
+    write_tensors(tmp_path / "model.safetensors", tensors, header | {key: value})
+    with pytest.raises(InputError, match="the header of model.safetensors lacks or garbles"):
+        normae.load(tmp_path)
+
+
+# --- the environment
+
+
+@pytest.mark.parametrize("rank", ["abc", "1", "-1", ""])
+def test_ranks_count_under_torchrun_only(rank, monkeypatch):
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert machine.team() == (0, 1)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    assert machine.team() == ((1, 2) if rank == "1" else (0, 1))
+
+
+def test_a_rank_in_the_environment_silences_nothing():
+    """The console reads it as it is imported."""
+    line = [sys.executable, "-m", "normae", "--version"]
+    for rank in ("1", "abc"):
+        done = subprocess.run(line, env=os.environ | {"RANK": rank}, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == normae.__version__
+
+
+def test_what_the_environment_decides_is_said(monkeypatch, caplog, tmp_path):
+    machine.decided.cache_clear()
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for _ in range(2):
+        with processes() as team:
+            assert team.size == 1
+    assert [record.message for record in caplog.records] == [
+        "RANK and WORLD_SIZE are set, but not by torchrun: this process trains alone"
+    ]
+
+
+# --- names
+
+
+def test_a_run_whose_name_is_no_text(tmp_path, monkeypatch):
+    """What a folder is called is printed as it can be, on standard output too, and is never read as markup."""
+    config = preset(tmp_path, pretraining__epochs=1, training__epochs=0)
+    name, shown = os.fsdecode(b"run\xff[/red]"), io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="utf-8", write_through=True))
+    assert command("train", config, "-o", tmp_path / name) == 0
+    assert rb"run\udcff[/red]. Next" in shown.getvalue()
+    assert (tmp_path / name / "model.safetensors").is_file()
