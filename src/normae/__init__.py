@@ -20,20 +20,9 @@ if TYPE_CHECKING:
     from normae.sampling import langevin
 
 __all__ = [
-    "BayesianModel",
-    "Classifier",
-    "InputError",
-    "LogZDisagreement",
-    "LogZUnknown",
-    "Model",
-    "NormalizedAutoencoder",
-    "TrainingDiverged",
-    "__version__",
-    "langevin",
-    "load",
-    "load_classifier",
-    "train",
-]
+    "BayesianModel", "Classifier", "InputError", "LogZDisagreement", "LogZUnknown", "Model", "NormalizedAutoencoder",
+    "TrainingDiverged", "__version__", "langevin", "load", "load_classifier", "train",
+]  # fmt: skip
 
 _PLACES = {
     "BayesianModel": "normae.inference",

@@ -64,16 +64,3 @@ def test_where_it_does_not_serve(monkeypatch):
     monkeypatch.setattr(scoring_energy.importlib.util, "find_spec", lambda _: None)
     assert not lanes_serve(40, 8)
     assert torch.isfinite(ScoringEnergy(network())(images(WORTH))).all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_encoder_and_decoder_without_gradient_are_the_layers_s(dtype):
-    """In more than one piece; in float64, which the differences of `normae temperature` need, to its own precision."""
-    model, x = network().to(dtype), images(70).to(dtype)
-    fast, plain = ScoringEnergy(model), ReconstructionEnergy(model)
-    close = {"rtol": 0, "atol": 2e-6 if dtype == torch.float32 else 1e-14}
-    z = plain.encode(x)
-    torch.testing.assert_close(fast.encode(x), z, **close)
-    torch.testing.assert_close(fast.decode(z), plain.decode(z), **close)
-    torch.testing.assert_close(fast.latent()(z), plain.latent()(z), **close)
-    torch.testing.assert_close(fast.latent().value_and_grad(z)[1], plain.latent().value_and_grad(z)[1], **close)

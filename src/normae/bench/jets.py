@@ -25,10 +25,8 @@ TINY = [
     "training.batch=4", "pretraining.batch=8", "sampling.latent.steps=1", "sampling.feature.steps=1",
     "sampling.buffer=20",
 ]  # fmt: skip
-CPU = ["training.batch=16", "pretraining.batch=128"]
-"""A CPU takes as long for each jet in a smaller batch."""
-BATCHES = (64, 128, 512, 2048)
-"""Of the plain network, whose best counts."""
+CPU = ["training.batch=16", "pretraining.batch=128"]  # a CPU takes as long for each jet in a smaller batch
+BATCHES = (64, 128, 512, 2048)  # of the plain network, whose best counts
 
 
 def synthetic(count: int, mean: float = 40.0, seed: int = 0) -> Jets:

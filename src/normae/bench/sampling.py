@@ -27,8 +27,7 @@ from normae.training.backends import choose_backend
 MODEL = "toy-2gauss-nae-paper"
 TARGET = 0.57
 GROUP = "sampling"
-LONGER = 10
-"""How much longer the chains with the paper's step are."""
+LONGER = 10  # how much longer the chains with the paper's step are
 
 
 def sampling(report: Result, device: torch.device, quick: bool, rounds: int) -> None:

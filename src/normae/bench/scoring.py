@@ -16,8 +16,7 @@ from normae.runs.folder import RunFolder
 from normae.runs.load import load
 
 GROUP = "scoring"
-VALUES = 2_000_000
-"""Of all events of a measurement together."""
+VALUES = 2_000_000  # of all events of a measurement together
 
 
 def scoring(report: Result, device: torch.device, quick: bool, rounds: int) -> None:

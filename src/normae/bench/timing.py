@@ -31,10 +31,8 @@ Times = dict[str, NDArray[np.float64]]
 """Seconds of each work with shape (rounds,), by name."""
 
 
-DISTURBED = 0.1
-"""Share of the machine used by others above which a time is taken again."""
-SHORT = 0.2
-"""Seconds below which the system's clock of busy cores is too coarse to tell."""
+DISTURBED = 0.1  # share of the machine used by others above which a time is taken again
+SHORT = 0.2  # seconds below which the system's clock of busy cores is too coarse to tell
 TRIES = 6
 
 

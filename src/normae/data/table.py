@@ -19,8 +19,7 @@ Floats = NDArray[Any]
 Piece = NDArray[Any] | Sequence[NDArray[Any]]
 """An array with shape (n, *event), or one array with shape (n,) for each column."""
 Pieces = Callable[[Sequence[str] | None, int, int, int], Iterator[Piece]]
-CHUNK = 1 << 16
-"""Rows that are read at a time."""
+CHUNK = 1 << 16  # rows that are read at a time
 
 
 class Table:

@@ -34,8 +34,7 @@ from normae.data.table import (
 from normae.errors import InputError, require
 from normae.files import check_file
 
-BLOCK = 4 << 20
-"""Bytes of a CSV file that are parsed at a time."""
+BLOCK = 4 << 20  # bytes of a CSV file that are parsed at a time
 
 
 def is_table(path: str | Path) -> bool:

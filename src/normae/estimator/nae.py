@@ -32,10 +32,8 @@ from normae.statistics.arrays import unweighted
 log = logging.getLogger(__name__)
 
 Floats = npt.NDArray[np.float64]
-MOST_KEPT = 100_000
-"""Rows of a training table that is kept for `save`."""
-FACTS = "estimator.json"
-"""The file of a saved run with what the estimator adds."""
+MOST_KEPT = 100_000  # rows of a training table that is kept for `save`
+FACTS = "estimator.json"  # the file of a saved run with what the estimator adds
 
 
 def _is_bayesian(estimator: "NormalizedAutoencoder") -> bool:

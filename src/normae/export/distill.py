@@ -22,10 +22,8 @@ from normae.random import stream
 from normae.training.supervised import fit
 
 Score = Callable[[NDArray[Any]], NDArray[Any]]
-RANGE = 0.9999
-"""Share of values that a type must hold; the others stay at the end of its range."""
-LEARNING_RATE = 3e-3
-"""At the start; it decays along a cosine in each of the two parts."""
+RANGE = 0.9999  # share of values that a type must hold; the others stay at the end of its range
+LEARNING_RATE = 3e-3  # at the start; it decays along a cosine in each of the two parts
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,7 @@ from torch import nn
 from normae.errors import InputError
 
 Integers = NDArray[np.int64]
-MOST_BITS = 62
-"""Of an accumulator, so that 64-bit integers hold it."""
+MOST_BITS = 62  # of an accumulator, so that 64-bit integers hold it
 PROJECT = "trigger"
 PART, CLOCK = "xcvu13p-flga2577-2-e", 5.0
 """A card of the upgraded triggers, and nanoseconds; both are entries of the project that its user changes."""

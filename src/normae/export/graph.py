@@ -13,8 +13,7 @@ from onnx import ModelProto, TensorProto, checker, helper, numpy_helper
 from scipy.special import erfcx
 from torch import Tensor
 
-OPSET, IR_VERSION = 18, 8
-"""Of 2022, so that runtimes from 1.14 on read the file."""
+OPSET, IR_VERSION = 18, 8  # of 2022, so that runtimes from 1.14 on read the file
 TYPES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.float64): TensorProto.DOUBLE}
 
 

@@ -23,8 +23,7 @@ from normae.inference.model import DRAWS
 from normae.posterior.draw import Draws, widening
 from normae.posterior.weights import MixedDraws, WeightDraws
 
-EVENTS = "events"
-"""Name of the input, with shape (N, *event)."""
+EVENTS = "events"  # name of the input, with shape (N, *event)
 Outputs = dict[str, tuple[str, tuple[Any, ...]]]
 
 

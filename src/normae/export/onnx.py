@@ -18,10 +18,8 @@ from normae.runs.load import load_run
 from normae.sampling.langevin import require_that
 from normae.sources import load_events
 
-EVENTS = 1000
-"""Of the check."""
-TOLERANCE = 1e-3
-"""On the score, absolute up to 1 and relative beyond."""
+EVENTS = 1000  # of the check
+TOLERANCE = 1e-3  # on the score, absolute up to 1 and relative beyond
 
 
 class Difference(NamedTuple):

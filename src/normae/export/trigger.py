@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from normae.export.distill import Student
 
 Floats = NDArray[np.float64]
-RATES = (0.01, 0.001)
-"""Shares of background that a trigger keeps."""
+RATES = (0.01, 0.001)  # shares of background that a trigger keeps
 MOST_SIGNAL = 20_000
 
 

@@ -19,23 +19,7 @@ from normae.inference.model import BayesianModel, Model
 from normae.posterior.draw import Rows
 
 __all__ = [
-    "AISConfig",
-    "AISResult",
-    "BayesianModel",
-    "Classifier",
-    "GaussianBase",
-    "LogZ",
-    "Model",
-    "Rows",
-    "ais_log_z",
-    "cell_centres",
-    "choose_log_z",
-    "evaluate_in_chunks",
-    "fit_base",
-    "grid_draws",
-    "grid_log_z",
-    "grid_points",
-    "grid_serves",
-    "loosened",
-    "proposed_log_z",
-]
+    "AISConfig", "AISResult", "BayesianModel", "Classifier", "GaussianBase", "LogZ", "Model", "Rows", "ais_log_z",
+    "cell_centres", "choose_log_z", "evaluate_in_chunks", "fit_base", "grid_draws", "grid_log_z", "grid_points",
+    "grid_serves", "loosened", "proposed_log_z",
+]  # fmt: skip

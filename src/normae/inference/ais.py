@@ -43,15 +43,12 @@ from normae.random import normal
 from normae.sampling.langevin import ChainConfig, LangevinState, Scale, select, step
 
 EVERYWHERE = (-math.inf, math.inf)
-ACCEPTANCE = 0.65
-"""Towards which the pilot moves the step size."""
+ACCEPTANCE = 0.65  # towards which the pilot moves the step size
 PILOT_CHAINS = 256
-PILOT_LENGTH = 0.3
-"""Thermodynamic length of a step of the pilot, which makes PILOT_MOVES Langevin steps there."""
+PILOT_LENGTH = 0.3  # thermodynamic length of a step of the pilot, which makes PILOT_MOVES Langevin steps there
 PILOT_MOVES = 4
 PILOT_STEPS = 2000
-SHARE_DRAWS = 1 << 17
-"""Fewest draws behind the share of the base within the bounds."""
+SHARE_DRAWS = 1 << 17  # fewest draws behind the share of the base within the bounds
 BOOTSTRAPS = 200
 _FLAT = ChainConfig()
 

@@ -30,8 +30,7 @@ FEWEST_DRAWS, MOST_DRAWS, LEAST_KEPT = 4096, 1 << 16, 0.02
 """Draws of a base at a time, and the share of them that must be kept."""
 OFTEN, LOG_MOST = 0.95, 3.0
 """Of the weights of draws: the share that is at most one, and the log of the largest that counts."""
-MOSTLY, ROUNDS = 0.999, 10_000
-"""The same share where every sample has its own condition, and how often draws are tried."""
+MOSTLY, ROUNDS = 0.999, 10_000  # the same share where every sample has its own condition, and how often draws are tried
 SMALL, SMALL_STEPS = 0.1, 100
 """Of the small steps that free stuck chains: their size in units of the training's, and their number."""
 

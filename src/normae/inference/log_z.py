@@ -25,8 +25,7 @@ from normae.progress import counted
 from normae.random import uniform
 
 Bounds = tuple[float, float]
-CHUNK = 1 << 16
-"""Points of a grid at a time."""
+CHUNK = 1 << 16  # points of a grid at a time
 CHUNK_OF_DRAWS = 1 << 13
 PROPOSED, LEAST_EFFECTIVE = 20_000, 200
 """Draws of a base for log Z, and how many of them must count; its error is then below 0.07."""

@@ -30,14 +30,11 @@ from normae.progress import counted
 from normae.random import stream
 from normae.sampling.chain import Chain, SamplingConfig, run_chain
 
-DRAWS = 100
-"""Number of draws behind `energy`, `score` and `log_prob`."""
+DRAWS = 100  # number of draws behind `energy`, `score` and `log_prob`
 CELLS = 300
 """Most cells along each axis for log Z of a draw: the midpoint rule has converged on a density that chains can walk."""
-CHUNK = 1 << 20
-"""Numbers of events that many draws see at once; at least 64 events, and at most 8192."""
-MOST_SAMPLES = 100_000_000
-"""Of one call, which holds them in memory."""
+CHUNK = 1 << 20  # numbers of events that many draws see at once; at least 64 events, and at most 8192
+MOST_SAMPLES = 100_000_000  # of one call, which holds them in memory
 
 
 class Model:

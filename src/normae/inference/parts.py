@@ -19,8 +19,7 @@ from normae.coordinates import Coordinates, Identity
 from normae.networks.base import Base, distances
 from normae.networks.reconstruction import ReconstructionEnergy
 
-STEPS = 64
-"""Of the integral."""
+STEPS = 64  # of the integral
 
 
 def parts_of(

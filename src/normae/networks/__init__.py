@@ -6,13 +6,6 @@ from normae.networks.mlp import ACTIVATIONS, MLP
 from normae.networks.reconstruction import Layout, call
 
 __all__ = [
-    "ACTIVATIONS",
-    "MLP",
-    "Autoencoder",
-    "BayesianConfig",
-    "Layout",
-    "NetworkConfig",
-    "build_autoencoder",
-    "build_mlp_autoencoder",
-    "call",
-]
+    "ACTIVATIONS", "MLP", "Autoencoder", "BayesianConfig", "Layout", "NetworkConfig", "build_autoencoder",
+    "build_mlp_autoencoder", "call",
+]  # fmt: skip

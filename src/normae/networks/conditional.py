@@ -17,8 +17,7 @@ from normae.conditional import ConditionalCoordinates, degree_of, polynomials
 from normae.energy import autograd_value_and_grad
 from normae.networks.base import Base, BaseConfig, fit_base, read_base
 
-MOST_TERMS = 70
-"""Of c(t)."""
+MOST_TERMS = 70  # of c(t)
 
 
 class ConditionalBase(Base):

@@ -41,8 +41,7 @@ from normae.sampling.langevin import ChainConfig, Scalar
 
 Precision = Literal["fp16", "ieee"]
 
-MOST_DIMENSIONS = 16
-"""Of events and latent points, whose layers are sums over them rather than matrix products."""
+MOST_DIMENSIONS = 16  # of events and latent points, whose layers are sums over them rather than matrix products
 RESIDENT_BYTES = 128 * 1024
 """Most memory of H x H matrices that a program keeps in shared memory; a Hopper multiprocessor has 227 KiB."""
 

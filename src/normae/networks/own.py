@@ -19,8 +19,7 @@ from normae.networks.autoencoder import Autoencoder, NetworkConfig
 from normae.networks.reconstruction import ReconstructionEnergy, call, prefixed
 from normae.sampling.langevin import require_that
 
-TOLERANCE = 1e-4
-"""Largest difference of two outputs that should be equal, as a share of the largest output."""
+TOLERANCE = 1e-4  # largest difference of two outputs that should be equal, as a share of the largest output
 
 
 class EnergyNetwork(Autoencoder):

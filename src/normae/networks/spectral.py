@@ -19,8 +19,7 @@ from torch.nn.functional import normalize
 from normae.networks.reconstruction import Layout
 from normae.random import Generators, normal
 
-FIRST_ITERATIONS = 15
-"""Power iterations at the start, from random vectors."""
+FIRST_ITERATIONS = 15  # power iterations at the start, from random vectors
 
 
 class SpectralNorm:

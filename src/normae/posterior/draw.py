@@ -36,11 +36,9 @@ from normae.errors import LogZUnknown
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.progress import progress
 
-CPU_PIECE = 1 << 11
-"""Events at a time on a CPU, whose activations then stay in the cache."""
+CPU_PIECE = 1 << 11  # events at a time on a CPU, whose activations then stay in the cache
 GPU_PIECE = 1 << 16
-BUFFER = 1 << 26
-"""Bytes of a pinned buffer; events that are large come in smaller pieces."""
+BUFFER = 1 << 26  # bytes of a pinned buffer; events that are large come in smaller pieces
 
 
 class Draws(Protocol):

@@ -23,8 +23,7 @@ from normae.networks.bayesian import width
 from normae.networks.mlp import split_decoder
 from normae.networks.reconstruction import ReconstructionEnergy, last_input, prefixed
 
-CONVOLVED = 32
-"""Events whose pictures of all draws are in memory at once: 10 MB for 50 draws of 40 x 40 pixels."""
+CONVOLVED = 32  # events whose pictures of all draws are in memory at once: 10 MB for 50 draws of 40 x 40 pixels
 
 
 class WeightDraws:

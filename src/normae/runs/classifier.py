@@ -26,8 +26,7 @@ from normae.statistics import Estimate, IsotonicRecalibration, LinearRecalibrati
 from normae.statistics.calibration import calibration, choose_correction
 from normae.training import ClassifierTrainer
 
-KNOTS = ("calibration.x", "calibration.y")
-"""The tensors of an isotonic correction."""
+KNOTS = ("calibration.x", "calibration.y")  # the tensors of an isotonic correction
 
 
 def train_classifier(

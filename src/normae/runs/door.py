@@ -28,8 +28,7 @@ from normae.sources import KINDS, DataConfig, Events, file_in, load_events, read
 DATA, WEIGHTS = "data.npz", "weights"
 """The file of a run folder that keeps a table which came as an array or as a data frame, and its array of weights."""
 NO_WISHES = Wishes()
-JETS_TEST, JETS_VALIDATION = 0.2, 0.05
-"""Shares of a file of jets that are held out."""
+JETS_TEST, JETS_VALIDATION = 0.2, 0.05  # shares of a file of jets that are held out
 
 
 def train(

@@ -33,8 +33,7 @@ from normae.statistics.histogram import check_edges, fill, tail_levels
 
 AXIS_NAMES = {"score": "score $E/T$", "log_prob": r"$\log p$", "p_value": "p-value"}
 QUANTITIES = tuple(AXIS_NAMES)
-MOST_REFERENCES = 50_000
-"""Held-out events that are scored with every draw, for p-values of draws."""
+MOST_REFERENCES = 50_000  # held-out events that are scored with every draw, for p-values of draws
 
 
 @dataclass(frozen=True)

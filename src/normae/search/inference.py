@@ -22,8 +22,7 @@ from normae.progress import counted
 from normae.search.templates import Templates, workspace
 from normae.statistics.arrays import Array
 
-REACH = 0.9
-"""How far down the fit may take mu: to where this share of the least covered bin's background is gone."""
+REACH = 0.9  # how far down the fit may take mu: to where this share of the least covered bin's background is gone
 
 
 class Discovery(NamedTuple):

@@ -18,8 +18,7 @@ from numpy.typing import ArrayLike
 from normae.errors import InputError
 from normae.statistics.arrays import Array
 
-ROUNDING = 1e-12
-"""Eigenvalues below this share of the largest are rounding errors."""
+ROUNDING = 1e-12  # eigenvalues below this share of the largest are rounding errors
 
 
 def fill(values: ArrayLike, edges: ArrayLike, weights: ArrayLike | None = None) -> Array:

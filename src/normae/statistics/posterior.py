@@ -39,8 +39,7 @@ from normae.errors import InputError
 from normae.statistics.arrays import Array, Estimate, as_vector, sample_mean
 from normae.statistics.density import REGION_EDGES, pearson
 
-CHUNK = 16_384
-"""Events taken at once: 100 draws of them are 13 MB in float64."""
+CHUNK = 16_384  # events taken at once: 100 draws of them are 13 MB in float64
 
 
 class RelativeDensityCheck(NamedTuple):
@@ -167,13 +166,10 @@ def relative_density_check(score_draws: ArrayLike, log_draws: ArrayLike) -> Rela
 
 # --- several trainings as one posterior
 
-LEAST = 10
-"""Events that constants can come from."""
+LEAST = 10  # events that constants can come from
 ROUNDS = 10_000
-CLOSE = 1e-6
-"""Where the iteration for the constants ends: all shares of the events are the same to this part."""
-SMALLEST = 1e-30
-"""Share at which a constant grows as fast as it may."""
+CLOSE = 1e-6  # where the iteration for the constants ends: all shares of the events are the same to this part
+SMALLEST = 1e-30  # share at which a constant grows as fast as it may
 
 
 def mixture_constants(scores: Array) -> Array:

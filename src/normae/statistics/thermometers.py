@@ -40,12 +40,9 @@ from normae.statistics.arrays import Estimate, as_vector, resampled
 SCATTER = 0.03
 """By which slopes of two trainings with the same settings are taken to differ, where nothing says that it is more."""
 LEAST_SLOPE = 0.05
-FIRST_FACTOR = 2.0
-"""From the first temperature to the second."""
-LARGEST_FACTOR = 4.0
-"""Beyond the temperatures that were tried."""
-MARGIN = 0.1
-"""Of a bracket that the next temperature stays away from its ends."""
+FIRST_FACTOR = 2.0  # from the first temperature to the second
+LARGEST_FACTOR = 4.0  # beyond the temperatures that were tried
+MARGIN = 0.1  # of a bracket that the next temperature stays away from its ends
 LEAST_POINTS = 50
 """Of those spread evenly that must count; with 30 the error of a temperature comes out too small by a third."""
 

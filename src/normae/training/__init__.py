@@ -14,18 +14,6 @@ from normae.training.supervised import ClassifierTrainer
 from normae.training.trainer import Checkpoint, Happening, Record, Rollback, Trainer
 
 __all__ = [
-    "Checkpoint",
-    "ClassifierConfig",
-    "ClassifierTrainer",
-    "ContrastConfig",
-    "EnsembleConfig",
-    "GuardConfig",
-    "Happening",
-    "PhaseConfig",
-    "Record",
-    "Rollback",
-    "Schedules",
-    "TemperatureConfig",
-    "Trainer",
-    "TrainingConfig",
-]
+    "Checkpoint", "ClassifierConfig", "ClassifierTrainer", "ContrastConfig", "EnsembleConfig", "GuardConfig",
+    "Happening", "PhaseConfig", "Record", "Rollback", "Schedules", "TemperatureConfig", "Trainer", "TrainingConfig",
+]  # fmt: skip

@@ -25,8 +25,7 @@ from normae.tensors import norm
 from normae.training.config import PhaseConfig, TrainingConfig
 from normae.training.state import Order, Setup, State, rate_factor
 
-TUNING = 40
-"""Short chains that find the step size before the first update, after a start by classification."""
+TUNING = 40  # short chains that find the step size before the first update, after a start by classification
 TUNING_CHAINS = 64
 
 

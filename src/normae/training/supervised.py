@@ -26,8 +26,7 @@ from normae.training.state import Adam, Order, check_state, rate_factor
 from normae.training.trainer import Guard, Record, Training
 
 PHASE = "classifier"
-ROWS = 2048
-"""Images that are dense at a time outside the training."""
+ROWS = 2048  # images that are dense at a time outside the training
 Classes = Sequence[SparseEvents]
 """Images of class 0 and of class 1."""
 

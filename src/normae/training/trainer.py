@@ -28,8 +28,7 @@ from normae.training.state import SUMS, Samples, Setup, State, WeightNoise
 
 RECENT = 2
 """Good places to return to that are kept beside the last and the beginning of the phase."""
-VALIDATION_ROWS = 2048
-"""Of the validation sample that are dense at a time."""
+VALIDATION_ROWS = 2048  # of the validation sample that are dense at a time
 ADVICE = "lower training.learning_rate or the chain's step_size"
 Data = Sequence[Tensor] | Sequence[SparseEvents]
 

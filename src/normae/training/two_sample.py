@@ -29,8 +29,7 @@ from normae.statistics.auc import auc
 from normae.training.config import ClassifierSettings, MLPSettings
 from normae.training.supervised import Losses, fit, permutation
 
-CHUNK = 65_536
-"""Events scored at once outside training."""
+CHUNK = 65_536  # events scored at once outside training
 
 
 class ClassifierResult(NamedTuple):
