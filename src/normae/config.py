@@ -124,8 +124,10 @@ class Run:
         self._check_classifier()
         if self.coordinates.kind == "table" and self.data.file is None:
             raise InputError('coordinates.kind: expected data.file, a table, with "table"')
-        if self.base is not None and (self.coordinates.kind != "table" or self.contrast is None):
-            raise InputError('base: expected coordinates.kind = "table" and a [contrast] table with it')
+        if self.coordinates.kind == "components" and (self.data.jets is None or self.network.kind != "mlp"):
+            raise InputError('coordinates.kind: expected data.jets and network.kind = "mlp" with "components"')
+        if self.base is not None and (self.coordinates.kind == "identity" or self.contrast is None):
+            raise InputError('base: expected coordinates.kind = "table" or "components", and a [contrast] table')
         self._check_condition()
         self._check_spaces()
         self._check_own()

@@ -30,6 +30,8 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
+from normae.components import ComponentsConfig, ComponentsCoordinates, read_components
+from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.tensors import by_weight
 
@@ -388,33 +390,45 @@ class CoordinatesConfig:
     """The coordinates of a run.
 
     Args:
-        kind: "identity" takes events as they are; "table" whitens the columns of a table and softens their tails.
+        kind: "identity" takes events as they are; "table" whitens the columns of a table and softens their tails;
+            "components" makes a table of jets (`normae.components`).
         noise: of "table", the least variance of a direction, in units of a column's variance; from the rows where it is
             None. Noise of this variance is added to the training rows where the energy has no base.
         curves: of "table", which columns get a curve that makes them nearly Gaussian: "none"; the "few" that no mixture
             of Gaussians describes as well; the "many" that one Gaussian does not.
         copies: of "table" without a base, how often a training sees each row, each time with its own noise.
         condition: of "table", places of the columns m of p(x | m), from 0.
+        components: of "components", which ones.
     """
 
-    kind: Literal["identity", "table"] = "identity"
+    kind: Literal["identity", "table", "components"] = "identity"
     noise: float | None = None
     copies: int = 1
     curves: Curves = "none"
     condition: tuple[int, ...] = ()
+    components: ComponentsConfig | None = None
 
     def __post_init__(self) -> None:
+        if (self.components is None) != (self.kind != "components"):
+            raise InputError('coordinates: expected kind = "components" with a table [coordinates.components]')
         if self.noise is not None and not 0 < self.noise < 100:
             raise InputError(f"coordinates.noise: expected a variance between 0 and 100, got {self.noise}")
         if not 1 <= self.copies <= 1_000_000:
             raise InputError(f"coordinates.copies: expected 1 to a million, got {self.copies}")
-        table = self.noise is not None or self.copies > 1 or self.curves != "none" or self.condition
-        if table and self.kind != "table":
+        table = self.noise is not None or self.curves != "none" or self.condition
+        if (table and self.kind != "table") or (self.copies > 1 and self.kind == "identity"):
             raise InputError('coordinates: expected kind = "table" with noise, curves, copies and condition')
 
 
-def fit_coordinates(config: CoordinatesConfig, rows: Tensor | None, weights: Tensor | None = None) -> Coordinates:
-    """The coordinates of a run, fitted to training rows (N, d) with weights (N,); None for events that are no table."""
+def fit_coordinates(
+    config: CoordinatesConfig, rows: Tensor | SparseEvents | None, weights: Tensor | None = None
+) -> Coordinates:
+    """The coordinates of a run, fitted to training rows (N, d) with weights (N,), or to pictures of jets.
+
+    Other events are None.
+    """
+    if isinstance(rows, SparseEvents):
+        return Identity() if config.components is None else ComponentsCoordinates.of(config.components, rows)
     if config.kind == "identity":
         return Identity(None if rows is None else Range.of(rows))
     if rows is None:
@@ -424,6 +438,8 @@ def fit_coordinates(config: CoordinatesConfig, rows: Tensor | None, weights: Ten
 
 def read_coordinates(kind: str, tensors: Mapping[str, Tensor], event: tuple[int, ...], source: str) -> Coordinates:
     """The coordinates that `Coordinates.tensors` gave; `source` names the file in messages."""
+    if kind == "components":
+        return read_components(tensors, event[0], source)
     vector, matrix = event, (*event, *event)
     shapes: dict[str, tuple[int, ...]] = {"low": vector, "high": vector} if tensors or kind == "table" else {}
     if kind == "table":

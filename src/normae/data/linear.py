@@ -8,7 +8,7 @@ eigenvectors V_k of C. Its error at an event x of d features is, mean over featu
 k = 0 being the mean event alone. Sums run over blocks of events, so that sparse images are never dense all at once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ def linear_errors(
     mean, covariance = moments(train, device)
     if max(components) > len(mean):
         raise InputError(f"expected at most {len(mean)} components of events of {len(mean)} features")
-    axes = _leading(covariance, max(components))
+    axes = leading(covariance, max(components))
     pieces: list[list[Tensor]] = [[] for _ in components]
     for block in _blocks(held, device):
         centred = block - mean
@@ -47,7 +47,7 @@ def linear_errors(
     return [torch.cat(piece).cpu() for piece in pieces]
 
 
-def _leading(covariance: Tensor, k: int) -> Tensor:
+def leading(covariance: Tensor, k: int) -> Tensor:
     """The k leading eigenvectors with shape (d, k), the first first."""
     d, matrix = len(covariance), covariance.cpu().numpy()
     if k == 0:
@@ -59,11 +59,15 @@ def _leading(covariance: Tensor, k: int) -> Tensor:
     return torch.from_numpy(vectors[:, np.argsort(-values)].copy()).to(covariance.device)
 
 
-def moments(events: Tensor | SparseEvents, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-    """Mean with shape (d,) and covariance with shape (d, d), float64."""
+def moments(
+    events: Tensor | SparseEvents,
+    device: torch.device | str = "cpu",
+    function: Callable[[Tensor], Tensor] = lambda x: x,
+) -> tuple[Tensor, Tensor]:
+    """Mean with shape (d,) and covariance with shape (d, d), float64, of a `function` of events (n, d)."""
     shift: Tensor | None = None
     total, products, n = torch.zeros(()), torch.zeros(()), len(events)
-    for block in _blocks(events, device):
+    for block in map(function, _blocks(events, device)):
         if shift is None:  # near the mean, so that the products keep their digits
             shift = block.mean(0)
             total, products = torch.zeros_like(shift), torch.zeros_like(torch.outer(shift, shift))

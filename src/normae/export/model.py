@@ -13,7 +13,8 @@ import numpy as np
 from onnx import ModelProto
 from torch import Tensor
 
-from normae.coordinates import LIMIT, TableCoordinates
+from normae.components import FLOOR, ComponentsCoordinates
+from normae.coordinates import LIMIT, Coordinates, TableCoordinates
 from normae.errors import InputError
 from normae.export.graph import Graph
 from normae.export.networks import energies
@@ -29,10 +30,9 @@ Outputs = dict[str, tuple[str, tuple[Any, ...]]]
 
 def onnx_model(model: Model, draws: int = DRAWS, about: Mapping[str, Any] | None = None) -> ModelProto:
     """The ONNX graph of a model on the CPU, with so many draws of a Bayesian one, and more to keep as metadata."""
-    table = model.coordinates if isinstance(model.coordinates, TableCoordinates) else None
     kept = None if model.posterior.certain else model.draw_set(draws, 0)
     graph = Graph(np.float64 if model.like.element_size() == 8 else model.event_dtype)
-    x, slope = (EVENTS, None) if table is None else _in_coordinates(graph, table, EVENTS)
+    x, slope = _in_coordinates(graph, model.coordinates, EVENTS)
     metadata = {"name": model.name, "event": list(model.event), "temperature": model.temperature}
     if kept is not None:
         draws = len(kept.temperature)
@@ -104,7 +104,6 @@ def _member_scores(graph: Graph, draws: Members, slope: str | None) -> str:
     """E/T of every member at rows of the table, with shape (K, N)."""
     found = []
     for k, model in enumerate(draws.models):
-        assert isinstance(model.coordinates, TableCoordinates)
         y, own = _in_coordinates(graph, model.coordinates, EVENTS)
         score = _plain(graph, model, y, own)[0]["score"][0]
         if draws.log_z is not None:
@@ -114,8 +113,14 @@ def _member_scores(graph: Graph, draws: Members, slope: str | None) -> str:
     return together if slope is None else graph.add("Add", together, slope)
 
 
-def _in_coordinates(graph: Graph, table: TableCoordinates, x: str) -> tuple[str, str]:
-    """y with shape (N, d), and log |dy/dx| with shape (N,)."""
+def _in_coordinates(graph: Graph, table: Coordinates, x: str) -> tuple[str, str | None]:
+    """y with shape (N, d), and log |dy/dx| with shape (N,), None where it is 0."""
+    if isinstance(table, ComponentsCoordinates):
+        u = graph.add("Sub", graph.add("Pow", graph.add("Max", x, FLOOR), float(table.power)), table.centre)
+        axes = table.basis.double().flatten(1).T / table.width
+        return graph.add("MatMul", graph.add("Flatten", u, axis=1), axes), None
+    if not isinstance(table, TableCoordinates):
+        return x, None
     u, slope = _bent(graph, table, graph.add("Div", graph.add("Sub", x, table.centre), table.width))
     size = graph.add("Abs", u)
     log = graph.add("Log", graph.add("Add", graph.add("Max", graph.add("Sub", size, LIMIT), 0.0), 1.0))

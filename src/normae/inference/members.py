@@ -76,7 +76,7 @@ class MembersModel(Model):
             error = math.sqrt(sum(model.log_z.error**2 for model in models)) / len(models)
             log_z = LogZ(float(posterior.log_z.mean()), error, first.log_z.bounds)
         super().__init__(
-            first.autoencoder, float(posterior.temperature.mean()), first.event, first.sampling, log_z, name,
+            first.autoencoder, float(posterior.temperature.mean()), first.seen_event, first.sampling, log_z, name,
             posterior=posterior, coordinates=coordinates, columns=first.columns,
         )  # fmt: skip
         self.members = posterior.models

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from normae.components import ComponentsCoordinates
 from normae.conditional import ConditionalCoordinates
 from normae.coordinates import Coordinates, Identity
 from normae.energy import stands_for
@@ -46,7 +47,7 @@ class Model:
     Args:
         autoencoder: the trained network, with the weights at the posterior's centre.
         temperature: T at the centre.
-        event: shape of an event.
+        event: shape of what the network sees, which is that of an event unless the coordinates say otherwise.
         sampling: the chains that it was trained with.
         log_z: log Z at the centre, where known.
         name: how the model is called in messages.
@@ -81,9 +82,10 @@ class Model:
         chains: Tensor | None = None,
     ) -> None:
         self.autoencoder = autoencoder.eval().requires_grad_(False)
-        self.temperature, self.event, self.sampling = temperature, event, sampling
+        self.temperature, self.seen_event, self.sampling = temperature, event, sampling
         self.name, self.columns, self.cells, self.chains = name, columns, cells, chains
         self.coordinates: Coordinates = Identity() if coordinates is None else coordinates
+        self.event = coordinates.event if isinstance(coordinates, ComponentsCoordinates) else event
         self._log_z = log_z
         self._own = energy is None
         self._energy = scoring_energy(autoencoder) if energy is None else energy
@@ -154,7 +156,7 @@ class Model:
 
     def _with(self, energy: ReconstructionEnergy, temperature: float, log_z: LogZ | None, name: str) -> "Model":
         return Model(
-            self.autoencoder, temperature, self.event, self.sampling, log_z, name, energy,
+            self.autoencoder, temperature, self.seen_event, self.sampling, log_z, name, energy,
             coordinates=self.coordinates, columns=self.columns, chains=self.chains,
         )  # fmt: skip
 
@@ -187,7 +189,7 @@ class Model:
             return None if self._log_z is None else np.array([self._log_z.value])
         if (n, seed) not in self._log_z_draws:
             bounds, draws = self.sampling.feature.bounds, self.draw_set(n, seed)
-            self._log_z_draws[n, seed] = draws_log_z(draws, self.event, bounds, self.cells, self.like)
+            self._log_z_draws[n, seed] = draws_log_z(draws, self.seen_event, bounds, self.cells, self.like)
         return self._log_z_draws[n, seed]
 
     def log_z_draws(self, n: int = DRAWS, seed: int = 0) -> NDArray[np.float64]:
@@ -247,8 +249,12 @@ class Model:
         draws, log_z = self.draw_set(DRAWS, 0), self.normalization(DRAWS, 0) if self.mixture else None
         given = (self._energy, self.temperature, self.coordinates, self.posterior.certain)
 
-        def score(events: Tensor) -> Tensor:
-            found: Tensor = Rows(self._scores(draws, events), log_z, self.mixture).score()
+        def score(at: Tensor) -> Tensor:
+            if self.event == self.seen_event:
+                scores = self._scores(draws, at)
+            else:  # pictures, whose parts are found from their components
+                scores = draws.energies(at.to(self.like)) / draws.temperature[:, None]
+            found: Tensor = Rows(scores, log_z, self.mixture).score()
             return found
 
         found = self._through(lambda events: parts_of(events, score, *given).movedim(0, -1), x)
@@ -268,7 +274,7 @@ class Model:
 
     def _deterministic(self, energy: ReconstructionEnergy, temperature: float) -> "Model":
         bounds, cells = self.sampling.feature.bounds, 2 * (self.cells // 2)
-        log_z = choose_log_z(energy, temperature, self.event, bounds, cells, self.device)
+        log_z = choose_log_z(energy, temperature, self.seen_event, bounds, cells, self.device)
         return self._with(energy, temperature, log_z, f"a draw of {self.name}")
 
     def energy_draws(self, x: Any, n: int = DRAWS, seed: int = 0) -> Any:

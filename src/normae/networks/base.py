@@ -78,10 +78,13 @@ class BaseConfig:
     Args:
         rows: with a kernel, at most; a random choice of more.
         gaussians: at most.
+        kernels: whether they may be part of b; of the proposal they always are. Far from all rows, where a likelihood
+            ratio asks, the nearest kernel alone decides, and that is noise.
     """
 
     rows: int = 5000
     gaussians: int = 32
+    kernels: bool = True
 
     def __post_init__(self) -> None:
         for name in ("rows", "gaussians"):
@@ -266,7 +269,7 @@ def fit_base(
     widths, shares = fit_widths(centres)
     tensors = gaussians | {"frame": frame, "centres": centres, "widths": widths, "shares": shares}
     base = Base(tensors | {"leaning": torch.tensor(0.5)})
-    leaning = fit_leaning(base, held_out, rows[chosen[: len(held_out)]], generator)
+    leaning = fit_leaning(base, held_out, rows[chosen[: len(held_out)]], generator) if config.kernels else 0.0
     return Base(tensors | {"leaning": torch.tensor(leaning)})
 
 

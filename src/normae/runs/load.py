@@ -181,7 +181,8 @@ def _members(config: Run, tensors: dict[str, Tensor], header: dict[str, Any], na
         part = {key.removeprefix(f"{HALF}{k}."): t for key, t in tensors.items() if key.startswith(f"{HALF}{k}.")}
         models.append(build_model(config.alone(config.seed), part, own, name))
     whole = {key.removeprefix(COORDINATES): t for key, t in tensors.items() if key.startswith(COORDINATES)}
-    return MembersModel(models, read_coordinates("table", whole, models[0].event, name), name)
+    kind = str(header.get("coordinates", "table"))
+    return MembersModel(models, read_coordinates(kind, whole, models[0].seen_event, name), name)
 
 
 def _check_shapes(config: Run, parts: dict[str, dict[str, Tensor]], autoencoder: Autoencoder, name: str) -> None:

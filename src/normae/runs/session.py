@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 
 from normae import zoo
+from normae.components import ComponentsCoordinates
 from normae.conditional import ConditionalCoordinates
 from normae.config import Run, beside, choose_device, read
-from normae.coordinates import Coordinates, TableCoordinates, fit_coordinates
+from normae.coordinates import Coordinates, Identity, TableCoordinates, fit_coordinates
 from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.networks import Autoencoder, build_autoencoder
@@ -242,19 +243,19 @@ def member_events(config: Run, events: Events) -> list[Events]:
 # --- the events of a training
 
 
-def prepare(config: Run, events: Events) -> Prepared:
-    """Fit the coordinates to the training rows; one sentence where they cannot be trained on."""
-    if isinstance(events.train, SparseEvents):
-        return Prepared(fit_coordinates(config.coordinates, None), events)
+def prepare(config: Run, events: Events, coordinates: Coordinates | None = None) -> Prepared:
+    """Fit the coordinates to the training rows; one sentence where they cannot be trained on.
+
+    Args:
+        coordinates: where they are known.
+    """
     source = config.data.file or "training sample"
-    table = config.data.file is not None and events.train.ndim == 2
     seen = [part for part in (events.train, events.validation) if isinstance(part, Tensor)]
     weights = None if events.weights is None else torch.cat(events.weights[: len(seen)])
-    coordinates: Coordinates
-    if table and (given := config.coordinates.condition):
-        coordinates = ConditionalCoordinates.of(torch.cat(seen), given, config.coordinates.noise)
-    else:
-        coordinates = fit_coordinates(config.coordinates, torch.cat(seen) if table else None, weights)
+    if coordinates is None:
+        coordinates = _fitted(config, events, seen, weights)
+    if isinstance(events.train, SparseEvents) and config.coordinates.kind == "identity":
+        return Prepared(coordinates, events)
     prepared = _in_coordinates(config, events, coordinates)
     assert isinstance(prepared.train, Tensor)
     columns = events.columns if config.coordinates.kind == "identity" else None
@@ -262,17 +263,29 @@ def prepare(config: Run, events: Events) -> Prepared:
     if not config.halves:
         return Prepared(coordinates, prepared, _base(config, prepared, coordinates, weights))
     halves = zip(member_seeds(config), member_events(config, events), strict=True)
-    return Prepared(coordinates, prepared, None, [prepare(config.alone(seed), half) for seed, half in halves])
+    shared = coordinates if isinstance(coordinates, ComponentsCoordinates) else None  # else densities of other rows
+    return Prepared(coordinates, prepared, None, [prepare(config.alone(seed), half, shared) for seed, half in halves])
+
+
+def _fitted(config: Run, events: Events, seen: list[Tensor], weights: Tensor | None) -> Coordinates:
+    """The coordinates of a run, from its training and validation rows where they are a table."""
+    if isinstance(events.train, SparseEvents):
+        return fit_coordinates(config.coordinates, events.train)
+    table = torch.cat(seen) if config.data.file is not None and events.train.ndim == 2 else None
+    if table is not None and (given := config.coordinates.condition):
+        return ConditionalCoordinates.of(table, given, config.coordinates.noise)
+    return fit_coordinates(config.coordinates, table, weights)
 
 
 def _base(config: Run, events: Events, coordinates: Coordinates, weights: Tensor | None) -> Base | None:
     """The base of the training and validation rows, where the run asks for one."""
-    if config.base is None or not isinstance(coordinates, TableCoordinates | ConditionalCoordinates):
+    if config.base is None or isinstance(coordinates, Identity):
         return None
     rows = torch.cat([part for part in (events.train, events.validation) if isinstance(part, Tensor)])
     generator = stream(config.seed, "base")
     if isinstance(coordinates, ConditionalCoordinates):
         return fit_conditional_base(rows, coordinates, config.base, generator)
+    assert isinstance(coordinates, TableCoordinates | ComponentsCoordinates)
     return fit_base(rows, coordinates.colouring, config.base, generator, weights)
 
 
@@ -280,19 +293,23 @@ def _in_coordinates(config: Run, events: Events, coordinates: Coordinates) -> Ev
     if config.coordinates.kind == "identity":
         return events.mapped(Tensor.float)
 
-    def noisy(rows: Tensor, copies: int, name: str) -> Tensor:
-        if config.base is not None:  # its kernels are wide enough
-            return coordinates.forward(rows).float()
+    def noisy(rows: Tensor | SparseEvents, copies: int, name: str) -> Tensor:
+        if isinstance(rows, SparseEvents):
+            assert isinstance(coordinates, ComponentsCoordinates)
+            y = coordinates.rows(rows)
+        else:
+            y = coordinates.forward(rows)
+            if config.base is not None:  # its kernels are wide enough
+                return y.float()
         generator: torch.Generator = stream(config.seed, f"data/noise/{name}")
-        return coordinates.noisy(coordinates.forward(rows), copies, generator).float()
+        return coordinates.noisy(y, copies, generator).float()
 
     def train() -> Tensor:
-        assert isinstance(events.train, Tensor)
         return noisy(events.train, config.coordinates.copies, "train")
 
     def validation() -> Tensor | None:
         rows = events.validation
-        return noisy(rows, max(1, HELD_OUT // len(rows)), "validation") if isinstance(rows, Tensor) else None
+        return None if rows is None else noisy(rows, max(1, HELD_OUT // len(rows)), "validation")
 
     def weights() -> Weights | None:
         found = events.weights

@@ -88,6 +88,7 @@ class ContrastConfig:
         patience: looks at the validation sample without a better loss after which it stops.
         every: iterations between two looks.
         weight_decay: times the learning rate, what the weights shrink by in an update.
+        draws: of that density, which rows are told from in the course of the updates.
         gaussian: begin as the base, or the Gaussian itself, with small weights of the last layer; otherwise with the
             weights as they are.
     """
@@ -98,10 +99,11 @@ class ContrastConfig:
     patience: int = 16
     every: int = 25
     weight_decay: float = 1e-3
+    draws: int = 20_000
     gaussian: bool = True
 
     def __post_init__(self) -> None:
-        positive = ("iterations", "batch", "learning_rate", "patience", "every")
+        positive = ("iterations", "batch", "learning_rate", "patience", "every", "draws")
         _check(self, positive, ("weight_decay",), "contrast.")
 
 

@@ -32,8 +32,6 @@ START = 0.1
 """Factor on the last layer's first weights."""
 ROWS = 100_000
 """Most rows that it sees."""
-DRAWS = 20_000
-"""Of q, which the rows are told from."""
 HELD_OUT, NOISE = 5000, 4
 """Most rows of the validation sample that are looked at, and how many draws of q there are for each."""
 CLIP = 1.0
@@ -146,7 +144,7 @@ class Contrast(Phase):
 
         They are the same for all models with the same q, whatever their seeds.
         """
-        setup, base, n = self.setup, self.setup.architecture.base, DRAWS + NOISE * self.held_out
+        setup, base, n = self.setup, self.setup.architecture.base, self.contrast.draws + NOISE * self.held_out
         if self.drawn is None:
             generator = stream(0, "contrast/draws", setup.device)
             if base is None:
@@ -167,11 +165,13 @@ class Contrast(Phase):
         with torch.no_grad():
             samples, few = self._held_samples()
             self.known, held = Known.of(setup.data.take(whole), base), samples.take(few)
-            later = torch.arange(DRAWS, DRAWS + NOISE * n, device=setup.device).expand(setup.members, -1)
+            first = self.contrast.draws
+            later = torch.arange(first, first + NOISE * n, device=setup.device).expand(setup.members, -1)
             self.held = held, Known.of(held, base), *self._noise(later)
         super().prepare()
         self.order = Order(setup.seeds, setup.group.named(self.name), self.rows, self.batch, setup.device)
-        self.noise_order = Order(setup.seeds, setup.group.named("contrast/noise"), DRAWS, self.batch, setup.device)
+        noise = setup.group.named("contrast/noise")
+        self.noise_order = Order(setup.seeds, noise, self.contrast.draws, self.batch, setup.device)
         self.noise_index = torch.zeros_like(self.index)
         if self.state.iteration == 0:
             self._look()

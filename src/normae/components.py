@@ -1,0 +1,192 @@
+"""Jets as a table: K whitened components of a picture, y_k = <v_k, x^a - c> / w_k, and the density of y + sigma eps.
+
+An energy of 1600 pixels cannot be a density of jets that a chain samples; one of a few components can. x are pixels,
+a is their power, c the mean of x^a, v_k orthonormal functions on the picture and w_k the width of each. c, v and w are
+of a sample of background, so that they know no other class; those that ship with the package are of QCD jets, and
+models of any class that share them are densities of the same rows: the difference of their log p is a likelihood
+ratio. A density that is asked for a ratio must be smooth at the scale of what it cannot know: Gaussian noise of width
+sigma, in units of w, is added to the rows of a training, and p is the density of the rows with their noise. A picture
+is scored at its own y, where the noise is 0: a score is a function of the picture alone.
+
+log p is that of the K components: what a picture has beside them does not count, and there is no log |dy/dx|.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normae.data import SparseEvents
+from normae.data.linear import leading, moments
+from normae.errors import InputError
+
+SHIPPED = Path(__file__).parent / "jets" / "components.npz"
+SIDE, MOST = 40, 64
+"""Pixels along an axis of a jet's picture, and components that ship with the package."""
+OWN_EVENTS = 20_000
+"""Most events that components of their own are found with."""
+FLOOR = 1e-12
+"""Least pixel: below it the slope of x^a has no meaning."""
+CHUNK = 2048
+
+
+@dataclass(frozen=True)
+class ComponentsConfig:
+    """Components of pictures of jets.
+
+    Args:
+        number: K.
+        power: a, of a pixel.
+        noise: sigma, the width of the noise in units of a component's own.
+        basis: "jets", the components that ship with the package, of QCD jets with a = 1/2; "own", those of the training
+            sample. Models whose densities are to be compared need the same.
+    """
+
+    number: int = 12
+    power: float = 0.5
+    noise: float = 0.3
+    basis: Literal["jets", "own"] = "jets"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= MOST:
+            raise InputError(f"coordinates.components.number: expected 1 to {MOST}, got {self.number}")
+        if not 0 < self.power <= 1 or not 0 <= self.noise < 10:
+            raise InputError(
+                f"coordinates.components: expected a power in (0, 1] and a noise in [0, 10), got {self.power} and "
+                f"{self.noise}"
+            )
+        if self.basis == "jets" and self.power != 0.5:
+            raise InputError(
+                f'coordinates.components.power: the basis "jets" has 0.5, got {self.power}; take basis = "own"'
+            )
+
+
+@dataclass(frozen=True)
+class ComponentsCoordinates:
+    """The map from pictures with shape (N, *event) to K components with shape (N, K).
+
+    Args:
+        centre: c with shape (*event).
+        basis: v with shape (K, *event), orthonormal.
+        width: w with shape (K,).
+        power, noise: a and sigma, with shape ().
+    """
+
+    kind: ClassVar[str] = "components"
+    range: ClassVar[None] = None
+    constant: ClassVar[float] = 0.0
+
+    centre: Tensor
+    basis: Tensor
+    width: Tensor
+    power: Tensor
+    noise: Tensor
+
+    @classmethod
+    def of(cls, config: ComponentsConfig, events: SparseEvents) -> "ComponentsCoordinates":
+        """The components that a run asks for, of N pictures with shape (N, *event) where they are its own."""
+        if config.basis == "jets":
+            centre, basis, width = (part[: config.number] if k else part for k, part in enumerate(shipped()))
+            if tuple(basis.shape[1:]) != tuple(events.shape[1:]):
+                raise InputError(f'basis: "jets" has pictures of shape {basis.shape[1:]}; take basis = "own"')
+        else:
+            centre, basis, width = principal(events, config.power, config.number)
+        numbers = (torch.tensor(value, dtype=torch.float64) for value in (config.power, config.noise))
+        return cls(centre, basis, width, *numbers)
+
+    @property
+    def event(self) -> tuple[int, ...]:
+        """The shape of a picture."""
+        return tuple(self.centre.shape)
+
+    @property
+    def colouring(self) -> Tensor:
+        """1 with shape (K, K): components are white already."""
+        return torch.eye(len(self.width), dtype=torch.float64, device=self.width.device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """y with shape (N, K), in float64."""
+        u = x.double().clamp_min(FLOOR) ** self.power - self.centre
+        y: Tensor = u.flatten(1) @ self.basis.double().flatten(1).T / self.width
+        return y
+
+    def inverse(self, y: Tensor) -> Tensor:
+        """Pictures with shape (N, *event) that are nothing beside their components; their pixels sum to one."""
+        u = (y.double() * self.width) @ self.basis.double().flatten(1)
+        x = (self.centre.flatten() + u).clamp_min(0) ** (1 / self.power)
+        pictures: Tensor = (x / x.sum(1, keepdim=True).clamp_min(FLOOR)).float()
+        return pictures.reshape(-1, *self.event)
+
+    def log_slope(self, x: Tensor) -> Tensor:
+        """Zeros with shape (N,): the density is that of the components."""
+        return x.new_zeros(len(x))
+
+    def noisy(self, y: Tensor, copies: int, generator: torch.Generator) -> Tensor:
+        """`copies` of rows y with shape (N, K), each with its own noise, (copies * N, K)."""
+        many = y.repeat(copies, 1)
+        return many + torch.randn(many.shape, generator=generator, dtype=y.dtype).to(y.device) * self.noise
+
+    def rows(self, events: SparseEvents) -> Tensor:
+        """y of all pictures, some at a time, with shape (N, K)."""
+        return torch.cat([self.forward(events[piece]) for piece in torch.split(torch.arange(len(events)), CHUNK)])
+
+    def picture(self, step: Tensor, slope: Tensor) -> Tensor:
+        """A sum over components, step times slope with shape (N, K), as one over pixels, with shape (N, *event).
+
+        A step in y is one of the picture x^a in the plane of the components, and a slope in y one in the same plane;
+        the product of the two at a pixel is its part.
+        """
+        basis = self.basis.double().flatten(1)
+        parts: Tensor = ((step.double() * self.width) @ basis) * ((slope.double() / self.width) @ basis)
+        return parts.reshape(-1, *self.event)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of it, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def to(self, device: torch.device | str) -> "ComponentsCoordinates":
+        """The same map on `device`."""
+        return ComponentsCoordinates(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
+
+
+def principal(events: SparseEvents, power: float, number: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Centre, orthonormal basis and widths of the leading components of x^a of pictures with shape (N, *event).
+
+    A component's sign is that of its largest pixel.
+    """
+    few, event = events.first(OWN_EVENTS), events.shape[1:]
+    mean, covariance = moments(few, function=lambda x: x.clamp_min(FLOOR) ** power)
+    if number >= min(len(mean), len(few)):
+        raise InputError(f"coordinates.components.number: expected fewer than {min(len(mean), len(few))}, got {number}")
+    basis = leading(covariance, number).T
+    largest = basis.gather(1, basis.abs().argmax(1, keepdim=True))
+    basis = basis * largest.sign()
+    width = torch.einsum("ki,ij,kj->k", basis, covariance, basis).sqrt()
+    return mean.unflatten(0, event), basis.unflatten(1, event).float(), width
+
+
+@cache
+def shipped() -> tuple[Tensor, Tensor, Tensor]:
+    """Centre, basis and widths of the components of QCD jets, all that ship with the package.
+
+    The file has half precision; the basis is made orthonormal again.
+    """
+    with np.load(SHIPPED, allow_pickle=False) as content:
+        centre, basis, width = (torch.from_numpy(content[name].astype(np.float64)) for name in content.files)
+    left, _, right = torch.linalg.svd(basis, full_matrices=False)
+    event = (1, SIDE, SIDE)
+    return centre.reshape(event), (left @ right).float().unflatten(1, event), width
+
+
+def read_components(tensors: Mapping[str, Tensor], number: int, source: str) -> ComponentsCoordinates:
+    """Those of the tensors in a model's file, of `number` components; `source` names the file in messages."""
+    event = tuple(tensors["centre"].shape) if "centre" in tensors else ()
+    shapes = {"centre": event, "basis": (number, *event), "width": (number,), "power": (), "noise": ()}
+    if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
+        raise InputError(f"{source}: the components do not belong to the model; train it again")
+    return ComponentsCoordinates(**tensors)
