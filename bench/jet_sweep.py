@@ -27,7 +27,7 @@ from normae.random import stream
 from normae.runs.session import train
 from normae.sources import load_events
 from normae.statistics import Estimate, auc, fit_line, manifold_temperature, pearson
-from normae.temperature.estimates import even_energies, latent_energies
+from normae.temperature.estimates import EVEN_POINTS, even_energies, latent_energies
 from normae.training import Checkpoint, Happening, Record, Rollback, Trainer
 
 KINDS = ("qcd", "top")
@@ -100,7 +100,7 @@ def manifold(run: Path, jets: torch.Tensor) -> float:
     model = load(run, "auto")
     energy = ScoringEnergy(model.autoencoder)
     z = torch.cat([energy.encode(x.to(model.device)) for x in jets.split(500)])
-    found = manifold_temperature(even_energies(energy, z, 0), latent_energies(energy, z)).temperature
+    found = manifold_temperature(even_energies(energy, z, 0, EVEN_POINTS), latent_energies(energy, z)).temperature
     print(f"{run.name}: manifold {found}", flush=True)
     return found.value
 

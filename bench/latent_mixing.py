@@ -21,7 +21,7 @@ from normae.runs.load import load, run_of
 from normae.sampling.chain import run_chain
 from normae.sources import load_events
 from normae.statistics import thermal_mean
-from normae.temperature.estimates import even_energies, latent_energies
+from normae.temperature.estimates import EVEN_POINTS, even_energies, latent_energies
 from normae.tensors import norm
 
 
@@ -40,7 +40,10 @@ def main() -> None:
     with torch.no_grad():
         encoded = energy.with_latent(jets.to(model.device))[1]
     print("E of encoded and decoded jets", latent_energies(energy, encoded).mean())
-    print("at T on the manifold", thermal_mean(even_energies(energy, encoded, config.seed), model.temperature))
+    print(
+        "at T on the manifold",
+        thermal_mean(even_energies(energy, encoded, config.seed, EVEN_POINTS), model.temperature),
+    )
     noise = normal(encoded.shape, stream(config.seed, "mixing/start", model.device), encoded)
     starts = {"noise": noise / norm(noise, keepdim=True), "jets": encoded}
     for factor in map(float, given.factors.split(",")):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from normae.data import DENSITIES, Density, Rows, SparseEvents, read_rows, split
 from normae.errors import InputError
-from normae.jets import read, read_images, sparse_images
+from normae.jets import PUBLIC, read, read_images, sparse_images
 from normae.jets.container import UNLABELLED
 from normae.jets.imaging import SIGMA, SparseImages, filter_matrix
 from normae.jets.reader import is_images
@@ -348,9 +348,12 @@ def _jets_in(folder: Path, name: str, kind: Kind, size: int) -> SparseEvents:
     return sample.first(size or len(sample))
 
 
-def jets_path(config: DataConfig) -> Path:
-    """Where the jets of a run are: `data.path`, or the environment variable NORMAE_JETS."""
-    given = config.path or os.environ.get("NORMAE_JETS")
+def jets_path(config: DataConfig, judged: bool = False) -> Path:
+    """Where the jets of a run are: `data.path`, or the environment variable NORMAE_JETS.
+
+    Where neither says it, a run is `judged` on the public jets of the package; nothing is trained on these.
+    """
+    given = config.path or os.environ.get("NORMAE_JETS") or (str(PUBLIC) if judged else None)
     if not given:
         raise InputError("data.path: expected a file or folder of jets there, or in the variable NORMAE_JETS")
     if not Path(given).exists():
@@ -360,12 +363,29 @@ def jets_path(config: DataConfig) -> Path:
     return Path(given)
 
 
+def on_public_jets(config: DataConfig, data: str | Path | None) -> str:
+    """The sentence for runs that are judged on the public jets of the package; empty where they are not."""
+    if config.jets is None or jets_path(config if data is None else replace(config, path=str(data)), True) != PUBLIC:
+        return ""
+    return "Judged on the 2,000 public jets that ship with the package (zenodo.org/records/2603256, CC BY 4.0)."
+
+
 def file_in(folder: Path, name: str) -> Path:
     """The file called `name` in a folder of jets."""
     for suffix in (".npz", ".h5", ".hdf5"):
         if (folder / f"{name}{suffix}").is_file():
             return folder / f"{name}{suffix}"
     raise InputError(f"{folder}: expected a file {name}.npz or {name}.h5 in it")
+
+
+def held_out(events: SparseEvents, config: DataConfig, seed: int, part: int = 1) -> SparseEvents:
+    """What the split of one file kept of the jets of a class: for the test, or for validation (`part` 2).
+
+    Those of a file that is too small to have been trained on are all there for the test.
+    """
+    if max(config.train, 1) + config.test + config.validation > len(events):
+        return events
+    return events.rows(_parts(len(events), config, seed, "")[part])
 
 
 def read_sparse(path: Path, kind: Kind) -> SparseEvents:

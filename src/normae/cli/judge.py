@@ -36,9 +36,13 @@ def evaluate(
     from normae.config import read
     from normae.evaluation.evaluate import evaluate as evaluate_run
     from normae.runs.folder import RunFolder
+    from normae.sources import on_public_jets
 
-    use_threads(read(RunFolder.existing(run).config).threads)
+    config = read(RunFolder.existing(run).config)
+    use_threads(config.threads)
     show(("metric", "value"), evaluate_run(run, figures, device, generated, jets).items(), str(run))
+    if said := on_public_jets(config.data, jets):
+        say(said)
 
 
 def report(run: Folder) -> None:
@@ -102,13 +106,17 @@ def dual(
 
     Example: normae dual runs/a runs/b --data test.npz
     """
+    from normae.config import read
     from normae.dual.judge import DualSettings
     from normae.dual.output import default_folder, notes
     from normae.dual.test import dual as dual_runs
+    from normae.dual.test import sample_of
+    from normae.runs.load import run_of
 
-    folder = out or default_folder(run_a, run_b, data, reference)
+    sample = sample_of(read(run_of(run_a).config), data)
+    folder = out or default_folder(run_a, run_b, sample, reference)
     settings = DualSettings(events=events, draws=draws, seed=seed, classifier=classifier)
-    result = dual_runs(run_a, run_b, data, folder, settings, device, reference)
+    result = dual_runs(run_a, run_b, sample, folder, settings, device, reference)
     show(("log r = log p_B - log p_A", *(f"against {name}" for name in result.against)), _ratios(result))
     for sentence in [*result.verdicts.values(), *notes(result)]:
         say(sentence)

@@ -18,7 +18,9 @@ def argument(words: str, **settings: Any) -> Any:
 
 Run = Annotated[str, argument("A run folder or a model of the zoo.")]
 Folder = Annotated[Path, argument("A run folder.")]
-Jets = Annotated[Path | None, option("A folder or file of jets; NORMAE_JETS if not given.", "--jets")]
+Jets = Annotated[
+    Path | None, option("A folder or file of jets; NORMAE_JETS, or to judge the public jets, if not given.", "--jets")
+]
 Device = Annotated[str, option("auto, cpu or cuda.", "--device")]
 Seed = Annotated[int, option("Fixes all random numbers.", "--seed")]
 NewRun = Annotated[Path, option("The run folder to write.", "--out", "-o", show_default=False)]

@@ -157,8 +157,11 @@ def page(result: DualResult, folder: Path, names: list[str], tested: Tested) -> 
 
 def _facts(result: DualResult, tested: Tested) -> list[Fact]:
     count = int(result.sample.labels.sum())
-    drawn = "drawn from the two densities" if result.densities else "the jets of A's run"
-    facts: dict[str, str | Estimate] = {"A": result.names[0], "B": result.names[1], "sample": tested["data"] or drawn}
+    facts: dict[str, str | Estimate] = {
+        "A": result.names[0],
+        "B": result.names[1],
+        "sample": tested["data"] or "drawn from the two densities",
+    }
     if "reference" in tested:
         facts["reference"] = str(tested["reference"])
     facts["events of A and B in the test"] = f"{len(result.sample.labels) - count:,} and {count:,}"

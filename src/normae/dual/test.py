@@ -64,6 +64,11 @@ FILE_PARTS = (0.5, 0.125, 0.375)  # shares of a file that train the classifier, 
 PARTS = (0.8, 0.2)  # the same where the test has a sample of its own
 
 
+def sample_of(a: Run, data: str | Path | None) -> str | Path | None:
+    """Where the test is made: `data`, or for a run on jets those of its configuration, or the public ones."""
+    return jets_path(a.data, judged=True) if data is None and a.data.jets in KINDS else data
+
+
 def dual_test(
     run_a: str | Path,
     run_b: str | Path,
@@ -76,7 +81,7 @@ def dual_test(
 
     Args:
         data: a .npz file with the arrays `x` and `labels`; without it, samples of the two densities are drawn, which
-            must be known. For runs on jets: a folder or a file of jets too, and `jets_path` of A without it.
+            must be known. For runs on jets: a folder or a file of jets too, and `sample_of` A without it.
         reference: a trained jet classifier, a run folder or a name of the zoo, in place of one that is trained here.
     """
     settings = settings or DualSettings()
@@ -90,7 +95,7 @@ def dual_test(
     kinds = jet_classes(*configs)
     if reference is not None and kinds is None:
         raise InputError(f"{reference}: a jet classifier is a reference for two runs on jets, got {run_a} and {run_b}")
-    data = jets_path(configs[0].data) if kinds is not None and data is None else data
+    data = sample_of(configs[0], data)
     densities = _known_densities(*configs)
     if densities is None and data is None:
         raise InputError(
@@ -186,6 +191,7 @@ def dual(
     """
     from normae.dual import output  # drawing needs matplotlib, the numbers do not
 
+    data = sample_of(read(run_of(run_a).config), data)
     path = output.default_folder(run_a, run_b, data, reference) if out is None else Path(out)
     tested = {"run_a": str(run_a), "run_b": str(run_b), "data": None if data is None else str(data)}
     tested |= {} if reference is None else {"reference": str(reference)}

@@ -32,7 +32,7 @@ BAYESIAN = {"last": "the last layer's weights", "decoder": "the decoder's weight
 class JetStudy(Study):
     """A run on one class of jets."""
 
-    needed = ("auc", "rejection_20", "rejection_30", "score_background", "mse_mean_image", "mse_components")
+    needed = ("auc", "rejection_20", "rejection_30", "score_background", "mse_components", "test_signal")
     own: ClassVar = {
         "energy_background": "mean energy of the jets that it was trained on",
         "mse_mean_image": "the same of their mean image",
@@ -126,7 +126,9 @@ class JetStudy(Study):
         }
 
     def numbers(self, metrics: Metrics) -> dict[str, str | Estimate]:
+        count = " and ".join(f"{metrics[f'test_{of}'].value:,.0f} {of}" for of in ("background", "signal"))
         return {
+            "jets of this evaluation": f"{count} jets",
             "energy of the background": metrics["energy_background"],
             "energy of the mean image alone": f"{metrics['mse_mean_image'].value:.3g}",
             f"energy of {self.config.latent_dimensions} principal components":

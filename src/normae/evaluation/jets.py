@@ -42,7 +42,7 @@ from normae.report import Check, save_figure
 from normae.report.paper import TAGGING, TAGGING_METRICS, PaperValue
 from normae.runs.classifier import load_classifier
 from normae.runs.folder import RunFolder, read_json, read_tensors
-from normae.sources import KINDS, _parts, events_of_class, file_in, jets_path, pieces, read_jet_images
+from normae.sources import KINDS, events_of_class, file_in, held_out, jets_path, pieces, read_jet_images
 from normae.statistics import Estimate, background_efficiency, sample_mean
 from normae.statistics.arrays import Array
 from normae.statistics.calibration import calibration
@@ -78,18 +78,15 @@ def held_out_jets(config: Run) -> JetTest:
     """`data.test` jets of each class, all for 0: of the file `test` of a folder, or what a split held out of one file.
 
     Of one file, the class that a run was not trained on is split alike, so that runs of one seed are judged on the same
-    jets whichever class they were trained on.
+    jets whichever class they were trained on. A file that cannot be the one that was trained on is not split.
     """
-    path, label = jets_path(config.data), KINDS.index("top") if config.data.jets == "top" else 0
+    path, label = jets_path(config.data, judged=True), KINDS.index("top") if config.data.jets == "top" else 0
     images = read_jet_images(file_in(path, "test") if path.is_dir() else path)
     chosen = []
     for kind in (KINDS[label], KINDS[1 - label]):
         events = events_of_class(images, kind)
         if not path.is_dir():
-            needed = config.data.train + config.data.test + config.data.validation
-            if config.data.jets in (kind, "both") or needed <= len(events):
-                parts = _parts(len(events), config.data, config.seed, f"{path}: expected at least {{}} {kind} jets")
-                events = events.rows(parts[1])
+            events = held_out(events, config.data, config.seed)
         chosen.append(events.first(config.data.test or len(events)))
         if (count := len(chosen[-1])) < FEWEST_TESTED:
             raise InputError(f"{path}: expected at least {FEWEST_TESTED} {kind} jets for the test, got {count}")
@@ -195,6 +192,7 @@ def tagging_metrics(scores: JetScores) -> Metrics:
     metrics |= {"score_background": sample_mean(background), "score_signal": sample_mean(signal)}
     metrics |= {"energy_background": sample_mean(scores.mean_energy(scores.background))}
     metrics |= {"temperature": Estimate(scores.temperature, 0.0)}
+    metrics |= test_jets(background.size, signal.size)
     if not scores.bayesian:
         return metrics
     rows = [separation(s, b) for s, b in zip(scores.signal, scores.background, strict=True)]
@@ -203,6 +201,11 @@ def tagging_metrics(scores: JetScores) -> Metrics:
         relative = energy.std(axis=0, ddof=1, dtype=np.float64) / scores.mean_energy(energy)
         metrics[f"relative_sigma_{name}"] = Estimate(float(np.median(relative)), 0.0)
     return metrics
+
+
+def test_jets(background: int, signal: int) -> Metrics:
+    """How many there were."""
+    return {"test_background": Estimate(background, 0.0), "test_signal": Estimate(signal, 0.0)}
 
 
 def separation(signal: NDArray[Any], background: NDArray[Any]) -> Metrics:
@@ -359,6 +362,7 @@ class ClassifierStudy(Study):
         metrics = separation(found.log_ratio[labels], found.log_ratio[~labels])
         metrics |= {"ece": found.before.error.measured, "ece_perfect": found.before.error.perfect}
         metrics |= {"cross_entropy": found.before.cross_entropy}
+        metrics |= test_jets(int((~labels).sum()), int(labels.sum()))
         if found.method != "none":
             metrics |= {"ece_corrected": found.after.error.measured}
             metrics |= {"cross_entropy_corrected": found.after.cross_entropy}

@@ -29,15 +29,16 @@ from normae.jets.pipeline import (
     write_columns,
     write_images,
 )
-from normae.jets.reader import chunks, info, is_jets, read, read_images
+from normae.jets.reader import PUBLIC, chunks, info, is_jets, public, read, read_images
 
 _LAZY = dict.fromkeys(("Job", "Process", "check_run", "generate"), "generator") | {"save_figures": "gallery"}
 
 __all__ = [
-    "THRESHOLD", "Jets", "Job", "Process", "SparseImages", "check_output", "check_run", "check_suffix", "chunks",
-    "concatenate", "convert", "convert_images", "file_observables", "from_counts", "from_lists", "generate", "images",
-    "info", "is_jets", "jets_of_images", "observables", "pixel_centres", "pixel_index", "pixel_to_plane", "read",
-    "read_images", "save_figures", "sparse_images", "summary", "write", "write_columns", "write_images",
+    "PUBLIC", "THRESHOLD", "Jets", "Job", "Process", "SparseImages", "check_output", "check_run", "check_suffix",
+    "chunks", "concatenate", "convert", "convert_images", "file_observables", "from_counts", "from_lists", "generate",
+    "images", "info", "is_jets", "jets_of_images", "observables", "pixel_centres", "pixel_index", "pixel_to_plane",
+    "public", "read", "read_images", "save_figures", "sparse_images", "summary", "write", "write_columns",
+    "write_images",
 ]  # fmt: skip
 
 

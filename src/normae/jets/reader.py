@@ -44,6 +44,7 @@ VERSION = 1
 ANGLE_UNIT = 20000.0
 Rows = int | tuple[int, int] | slice | range | None
 CHUNK = 2048
+PUBLIC = Path(__file__).parent / "public.npz"
 MAX_ETA = 30.0
 _REASONS = (
     "",
@@ -313,6 +314,19 @@ def chunks(
     """The jets of a file in chunks of about `size`, in the order of the file."""
     for _, part in _pieces(path, rows, skip_bad, key, size):
         yield part
+
+
+def public() -> Jets:
+    """2,000 jets of the public TopTagging test file, 1,060 QCD and 940 top, for a last look only.
+
+    By G. Kasieczka, T. Plehn, J. Thompson and M. Russell, https://zenodo.org/records/2603256, licence CC BY 4.0; their
+    128 hardest constituents at most.
+
+    >>> import normae
+    >>> len(normae.jets.public())
+    2000
+    """
+    return read(PUBLIC)
 
 
 class _Growing:

@@ -107,7 +107,9 @@ def _require_filters(data: h5py.Dataset) -> None:
             importlib.import_module("hdf5plugin")
         except ImportError:
             name = _PLUGINS.get(code, f"HDF5 filter {code}")
-            raise InputError(f"the file is compressed with {name}, which needs `pip install hdf5plugin`") from None
+            raise InputError(
+                f"the file is compressed with {name}, which needs `pip install 'normae[blosc]'` (hdf5plugin)"
+            ) from None
 
 
 def _momentum_columns(names: list[str]) -> dict[str, slice | list[int]]:

@@ -190,10 +190,11 @@ def draw_compared(rows: list[figures.ComparedTemperatures], folder: Path) -> Non
 # --- tables
 
 ComparedPair = tuple[RunFolder, RunFolder, Estimate]  # the runs on QCD jets and on tops, and m of their dual test
-JETS, POINTS = 500, 20_000  # events of each class of jets, and of a toy density
+JETS, POINTS = 200, 20_000  # events of each class of jets, and of a toy density
 TOYS = {"toy-1gauss-nae": "one Gaussian", "toy-2gauss-nae": "two Gaussians"}
 DUALS = (("AE", BEST), ("NAE", BEST), ("BNAE", BEST), ("NAE", PAPER), ("BNAE", PAPER), ("NAE", MIXING), ("BNAE", MODES))
 """Networks of the dual tests; that of the autoencoders, which the paper does not have, shows what the training adds."""
+ESTIMATED = (("NAE", BEST), ("BNAE", BEST), ("NAE", MIXING))  # whose temperatures are estimated
 GENERATORS = {"NAE, d_z = 6": ("NAE", BEST), "BNAE, d_z = 6": ("BNAE", BEST), "NAE, d_z = 3": ("NAE", SMALL)}
 TITLES = {
     "tagging": "Section 4.1: tagging",

@@ -13,6 +13,7 @@ from normae.evaluation.toy_posterior import LEVELS
 from normae.files import write_json, write_text
 from normae.report.page import markdown_table
 from normae.runs.folder import RunFolder
+from normae.scoring.scorer import open_scorer
 from normae.statistics import Estimate
 
 KEPT_LINES = 200  # of the training's history, evenly spaced
@@ -48,6 +49,9 @@ def publish(group: str | Path, seed: int, target: str | Path) -> Path:
 def _fill(part: RunFolder, run: RunFolder, members: list[RunFolder], group: RunFolder) -> None:
     """Write what belongs to a model of the zoo."""
     kept = [run.config, run.model, run.metrics, run.provenance]
+    if study_of(run).of_jets and read(run.config).classifier is None:
+        open_scorer(run.path)  # which keeps scores of held-out jets: p-values then need no other jets
+        kept += [run.background] if run.background.is_file() else []
     if run.start.is_file() and run.model.stat().st_size + run.start.stat().st_size <= MOST_BYTES:
         kept.append(run.start)
     for source in kept:

@@ -31,7 +31,7 @@ from normae.runs.ensemble import gather, made_of
 from normae.runs.folder import RunFolder, locked
 from normae.runs.session import train
 from normae.runs.writing import Watch
-from normae.sources import KINDS
+from normae.sources import KINDS, on_public_jets
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Settings:
     configs: Path | None = None  # folder of the presets for that; by default those of the package or of the clone
     seed: int = 0  # of the new trainings
     device: str = "auto"
-    data: Path | None = None  # a folder of jets with train, val and test; NORMAE_JETS where it is None
+    data: Path | None = None  # jets to judge on; NORMAE_JETS where it is None, or the public ones of the package
     generated: int | None = None  # jets to generate with each model, as in `evaluate`
     overrides: tuple[str, ...] = ()  # of the new trainings on jets, "section.key=value"
 
@@ -188,6 +188,8 @@ def reproduce_jets(out: Path, settings: Settings, watch: Watch | None = None) ->
     if not folders:
         raise InputError(f"{', '.join(result.left_out)}: not in the zoo; use --from-scratch")
     folders |= _modes(folders, out, settings)
+    said = on_public_jets(read(next(iter(folders.values())).config).data, settings.data)
+    result.notes += [said] if said else []
     runs: dict[JetModel, Judged] = {}
     for model, folder in folders.items():
         count = None if model == jets.CLASSIFIER or model.begun else settings.generated  # these generate nothing
@@ -234,7 +236,7 @@ def _modes(folders: dict[JetModel, RunFolder], out: Path, settings: Settings) ->
             if run.path.exists() and not made_of(run, seeds):
                 shutil.rmtree(run.path)
             if not run.path.exists():
-                gather([seed.path for seed in seeds], run.path, settings.data)
+                gather([seed.path for seed in seeds], run.path, settings.data if settings.scratch else None)
             found[model] = run
     return found
 
@@ -269,12 +271,12 @@ def _dual_tests(
 def _temperatures(
     runs: dict[JetModel, Judged], duals: dict[str, Metrics], settings: Settings, result: Reproduction
 ) -> list[ComparedTemperatures]:
-    """Estimates for the pairs whose dual test tells at which T the slope is 1; a mixture has several T."""
+    """Estimates for some pairs whose dual test tells at which T the slope is 1."""
     pairs: dict[str, jets.ComparedPair] = {}
-    for network, variant in jets.DUALS:
+    for network, variant in jets.ESTIMATED:
         a, b = jets.pair_of(network, variant)
         slope = duals.get(a.title, {}).get("slope_classifier_c0")
-        if slope is not None and slope.value > 0 and variant != jets.MODES:
+        if slope is not None and slope.value > 0:
             pairs[a.title] = (runs[a].folder, runs[b].folder, slope)
     found: list[ComparedTemperatures] = []
     if pairs:

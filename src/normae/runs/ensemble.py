@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from normae import zoo
 from normae.config import Run, read, to_toml
 from normae.data import SparseEvents
 from normae.errors import InputError
@@ -44,7 +45,8 @@ def gather(runs: Sequence[str | Path], out: str | Path, data: str | Path | None 
     config = replace(first, ensemble=EnsembleConfig(len(folders), _events(first, facts)))
     tensors, header = _joined(folders)
     if config.modes:
-        header["constants"] = _constants(config, folders, data)
+        known = zoo.mixture_constants(digests) if data is None else None
+        header["constants"] = known or _constants(config, folders, data)
         header["log_z"] = None  # each draw has its own
     target.path.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=target.path.parent, prefix=f".{target.path.name}.part") as temporary:

@@ -223,7 +223,7 @@ def open_scorer(
     notes: list[str] = []
     background = np.zeros(0, dtype=np.float32)
     try:
-        background = _background(folder, config, model, weights)
+        background = _background(folder, config, model, digest)
     except InputError as error:
         notes.append(f"no p_value: the held-out background cannot be scored ({error})")
     if not len(background) and not notes:
@@ -243,7 +243,10 @@ def weights_of(digest: str, model: Model) -> str:
 
 
 def _background(folder: RunFolder, config: Run, model: Model, weights: str) -> NDArray[np.float32]:
-    """Scores of the run's test sample in rising order; kept in the run folder where that can be written."""
+    """Scores of the run's test sample in rising order; kept in the run folder where that can be written.
+
+    Models of the zoo have theirs with them. `weights` is the hash of the run's.
+    """
     not_ours = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile)
     with suppress(*not_ours), folder.background.open("rb") as stream, np.load(stream, allow_pickle=False) as kept:
         score = np.asarray(kept["score"], dtype=np.float32)

@@ -51,7 +51,7 @@ from normae.report import save_figure
 from normae.runs.folder import RunFolder
 from normae.runs.load import load, run_of
 from normae.sampling.langevin import geodesic_move, tangent
-from normae.sources import KINDS, file_in, jets_path, load_events, read_sparse
+from normae.sources import KINDS, file_in, held_out, jets_path, load_events, read_sparse
 from normae.statistics import Estimate
 from normae.statistics.arrays import Array
 from normae.tensors import norm
@@ -140,7 +140,7 @@ QUICK_POINTS = 5_000
 """The same where a mean is enough."""
 
 
-def even_energies(energy: ReconstructionEnergy, like: Tensor, seed: int, points: int = EVEN_POINTS) -> Array:
+def even_energies(energy: ReconstructionEnergy, like: Tensor, seed: int, points: int) -> Array:
     """E(f_d(z)) at points that are spread evenly over the sphere in which `like` (N, d_z) lies."""
     even = normal((points, like.shape[1]), stream(seed, "temperature/manifold", like.device), like)
     return latent_energies(energy, even / norm(even, keepdim=True))
@@ -272,7 +272,7 @@ def estimate_temperatures(
     estimates = {name: part.temperature(None, seed) for name, part in found.items()}
     if sphere:
         estimates["manifold"] = statistics.manifold_temperature(
-            even_energies(energy, z, seed), latent_energies(energy, z)
+            even_energies(ScoringEnergy(model.autoencoder), z.float(), seed, EVEN_POINTS), latent_energies(energy, z)
         )
     return Temperatures(
         model=model.temperature,
@@ -293,15 +293,19 @@ def _events(run: str | Path, data: str | Path | None, most: int) -> Tensor:
         if source.density is not None:
             raise InputError("--data: the run was trained on a known density, and its events are drawn; leave it out")
         source = replace(source, path=str(data)) if source.jets is not None else replace(source, file=str(data))
-    if source.jets in KINDS and (folder := jets_path(source)).is_dir():
+    if source.jets in KINDS:
+        path, part = jets_path(source, judged=True), 2 if source.validation else 1
+        if not path.is_dir():
+            return held_out(read_sparse(path, source.jets), source, config.seed, part).first(most).dense()
         try:
-            path = file_in(folder, "val")
+            path = file_in(path, "val")
         except InputError:
-            path = file_in(folder, "test")
+            path = file_in(path, "test")
         return read_sparse(path, source.jets).first(most).dense()
     events = load_events(source, config.seed)
     held = events.test if events.validation is None else events.validation
-    return held.first(most).dense() if isinstance(held, SparseEvents) else held[:most]
+    assert not isinstance(held, SparseEvents)  # jets are above
+    return held[:most]
 
 
 def _components(energy: ReconstructionEnergy, x: Tensor, residual: Tensor) -> tuple[Curvature, list[float]]:

@@ -1,5 +1,7 @@
 """Trained weights that ship with the package. Each is a run folder with a model card."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -18,3 +20,13 @@ def path(name: str) -> Path:
 def card(name: str) -> str:
     """The model card: data, settings, seeds, metrics, limits."""
     return (FOLDER / name / "card.md").read_text(encoding="utf-8")
+
+
+def mixture_constants(digests: Sequence[str]) -> list[float] | None:
+    """Those of a mixture of models of the zoo, by the SHA-256 of their weights; None where they are not known.
+
+    They are from the validation events of the training, which are not part of the package.
+    """
+    file = FOLDER / "mixtures.json"
+    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return next((one["constants"] for one in known.values() if one["sha256"] == list(digests)), None)
