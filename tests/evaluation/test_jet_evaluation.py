@@ -44,6 +44,7 @@ from normae.runs.load import load
 from normae.runs.session import read_start, train
 from normae.sources import load_events
 from normae.statistics import Estimate, auc
+from normae.statistics.arrays import student
 from normae.temperature.estimates import late_mean
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -203,7 +204,7 @@ def test_the_late_mean_is_of_the_last_tenth():
     lines = [training_line(k, float(k)) for k in range(40)]
     first = {"phase": "pretraining", "iteration": 99, "negative_energy": 1e9}
     found = late_mean([first, *lines], "negative_energy")
-    assert found == pytest.approx((37.5, np.std([36, 37, 38, 39], ddof=1) / 2))
+    assert found == pytest.approx((37.5, student(4) * np.std([36, 37, 38, 39], ddof=1) / 2))
     assert math.isnan(late_mean([first], "negative_energy").value)
     assert math.isnan(late_mean(lines[:1], "negative_energy").error)
 

@@ -11,6 +11,7 @@ import normae
 from normae.config import structure
 from normae.evaluation import toy_posterior
 from normae.evaluation.jets import separation
+from normae.evaluation.study import over
 from normae.evaluation.table import TableTest, table_metrics
 from normae.evaluation.toy import DensityTest, agreement, ideal_auc
 from normae.inference import Rows
@@ -98,3 +99,15 @@ def test_tagging_is_a_higher_score_of_the_signal():
     for name, share in (("rejection_20", 0.2), ("rejection_30", 0.3)):
         wanted = 1 / norm.sf(1 + norm.isf(share))
         assert found[name].value == pytest.approx(wanted, abs=4 * found[name].error)
+
+
+def test_draws_of_three_trainings_scatter_as_three_do():
+    """Their deviation has n - 1 and Student's factor; draws within a training add theirs in quadrature."""
+    trainings, draws = np.array([1.0, 2.0, 4.0]), 30
+    values = np.tile(trainings, draws // 3)
+    scatter = 1.3213 * trainings.std(ddof=1)
+    assert over(values, 3) == pytest.approx((7 / 3, scatter), rel=1e-4)
+    noisy = values + np.repeat(np.tile([-0.5, 0.5], 5), 3)
+    within = 0.5 * math.sqrt(10 / 9)
+    assert over(noisy, 3) == pytest.approx((7 / 3, math.hypot(scatter, within)), rel=1e-4)
+    assert over(values).error == pytest.approx(values.std(ddof=1))

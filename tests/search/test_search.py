@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import poisson
 
 from normae.errors import InputError
 from normae.search import Sample, Templates, hepdata_tables, workspace
@@ -152,6 +153,31 @@ def test_pseudo_experiments_of_the_model_are_uniform():
     assert test.ks_p_value > 0.01
     share, error = test.share_below["0.5"]
     assert abs(share - 0.5) < 4 * error
+
+
+@pytest.mark.parametrize(("expected", "level", "low", "high"), [(400, 1e-2, 0.7, 1.2), (400, 1e-4, 0.6, 1.3)])
+def test_p_values_of_counts_that_are_known(expected, level, low, high):
+    """One bin with a known background: the chance of p <= a by Poisson's distribution, over a; counts are whole."""
+    edges, none = np.array([0.0, 1.0]), np.zeros(1)
+    found = Templates("score", edges, Sample(np.array([expected]), none, None, 1), Sample(np.ones(1), none, None, 1))
+    around = int(poisson.isf(level, expected))
+    first = next(n for n in range(around - 4, around + 6) if discovery(found, np.array([float(n)])).p_value <= level)
+    assert low < poisson.sf(first - 1, expected) / level < high
+
+
+@pytest.mark.slow
+def test_small_p_values_of_several_bins():
+    """P(p <= 1e-3) and P(p <= 1e-4) from data drawn with a signal, each weighted by what it is without one."""
+    random, levels = np.random.default_rng(5), (1e-3, 1e-4)
+    found = Templates("score", EDGES, Sample(EXPECTED, 0 * EXPECTED, None, 1), Sample(SIGNAL, 0 * SIGNAL, None, 1))
+    strong = EXPECTED + 1.6 * SIGNAL
+    p, weights = [], []
+    for data in random.poisson(strong, (250, 3)).astype(float):
+        p.append(discovery(found, data).p_value)
+        weights.append(np.exp(data @ np.log(EXPECTED / strong) + (strong - EXPECTED).sum()))
+    for level in levels:
+        terms = np.array(weights) * (np.array(p) <= level)
+        assert terms.mean() == pytest.approx(level, rel=0.15, abs=4 * terms.std() / np.sqrt(len(terms)))
 
 
 def test_the_toy_search_in_short():

@@ -9,7 +9,9 @@ import pytest
 from normae import zoo
 from normae.config import read
 from normae.evaluation.evaluate import study_of
-from normae.evaluation.toy import agreement, density_test
+from normae.evaluation.toy import agreement, density_test, paper_grid
+from normae.evaluation.toy_posterior import region_coverage
+from normae.inference import grid_points
 from normae.report.page import markdown_table
 from normae.runs.folder import RunFolder
 from normae.runs.load import load
@@ -47,6 +49,19 @@ def test_the_toy_s_numbers_come_from_its_weights():
 @pytest.mark.parametrize("name", ["toy-2gauss-nae", "toy-2gauss-nae-paper", "toy-1gauss-nae"])
 def test_all_numbers_of_the_toys_come_from_their_weights(name):
     check_numbers(name, 500)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["toy-1gauss-bnae", "toy-2gauss-bnae", "toy-2gauss-bnae-paper"])
+def test_the_coverage_by_region_comes_from_the_weights(name):
+    config, said = read(zoo.path(name) / "config.toml"), metrics(name)
+    axis, _ = paper_grid(config)
+    grid = grid_points(axis[::5], 2)
+    draws = load(zoo.path(name), "cpu").rows(grid.numpy()).log_prob_draws()
+    found = region_coverage(draws, load_events(config.data, config.seed).density.log_prob(grid.double()).numpy())
+    assert len(found) > 3
+    for key, one in found.items():
+        assert one.value == pytest.approx(said[key].value, abs=2e-3), key
 
 
 @pytest.mark.parametrize("name", [name for name in zoo.names() if (zoo.path(name) / "metrics.json").is_file()])

@@ -197,6 +197,7 @@ def search(
     epochs: Annotated[int | None, option("Epochs of each training.")] = None,
     first: Annotated[float | None, option("The temperature to begin with.")] = None,
     events: Annotated[int, option("Most events to compare on; 0 for all.")] = 0,
+    scatter: Annotated[float | None, option("Of m between trainings; by default 0.25, of toys 0.03.")] = None,
     minutes: Annotated[float | None, option("Stop after so many minutes; the same command goes on.")] = None,
     device: Device = "auto",
 ) -> None:
@@ -211,7 +212,7 @@ def search(
         raise InputError(f"expected two configurations and --out, the folder of the search, got {len(configs)}")
     if len(starts) != 2:
         raise InputError(f"--start: expected it twice, for A and for B, got {len(starts)}")
-    settings = SearchSettings(trainings=trainings, epochs=epochs, events=events, start=first)
+    settings = SearchSettings(trainings=trainings, epochs=epochs, events=events, start=first, scatter=scatter)
     pair = read_pair(configs, [*(override or []), f"device={json.dumps(device)}"])
     with TrainingDisplay() as display:
         found = search_temperature(pair, out, starts, reference, settings, display, minutes)

@@ -331,7 +331,7 @@ def _metrics(result: DualResult, a: Rows, b: Rows) -> dict[str, Estimate]:
 
 def _over(values: Array) -> Estimate:
     """Mean over pairs of draws or over classifiers; the error is their spread."""
-    return Estimate(float(values.mean()), float(values.std()))
+    return Estimate(float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else 0.0)
 
 
 def _classifier_metrics(result: DualResult, found: ClassifierReference) -> dict[str, Estimate]:

@@ -101,6 +101,7 @@ class JetScores:
     signal: NDArray[np.float32]
     temperature: float
     constant: float | None = None  # mean of those that the trainings of a mixture have, and E/T in it is less by
+    trainings: int = 1  # of a mixture, whose draws are of each in turn
 
     @property
     def mixture(self) -> bool:
@@ -145,8 +146,9 @@ def jet_scores(run: RunFolder, model: Model, test: JetTest, draws: int) -> JetSc
 
 def as_scores(kept: Any, temperature: float) -> JetScores:
     """What scores.npz holds."""
-    constant = float(kept["shift"].mean()) if "shift" in kept else None
-    return JetScores(kept["background"], kept["signal"], temperature, constant)
+    shift = kept.get("shift")
+    mixture = (None, 1) if shift is None else (float(shift.mean()), len(shift))
+    return JetScores(kept["background"], kept["signal"], temperature, *mixture)
 
 
 def energies(model: Model, events: SparseEvents, draws: int) -> NDArray[np.float32]:
@@ -196,7 +198,7 @@ def tagging_metrics(scores: JetScores) -> Metrics:
     if not scores.bayesian:
         return metrics
     rows = [separation(s, b) for s, b in zip(scores.signal, scores.background, strict=True)]
-    metrics |= {f"{name}_draws": over([row[name].value for row in rows]) for name in rows[0]}
+    metrics |= {f"{name}_draws": over([row[name].value for row in rows], scores.trainings) for name in rows[0]}
     for name, energy in (("background", scores.background), ("signal", scores.signal)):
         relative = energy.std(axis=0, ddof=1, dtype=np.float64) / scores.mean_energy(energy)
         metrics[f"relative_sigma_{name}"] = Estimate(float(np.median(relative)), 0.0)

@@ -13,6 +13,7 @@ from normae.files import write_json
 from normae.runs.folder import RunFolder, is_number, is_pair, read_json
 from normae.runs.load import run_of, seed_folders, shared_settings
 from normae.statistics import Estimate
+from normae.statistics.arrays import student
 
 Numbers = dict[str, Estimate]
 ROUNDING = 1e-12  # share of a number by which the same one differs from sum to sum
@@ -21,7 +22,7 @@ ROUNDING = 1e-12  # share of a number by which the same one differs from sum to 
 class Scatter(NamedTuple):
     """One number over trainings."""
 
-    mean: Estimate  # its error comes from their scatter
+    mean: Estimate  # its error comes from their scatter, with Student's factor
     deviation: float  # standard deviation over trainings, of one training
     stated: float  # root mean square of the errors that trainings state; NaN where one states none, or infinity
     within: float  # share of the other trainings that lie within the error of one, over all of them; NaN likewise
@@ -57,7 +58,7 @@ def scatter(estimates: Sequence[Estimate]) -> Scatter:
     away = np.abs(values[:, None] - values) <= errors[:, None]
     others = ~np.eye(len(values), dtype=bool)
     return Scatter(
-        Estimate(float(values.mean()), deviation / len(values) ** 0.5),
+        Estimate(float(values.mean()), student(len(values)) * deviation / len(values) ** 0.5),
         deviation,
         float(np.sqrt((errors**2).mean())) if known else np.nan,
         float(away[others].mean()) if known else np.nan,

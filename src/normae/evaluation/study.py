@@ -20,7 +20,7 @@ from normae.report.page import markdown_table
 from normae.report.paper import PaperValue
 from normae.runs.folder import RunFolder
 from normae.statistics import Estimate
-from normae.statistics.arrays import Array
+from normae.statistics.arrays import Array, line_mean, student
 
 Metrics = dict[str, Estimate]
 Draw = Callable[[], None]
@@ -286,7 +286,7 @@ def energy_check(lines: Sequence[Mapping[str, Any]], spread: float = 1.0) -> Che
     """Whether the energies of data and samples meet; `spread` is how far E/T of single events goes."""
     tail = lines[-max(4, len(lines) // 10) :]
     gaps = np.array([(line["positive_energy"] - line["negative_energy"]) / line["temperature"] for line in tail])
-    gap, error = float(gaps.mean()), float(gaps.std(ddof=1) / len(gaps) ** 0.5) if len(gaps) > 1 else 0.0
+    gap, error = line_mean(gaps) if len(gaps) > 1 else (float(gaps[0]), 0.0)
     return Check(
         "energies meet",
         graded(abs(gap), max(0.02 * spread, 2 * error), max(0.1 * spread, 5 * error)),
@@ -354,6 +354,16 @@ def draw_training(study: Study, draw: Callable[[Any, Any], Any], panels: int, na
     save_figure(figure, study.run.figures, "training", columns)
 
 
-def over(values: Sequence[float] | Array) -> Estimate:
-    """Mean over draws, with their standard deviation as error."""
-    return Estimate(float(np.mean(values)), float(np.std(values, ddof=1)))
+def over(values: Sequence[float] | Array, trainings: int = 1) -> Estimate:
+    """Mean over draws, with their standard deviation as error.
+
+    Draws that come from several `trainings` in turn: what lies between these is the scatter of a few, with n - 1 and
+    Student's factor.
+    """
+    found = np.asarray(values, dtype=np.float64)
+    if trainings == 1:
+        return Estimate(float(found.mean()), float(found.std(ddof=1)))
+    parts = [found[k::trainings] for k in range(trainings)]
+    within = float(np.mean([part.var(ddof=1) if len(part) > 1 else 0.0 for part in parts]))
+    between = student(trainings) * float(np.std([part.mean() for part in parts], ddof=1))
+    return Estimate(float(found.mean()), float(np.hypot(within**0.5, between)))

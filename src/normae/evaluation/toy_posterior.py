@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ KINDS: Any = ("quantile", "gaussian")  # of intervals
 LABELS = {"log_density": r"$\log p_\theta$", "density": r"$p_\theta$"}  # what they are of
 Interval = tuple[str, str]  # one of each
 EVENTS = 50_000  # test events with all draws: a coverage is judged over trainings, not over more events of one
+REGION_NAMES = ("below 3", "3 to 6", "6 to 12", "12 to 25", "25 and above")  # of -log p, by `REGION_EDGES`
 REGION_GRID = 100  # points along each axis of the grid on which coverage is taken region by region
 
 
@@ -44,6 +45,10 @@ class BayesianToyStudy(ToyStudy):
               "relative_density_ratio")  # fmt: skip
     paper = BAYES
     kind = "Bayesian normalized"
+    own: ClassVar = {
+        f"coverage_quantile_68_region_{k}": f"coverage of 68 % intervals on the grid where −log p is {name}"
+        for k, name in enumerate(REGION_NAMES)
+    }
 
     def measure(self, model: Model, density: Density, events: Tensor) -> tuple["PosteriorTest", Metrics]:
         """All draws beside the truth, and every number of section 3.3."""
@@ -104,8 +109,9 @@ class BayesianToyStudy(ToyStudy):
     def uncertainty(self) -> str:
         """What the error bars are."""
         return (
-            f"Error bars: {posterior_words(self.config)}. The coverage of one training scatters, since its errors\n"
-            "are correlated over x; `normae coverage` judges it over several trainings."
+            f"Error bars: {posterior_words(self.config)}. They hold on average over events, not in every\n"
+            "region: see the coverage by region. That of one training scatters, since its errors are correlated over "
+            "x;\n`normae coverage` judges it over several trainings."
         )
 
 
@@ -181,7 +187,13 @@ def posterior_metrics(test: PosteriorTest) -> Metrics:
         shares = statistics.coverage(test.draws, test.test_true, LEVELS, kind)
         named = zip(LEVELS, shares, strict=True)
         metrics |= {f"coverage_{kind}_{100 * level:.0f}": Estimate(float(share), 0.0) for level, share in named}
-    return metrics
+    return metrics | region_coverage(test.region_draws, test.region_true)
+
+
+def region_coverage(draws: np.ndarray, true: np.ndarray) -> Metrics:
+    """Coverage of 68 % in each region that has points, for draws (n, M) of log p and the truth (M,) on a grid."""
+    shares = statistics.coverage_by_region(draws, true, statistics.regions(true), [0.68])[:, 0]
+    return {f"coverage_quantile_68_region_{k}": Estimate(float(s), 0.0) for k, s in enumerate(shares) if s == s}
 
 
 def posterior_samples(model: Model, config: Run, density: Density, test: PosteriorTest) -> Metrics:
@@ -302,7 +314,7 @@ def summary(tests: Sequence[CoverageTest]) -> dict[str, Estimate]:
     pulls = statistics.pulls_over_trainings([test.pulls[0] for test in tests])
     numbers |= {"pull_mean": pulls.mean, "pull_width": pulls.width, "pull_total_width": pulls.total_width}
     for name in ("kl", "sigma", "error"):
-        numbers[name] = statistics.sample_mean([getattr(test, name) for test in tests])
+        numbers[name] = statistics.few_mean([getattr(test, name) for test in tests])
     return {name: value for name, value in numbers.items() if np.isfinite(value.error)}
 
 

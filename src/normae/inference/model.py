@@ -289,7 +289,11 @@ class Model:
         return self._rows(x, n, seed, None).scores
 
     def log_prob_draws(self, x: Any, n: int = DRAWS, seed: int = 0) -> Any:
-        """log p for each of `n` draws, with shape (n, N), each row normalized with its own log Z."""
+        """log p for each of `n` draws, with shape (n, N), each row normalized with its own log Z.
+
+        Their spread is an error bar that holds on average over events, not for every one: far out, where events are
+        few, it can be too small. The model's card has the coverage by region; `normae coverage` judges several runs.
+        """
         self._has_draws()
         return self._rows(x, n, seed, self.log_z_draws(n, seed)).log_prob_draws()
 

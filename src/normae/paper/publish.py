@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from normae.config import read, to_toml
 from normae.errors import InputError
 from normae.evaluation.evaluate import study_of
-from normae.evaluation.toy_posterior import LEVELS
+from normae.evaluation.toy_posterior import LEVELS, REGION_NAMES
 from normae.files import write_json, write_text
 from normae.report.page import markdown_table
 from normae.runs.folder import RunFolder
@@ -92,6 +92,10 @@ def _coverage(group: RunFolder) -> str:
         ["log p of test events", *[f"{level} %" for level in levels], "farthest training", "pull width"],
         ["coverage", *cells],
     ]
+    for k, name in enumerate(REGION_NAMES):
+        names = [f"coverage_quantile_{level}_region_{k}" for level in levels]
+        if all(one in found for one in names):
+            rows.append([f"on the grid where −log p is {name}", *(str(found[one]) for one in names), "", ""])
     return f"""
 ## Do the error bars hold?
 

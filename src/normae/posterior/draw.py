@@ -119,9 +119,9 @@ def widening(n: int) -> float:
     >>> round(widening(8), 3)
     1.142
     """
-    from scipy.special import ndtr, stdtrit
+    from normae.statistics.arrays import student  # scipy takes a second to import
 
-    return float(stdtrit(n - 1, ndtr(1.0)) * math.sqrt(1 + 1 / n))
+    return student(n) * math.sqrt(1 + 1 / n)
 
 
 # --- what they say about events

@@ -1,6 +1,6 @@
 """Measures of a learned density against a known one: pure functions of arrays, each number with its error."""
 
-from normae.statistics.arrays import Estimate, format_estimate, sample_mean, share_within
+from normae.statistics.arrays import Estimate, few_mean, format_estimate, line_mean, sample_mean, share_within
 from normae.statistics.auc import (
     auc,
     auc_difference,
@@ -68,9 +68,10 @@ __all__ = [
     "RelativeDensityCheck", "SlopeLine", "SlopePoint", "TooFewDraws", "Verdict", "auc", "auc_difference",
     "background_efficiency", "balanced_pearson", "binned_residuals", "compare_ratios", "confidence_levels",
     "configurational_temperature", "coverage", "coverage_by_region", "coverage_over_trainings", "critical_levels",
-    "density_mean_and_std", "density_pulls", "equipartition", "fit_line", "format_estimate", "grid_kl",
-    "ideal_auc_from_kl", "kl_divergence", "largest_level", "log_mean_density", "manifold_temperature", "mean_and_std",
-    "mixture_constants", "next_temperature", "pair_histogram", "pair_lines", "pearson", "pulls", "pulls_over_trainings",
+    "density_mean_and_std", "density_pulls", "equipartition", "few_mean", "fit_line", "format_estimate", "grid_kl",
+    "ideal_auc_from_kl", "kl_divergence", "largest_level", "line_mean", "log_mean_density", "manifold_temperature",
+    "mean_and_std", "mixture_constants", "next_temperature", "pair_histogram", "pair_lines", "pearson", "pulls",
+    "pulls_over_trainings",
     "ratio_histogram", "regions", "rejection", "relative_density_check", "relative_deviation", "sample_mean",
     "share_outside", "share_within", "slope_line", "thermal_mean", "unit_slope_temperature", "verdict", "wasserstein",
     "wasserstein_halves",

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, stdtrit
 
 from normae.errors import InputError
 from normae.random import stream
@@ -156,6 +157,41 @@ def sample_mean(values: ArrayLike) -> Estimate:
     """
     x = np.asarray(values, dtype=np.float64)
     return Estimate(float(x.mean()), float(x.std(ddof=1)) / math.sqrt(x.size))
+
+
+def student(n: int) -> float:
+    """By how much the standard error of a mean of n values is too small for 68 % of all cases, as it is for few.
+
+    Their deviation is itself uncertain: Student's t with n - 1 degrees of freedom.
+
+    >>> from normae.statistics.arrays import student
+    >>> round(student(3), 2), round(student(8), 2)
+    (1.32, 1.08)
+    """
+    return float(stdtrit(n - 1, ndtr(1.0)))
+
+
+def few_mean(values: ArrayLike) -> Estimate:
+    """Mean of a few independent values with shape (N,), such as trainings, with Student's factor in its error."""
+    value, error = sample_mean(values)
+    return Estimate(value, error * student(np.size(values)))
+
+
+FEWEST_BLOCKS = 5
+
+
+def line_mean(values: ArrayLike) -> Estimate:
+    """Mean of lines of a history, with shape (N,), which are correlated: the error is the largest of those of blocks.
+
+    Means of blocks of 1, 2, 4, ... lines are less correlated the longer these are; there are five of them or more.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    size, errors = 1, [few_mean(x).error]
+    while x.size // (2 * size) >= FEWEST_BLOCKS:
+        size *= 2
+        blocks = x[x.size % size :].reshape(-1, size).mean(1)
+        errors.append(few_mean(blocks).error)
+    return Estimate(float(x.mean()), max(errors))
 
 
 def unweighted(values: ArrayLike, weights: ArrayLike | None) -> NDArray[Any]:

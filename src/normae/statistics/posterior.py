@@ -22,9 +22,9 @@ level 1 - alpha needs n + 1 >= 2/alpha draws.
 |2 u - 1| with u the interpolated position of the truth among the draws, or 2 Phi(|t|) - 1 with t the pull. The coverage
 at a level is the share of events whose critical level does not exceed it.
 
-**The error of a coverage** is its spread over independent trainings: the errors of one are correlated over x, and a
-binomial error is far too small. For the same reason the width of the pulls of one training is below one even for a
-perfect posterior; `total_width` adds the scatter of their mean from training to training.
+**The error of a coverage** is its spread over independent trainings, with Student's factor: the errors of one are
+correlated over x, and a binomial error is far too small. For the same reason the width of the pulls of one training is
+below one even for a perfect posterior; `total_width` adds the scatter of their mean from training to training.
 """
 
 import math
@@ -36,7 +36,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import erf
 
 from normae.errors import InputError
-from normae.statistics.arrays import Array, Estimate, as_vector, sample_mean
+from normae.statistics.arrays import Array, Estimate, as_vector, few_mean, student
 from normae.statistics.density import REGION_EDGES, pearson
 
 CHUNK = 16_384  # events taken at once: 100 draws of them are 13 MB in float64
@@ -348,7 +348,8 @@ def coverage_over_trainings(coverages: Sequence[ArrayLike]) -> CoverageBand:
         mean = np.where(known, values, 0.0).sum(axis=0) / count
         squares = np.where(known, (values - mean) ** 2, 0.0).sum(axis=0)
         spread = np.sqrt(np.where(count > 1, squares, np.nan) / np.maximum(count - 1, 1))
-        return CoverageBand(mean, spread / np.sqrt(count), spread)
+        factors = np.array([np.nan, np.nan, *(student(n) for n in range(2, len(coverages) + 1))])
+        return CoverageBand(mean, factors[count] * spread / np.sqrt(count), spread)
 
 
 def pulls_over_trainings(pulls: Sequence[ArrayLike]) -> PullSummary:
@@ -359,7 +360,7 @@ def pulls_over_trainings(pulls: Sequence[ArrayLike]) -> PullSummary:
     if infinite := sum(int((~np.isfinite(array)).sum()) for array in arrays):
         raise InputError(f"pulls: expected finite values, got {infinite} where the weight draws do not differ")
     means, variances = np.array([(array.mean(), array.var(ddof=1)) for array in arrays]).T
-    return PullSummary(sample_mean(means), sample_mean(np.sqrt(variances)), _total_width(means, variances))
+    return PullSummary(few_mean(means), few_mean(np.sqrt(variances)), _total_width(means, variances))
 
 
 def _total_width(means: Array, variances: Array) -> Estimate:

@@ -38,7 +38,7 @@ from normae.errors import InputError
 from normae.statistics.arrays import Estimate, as_vector, resampled
 
 SCATTER = 0.03
-"""By which slopes of two trainings with the same settings are taken to differ, where nothing says that it is more."""
+"""By which slopes of two trainings of a toy with the same settings are taken to differ, at least."""
 LEAST_SLOPE = 0.05
 FIRST_FACTOR = 2.0  # from the first temperature to the second
 LARGEST_FACTOR = 4.0  # beyond the temperatures that were tried
@@ -226,7 +226,7 @@ def unit_slope_temperature(points: Sequence[SlopePoint], scatter: float = SCATTE
     return Estimate(math.exp(root.value), math.exp(root.value) * root.error)
 
 
-def next_temperature(points: Sequence[SlopePoint], start: float) -> float:
+def next_temperature(points: Sequence[SlopePoint], start: float, scatter: float = SCATTER) -> float:
     """Where to train next: `start` first, then outwards until m - 1 changes sign, then between the nearest two.
 
     The paper finds larger slopes at smaller temperatures, which is believed for as long as the points show no slope.
@@ -238,7 +238,7 @@ def next_temperature(points: Sequence[SlopePoint], start: float) -> float:
         return ordered[0].temperature * (FIRST_FACTOR if ordered[0].slope.value > 1 else 1 / FIRST_FACTOR)
     low, high = math.log(ordered[0].temperature), math.log(ordered[-1].temperature)
     try:
-        root = slope_line(points).root
+        root = slope_line(points, scatter).root
     except InputError:
         root = None
     pairs = [

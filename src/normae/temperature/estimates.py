@@ -154,7 +154,7 @@ def latent_energies(energy: ReconstructionEnergy, z: Tensor) -> Array:
 
 
 def late_mean(history: Sequence[dict[str, Any]], name: str) -> Estimate:
-    """Mean of a logged number over the last tenth of the NAE phase; its error takes the lines for independent.
+    """Mean of a logged number over the last tenth of the NAE phase; its error knows that lines are correlated.
 
     What a rollback took back is not part of it: there the training stood at a later iteration than it did afterwards.
     """
@@ -167,7 +167,7 @@ def late_mean(history: Sequence[dict[str, Any]], name: str) -> Estimate:
     values = np.array([line[name] for line in lines[-max(2, len(lines) // 10) :]], dtype=np.float64)
     if len(values) < 2:
         return Estimate(float(values.mean()) if len(values) else np.nan, np.nan)
-    return statistics.sample_mean(values)
+    return statistics.line_mean(values)
 
 
 def chain_metrics(run: RunFolder, config: Run, model: Model) -> dict[str, Estimate]:

@@ -38,8 +38,11 @@ from normae.sampling.langevin import require_that
 from normae.sources import load_events
 from normae.statistics import Estimate
 from normae.statistics.arrays import Array
+from normae.statistics.thermometers import SCATTER
 
 SIDES = ("a", "b")
+JET_SCATTER = 0.25
+"""Of the slopes of pairs of trainings on jets that differ in their seeds only: three have 0.2 to 0.3."""
 Pair = tuple[Run, Run]
 Starts = tuple[str | None, str | None]
 Trained = Callable[[Run, Path], Path]
@@ -57,6 +60,8 @@ class SearchSettings:
         events: validation events of each class that m is fitted to; 0 for all.
         draws: weight draws of a Bayesian model.
         start: the first temperature; None for the mean energy of the autoencoders.
+        scatter: by which m differs from training to training, at least; None for 0.25 of jets and 0.03 of toys. It is
+            in the error of T.
     """
 
     trainings: int = 6
@@ -65,8 +70,10 @@ class SearchSettings:
     events: int = 0
     draws: int = 20
     start: float | None = None
+    scatter: float | None = None
 
     def __post_init__(self) -> None:
+        require_that(self.scatter is None or self.scatter >= 0, "scatter", "a number of at least 0", self.scatter)
         require_that(self.trainings > 1, "trainings", "at least 2, since a root needs two slopes", self.trainings)
         require_that(self.epochs is None or self.epochs >= 1, "epochs", "at least 1", self.epochs)
         if not self.tolerance > 0 or self.events < 0 or self.draws < 2:
@@ -102,6 +109,10 @@ def search_temperature(
         minutes: stop after so much time; calling again goes on.
     """
     begun, settings, folder = time.monotonic(), settings or SearchSettings(), Path(out)
+    if settings.scatter is None:
+        jets = configs[0].data.jets is not None
+        settings = replace(settings, scatter=JET_SCATTER if jets else SCATTER)
+    scatter = settings.scatter or 0.0
     check_minutes(minutes)
     sample, known = _reference(configs, reference, settings)
     for config, start in zip(configs, starts, strict=True):
@@ -121,12 +132,12 @@ def search_temperature(
             paths = _autoencoders(configs, starts, folder, trained)
             first = settings.start or _mean_energy(paths, sample)
             while not _enough(points, settings):
-                temperature = float(f"{statistics.next_temperature(points, first):.3g}")
+                temperature = float(f"{statistics.next_temperature(points, first, scatter):.3g}")
                 pair = _train_pair(configs, paths, temperature, folder, settings.epochs, trained)
                 points.append(statistics.SlopePoint(temperature, _slope(pair, sample, known, settings)))
-                _write(folder, points, described, figures)
-            return SearchResult(points, _root(points), True)
-    return SearchResult(points, _root(points), False)
+                _write(folder, points, described, scatter, figures)
+            return SearchResult(points, _root(points, scatter), True)
+    return SearchResult(points, _root(points, scatter), False)
 
 
 def _reference(configs: Pair, reference: str | Path | None, settings: SearchSettings) -> tuple[Labelled, Array]:
@@ -205,7 +216,7 @@ def _enough(points: Sequence[statistics.SlopePoint], settings: SearchSettings) -
         return False
     if len(points) >= settings.trainings:
         return True
-    last, root = points[-1].slope, _root(points)
+    last, root = points[-1].slope, _root(points, settings.scatter or 0.0)
     close = abs(last.value - 1) <= settings.tolerance
     return close or (len(points) > 2 and root.error <= settings.tolerance * root.value)
 
@@ -229,20 +240,23 @@ def _slope(pair: Sequence[Path], sample: Labelled, known: Array, settings: Searc
     return statistics.fit_line(known, b - a, sample.labels, generator=stream(0, "temperature/slope")).slope
 
 
-def _root(points: Sequence[statistics.SlopePoint]) -> Estimate:
+def _root(points: Sequence[statistics.SlopePoint], scatter: float) -> Estimate:
     try:
-        return statistics.unit_slope_temperature(points)
+        return statistics.unit_slope_temperature(points, scatter)
     except InputError:
         return Estimate(math.nan, math.inf)
 
 
-def _write(folder: Path, points: list[statistics.SlopePoint], described: dict[str, Any], figures: bool) -> None:
-    root = _root(points)
+def _write(
+    folder: Path, points: list[statistics.SlopePoint], described: dict[str, Any], scatter: float, figures: bool
+) -> None:
+    root = _root(points, scatter)
     known = math.isfinite(root.value) and math.isfinite(root.error)
     rows = [{"temperature": p.temperature, "slope": p.slope.value, "error": p.slope.error} for p in points]
     content = {
         "temperature": {"value": root.value, "error": root.error} if known else None,
         "points": rows,
+        "scatter": scatter,
         "search": described,
     }
     write_json(folder / "temperature.json", content)
@@ -250,7 +264,7 @@ def _write(folder: Path, points: list[statistics.SlopePoint], described: dict[st
         return
     with figure_style():
         figure, axes = new_figure()
-        slope_against_temperature(axes[0, 0], points, statistics.slope_line(points) if known else None, root)
+        slope_against_temperature(axes[0, 0], points, statistics.slope_line(points, scatter) if known else None, root)
         columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
         save_figure(figure, folder / "figures", "slope", columns)
 
