@@ -11,7 +11,9 @@ from normae.components import ComponentsConfig, ComponentsCoordinates, principal
 from normae.config import read
 from normae.data import SparseEvents
 from normae.errors import InputError
+from normae.evaluation.evaluate import evaluate, report
 from normae.export.onnx import export_onnx
+from normae.runs.door import planned
 from normae.runs.session import train
 from normae.sources import read_sparse
 from tiny_jets import SAMPLE
@@ -19,7 +21,7 @@ from tiny_jets import SAMPLE
 TINY = [
     "device=cpu", "data.train=60", "data.test=20", "data.validation=20", "contrast.iterations=50", "contrast.batch=20",
     "network.hidden=[16]", "coordinates.components.number=4", "sampling.buffer=64", "training.batch=20",
-    "pretraining.batch=20",
+    "pretraining.batch=20", "contrast.draws=2000", "contrast.every=10", "base.gaussians=4",
 ]  # fmt: skip
 
 
@@ -124,8 +126,8 @@ def test_a_density_of_components_is_normalized(run):
 
 def test_halves_share_their_components(tmp_path):
     changes = [*TINY, f"data.path={SAMPLE}", 'coordinates.components.basis="own"', "ensemble.members=4"]
-    changes += ["contrast.iterations=10", "base.gaussians=2"]
-    assert train(read("jets-components-top", [*changes, "ensemble.events=half"]), tmp_path / "run")
+    changes += ["ensemble.events=half", "contrast.iterations=10"]
+    assert train(read("jets-components-top", changes), tmp_path / "run")
     model = normae.load(tmp_path / "run")
     x = read_sparse(SAMPLE, "qcd").first(6).dense().numpy()
     bases = [member.coordinates.basis for member in model.members]
@@ -145,3 +147,15 @@ def test_what_is_refused():
         read("jets-components-qcd", [path, "coordinates.kind=identity"])
     with pytest.raises(InputError, match="data.jets"):
         read("jets-paper-qcd-nae", [path, "coordinates.kind=components", "coordinates.components.number=3"])
+
+
+def test_a_file_of_jets_is_judged_and_reported(run, tmp_path):
+    metrics = evaluate(run, figures=True)
+    assert metrics["auc_samples"].value < 0.9
+    assert 0 <= metrics["auc"].value <= 1
+    assert "wasserstein component 3" in metrics
+    assert "density of jets in 4 components" in report(run).read_text()
+    assert (run / "figures" / "pictures.svg").is_file()
+    chosen, _ = planned(SAMPLE, tmp_path / "run", changes=["data.jets=qcd"])
+    assert chosen.coordinates.kind == "components"
+    assert (chosen.data.test, chosen.data.validation, chosen.contrast.batch) == (20, 10, 17)

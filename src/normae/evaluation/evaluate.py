@@ -27,6 +27,8 @@ def _kind(config: Run) -> type[Study]:
     place = ("toy_posterior", "BayesianToyStudy") if config.posteriors else ("toy", "ToyStudy")
     if config.classifier is not None:
         place = ("jets", "ClassifierStudy")
+    elif config.coordinates.kind == "components":
+        place = ("components", "ComponentsStudy")
     elif config.data.jets is not None:
         place = ("jet_study", "JetStudy")
     elif config.data.file is not None:

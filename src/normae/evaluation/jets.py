@@ -310,6 +310,8 @@ def _told_apart(
 
 def sample_jets(model: Model, n: int, seed: int) -> tuple[NDArray[np.float32], float]:
     """`n` pictures with shape (n, 1, 40, 40) by the paper's recipe, and the share of accepted feature steps."""
+    if model.event != model.seen_event:  # draws, and no chain
+        return model.sample(n, seed), 1.0
     size = CPU_CHAINS if model.device.type == "cpu" else CUDA_CHAINS
     generator = stream(seed, "evaluation/chain", model.device)
     found, accepted = [], []

@@ -58,14 +58,18 @@ def based(graph: Graph, base: Base | Bases | None, error: str, x: str) -> str:
     each, parts = log_gaussians(base.means[:1], base.weights, base.means, base.factors)
     gaussians = graph.reduce("LogSumExp", graph.add("Add", half, each + 0.5 * parts.square().sum(2)), 0)
     length = graph.reduce("SumSquare", u, 1, keep=True)
-    products = graph.add("MatMul", u, -2 * base.centres.T)
-    distance = graph.add("Add", graph.add("Add", length, base.centres.double().square().sum(1)), products)
-    distance = _without_own(graph, distance, length, len(base.centres))
-    rates = (-0.5 / base.widths.square()).tolist()
-    widths = [graph.reduce("LogSumExp", graph.add("Mul", distance, rate), 1, keep=True) for rate in rates]
-    kernels = graph.reduce("LogSumExp", graph.add("Add", graph.add("Concat", *widths, axis=1), base.log_shares()), 1)
-    a = float(base.leaning)
-    both = graph.add("Add", graph.add("Mul", gaussians, 1 - a), graph.add("Mul", kernels, a))
+    both = gaussians
+    if base.kernels:
+        products = graph.add("MatMul", u, -2 * base.centres.T)
+        distance = graph.add("Add", graph.add("Add", length, base.centres.double().square().sum(1)), products)
+        distance = _without_own(graph, distance, length, len(base.centres))
+        rates = (-0.5 / base.widths.square()).tolist()
+        widths = [graph.reduce("LogSumExp", graph.add("Mul", distance, rate), 1, keep=True) for rate in rates]
+        kernels = graph.reduce(
+            "LogSumExp", graph.add("Add", graph.add("Concat", *widths, axis=1), base.log_shares()), 1
+        )
+        a = float(base.leaning)
+        both = graph.add("Add", graph.add("Mul", gaussians, 1 - a), graph.add("Mul", kernels, a))
     return graph.add("Add", error, graph.add("Mul", graph.add("Add", both, float(base.log_det)), -SCALE))
 
 

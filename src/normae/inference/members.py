@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from normae.coordinates import Coordinates
+from normae.coordinates import Coordinates, Identity
 from normae.errors import InputError
 from normae.inference.log_z import LogZ
 from normae.inference.model import DRAWS, Model
@@ -85,6 +85,10 @@ class MembersModel(Model):
     def centre(self) -> Model:
         """One of the members."""
         return self.members[0]
+
+    def in_components(self) -> Model:
+        """Of pictures seen by their components: the same members as models of rows y with shape (N, K)."""
+        return MembersModel([model.in_components() for model in self.members], Identity(), self.name)
 
     def _seen(self, events: Tensor) -> Tensor:
         """Rows of the table: members have coordinates of their own."""

@@ -154,10 +154,17 @@ class Model:
         """The deterministic model with the weights at the posterior's centre."""
         return self if self.posterior.certain else self._with(self._energy, self.temperature, self._log_z, self.name)
 
-    def _with(self, energy: ReconstructionEnergy, temperature: float, log_z: LogZ | None, name: str) -> "Model":
+    def in_components(self) -> "Model":
+        """Of pictures seen by their components: the same density as a model of rows y with shape (N, K)."""
+        return self._with(self._energy, self.temperature, self._log_z, self.name, Identity())
+
+    def _with(
+        self, energy: ReconstructionEnergy, temperature: float, log_z: LogZ | None, name: str,
+        coordinates: Coordinates | None = None,
+    ) -> "Model":  # fmt: skip
         return Model(
             self.autoencoder, temperature, self.seen_event, self.sampling, log_z, name, energy,
-            coordinates=self.coordinates, columns=self.columns, chains=self.chains,
+            coordinates=coordinates or self.coordinates, columns=self.columns, chains=self.chains,
         )  # fmt: skip
 
     # --- what every draw says

@@ -6,7 +6,8 @@ Otherwise the score is followed along the straight line from an event x0 that th
     part_j = s(x0)/d + (x_j - x0_j) int_0^1 ds/dx_j(x0 + t (x - x0)) dt,
 
 whose sum is s(x) (integrated gradients; Sundararajan, Taly and Yan, ICML 2017). x0 is the nearest row of the base that
-is not x itself, or the centre of the columns where there is no base: a part says what the value of a column adds to the
+is not x itself, or the middle of the nearest Gaussian of a base without kernels, or the centre of the columns where
+there is no base: a part says what the value of a column adds to the
 score, compared with a row like it. What the sum over steps misses of the integral is shared equally. Of a picture seen
 by its components the line is one of components, and the sum over them is spread over pixels.
 """
@@ -66,6 +67,7 @@ def known_rows(y: Tensor, energy: ReconstructionEnergy) -> Tensor:
         return torch.zeros_like(y)
     given = y.to(base.frame)
     u = given[:, : base.dimension] @ base.frame.T
-    pieces = [base.centres[distances(piece, base.centres)[0].argmin(1)] for piece in u.split(256)]
+    centres = base.centres if len(base.centres) else base.means
+    pieces = [centres[distances(piece, centres)[0].argmin(1)] for piece in u.split(256)]
     y = torch.linalg.solve(base.frame, torch.cat(pieces).T).T
     return torch.cat([y, given[:, base.dimension :]], dim=1)

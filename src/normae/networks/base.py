@@ -78,8 +78,8 @@ class BaseConfig:
     Args:
         rows: with a kernel, at most; a random choice of more.
         gaussians: at most.
-        kernels: whether they may be part of b; of the proposal they always are. Far from all rows, where a likelihood
-            ratio asks, the nearest kernel alone decides, and that is noise.
+        kernels: whether there are any. Far from all rows, where a likelihood ratio asks, the nearest one alone decides,
+            and that is noise.
     """
 
     rows: int = 5000
@@ -98,7 +98,8 @@ class Base(nn.Module):
     Args:
         tensors: `frame` F with shape (d, d), from y to u = F y, where columns have the width 1 and kernels are round;
             `weights` (K,), `means` (K, d) and `factors` (K, d, d), the inverse Cholesky factors, of the Gaussians in u;
-            `centres` (n, d), `widths` (H,) and `shares` (H,) of the kernels in u; `leaning` (), which is a.
+            `centres` (n, d), `widths` (H,) and `shares` (H,) of the kernels in u; `leaning` (), which is a. Without
+            kernels n and H are 0, and q is g.
     """
 
     frame: Tensor
@@ -143,6 +144,9 @@ class Base(nn.Module):
 
     def both(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """-s log b and log q with shape (N,)."""
+        if not len(self.centres):
+            g = self._gaussians(y @ self.frame.T) + self.log_det
+            return -SCALE * g, g
         g, k = self.parts(y)
         return -SCALE * torch.lerp(g, k, self.leaning), torch.logaddexp(g, k) - math.log(2)
 
@@ -150,11 +154,13 @@ class Base(nn.Module):
         """`n` draws of q with shape (n, d)."""
         like, device = self.frame, generator.device
         noise = normal((n, self.dimension), generator, like)
-        half = n // 2
+        half = n // 2 if len(self.centres) else n
         j = torch.multinomial(self.weights.to(device), half, True, generator=generator).to(like.device)
-        i = torch.randint(len(self.centres), (n - half,), generator=generator, device=device).to(like.device)
-        h = torch.multinomial(self.shares.to(device), n - half, True, generator=generator).to(like.device)
-        u = torch.cat([noise[:half], self.centres[i] + self.widths[h, None] * noise[half:]])
+        u = noise
+        if n > half:
+            i = torch.randint(len(self.centres), (n - half,), generator=generator, device=device).to(like.device)
+            h = torch.multinomial(self.shares.to(device), n - half, True, generator=generator).to(like.device)
+            u = torch.cat([noise[:half], self.centres[i] + self.widths[h, None] * noise[half:]])
         for which in range(len(self.weights)):
             rows = (j == which).nonzero().flatten()
             drawn = torch.linalg.solve_triangular(self.factors[which], noise[rows].T, upper=False).T
@@ -177,7 +183,8 @@ class Base(nn.Module):
     @torch.no_grad()
     def value_and_grad(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """-s log b with shape (N,) and its gradient with shape (N, d)."""
-        pieces = [self._at(u) for u in (y @ self.frame.T).split(max(1, WORK // len(self.centres)))]
+        size = max(1, WORK // (len(self.centres) or self.means.numel()))
+        pieces = [self._at(u) for u in (y @ self.frame.T).split(size)]
         value, grad = (torch.cat(part) for part in zip(*pieces, strict=True))
         return SCALE * (value - self.log_det), SCALE * (grad @ self.frame)
 
@@ -265,11 +272,14 @@ def fit_base(
         number = min(config.rows, counts_as(positive))
         centred, chosen = chosen[by_weight(positive, number).unique()], chosen[by_weight(positive, len(chosen))]
     gaussians, held_out = fit_gaussians(u[chosen], config)
+    if not config.kernels:
+        nothing = {"centres": u[:0], "widths": u[0, :0], "shares": u[0, :0], "leaning": torch.tensor(0.0)}
+        return Base(gaussians | {"frame": frame} | nothing)
     centres = u[centred[: config.rows]].float()
     widths, shares = fit_widths(centres)
     tensors = gaussians | {"frame": frame, "centres": centres, "widths": widths, "shares": shares}
     base = Base(tensors | {"leaning": torch.tensor(0.5)})
-    leaning = fit_leaning(base, held_out, rows[chosen[: len(held_out)]], generator) if config.kernels else 0.0
+    leaning = fit_leaning(base, held_out, rows[chosen[: len(held_out)]], generator)
     return Base(tensors | {"leaning": torch.tensor(leaning)})
 
 
@@ -450,6 +460,6 @@ def read_base(tensors: Mapping[str, Tensor], d: int, source: str) -> Base:
     k, n, h = (len(tensors[name]) if name in tensors else 0 for name in ("weights", "centres", "widths"))
     expected = {"frame": (d, d), "weights": (k,), "means": (k, d), "factors": (k, d, d)}
     expected |= {"centres": (n, d), "widths": (h,), "shares": (h,), "leaning": ()}
-    if set(tensors) != set(Base.NAMES) or sizes != expected or not (k and n and h):
+    if set(tensors) != set(Base.NAMES) or sizes != expected or not k or bool(n) != bool(h):
         raise InputError(f"{source}: the base does not belong to the model; train it again")
     return Base(tensors)

@@ -18,7 +18,7 @@ from normae.inference import Model
 from normae.jets import is_jets
 from normae.networks.own import own_network
 from normae.progress import plain, progress, shown_by
-from normae.runs.automatic import Wishes, automatic_run, check_table, events_run, own_run, split_sizes
+from normae.runs.automatic import Wishes, automatic_run, check_table, events_run, own_run, split_sizes, start_iterations
 from normae.runs.folder import RunFolder
 from normae.runs.load import Loaded, load, load_run
 from normae.runs.session import train as train_run
@@ -28,7 +28,7 @@ from normae.sources import KINDS, DataConfig, Events, file_in, load_events, read
 DATA, WEIGHTS = "data.npz", "weights"
 """The file of a run folder that keeps a table which came as an array or as a data frame, and its array of weights."""
 NO_WISHES = Wishes()
-JETS_TEST, JETS_VALIDATION = 0.2, 0.05  # shares of a file of jets that are held out
+JETS_TEST, JETS_VALIDATION = 0.2, 0.1  # shares of a file of jets that are held out
 
 
 def train(
@@ -186,12 +186,18 @@ def _jets_run(path: Path, seed: int, changes: Sequence[str]) -> Run:
     kind = given.get("data.jets") or (kinds[0] if len(kinds) == 1 else None)
     if kind is None or kind not in counts:
         raise InputError(f"{path}: holds {' and '.join(kinds)} jets; say which to train on with data.jets=qcd or top")
+    where, preset = [f"data.path={path.resolve()}", f"seed={seed}"], f"jets-components-{kind}"
     if path.is_dir():
-        return read(f"jets-best-{kind}-nae", [f"data.path={path.resolve()}", f"seed={seed}", *changes])
+        return read(preset, [*where, *changes])
     n = counts[kind]
     test, validation = round(JETS_TEST * n), max(1, round(JETS_VALIDATION * n))
-    sizes = [f"data.path={path.resolve()}", "data.train=0", f"data.test={test}", f"data.validation={validation}"]
-    return read(f"jets-best-{kind}-nae", [*sizes, f"seed={seed}", *changes])
+    trained, contrast = n - test - validation, read(preset).contrast
+    assert contrast is not None
+    sizes = ["data.train=0", f"data.test={test}", f"data.validation={validation}"]
+    sizes += [f"{table}.batch={max(1, min(256, trained))}" for table in ("training", "pretraining")]
+    sizes += [f"contrast.batch={max(1, min(contrast.batch, trained // 4))}"]
+    sizes += [f"contrast.iterations={min(contrast.iterations, start_iterations(trained))}"]
+    return read(preset, [*where, *sizes, *changes])
 
 
 def lines() -> Watch:

@@ -31,7 +31,7 @@ from normae.training.state import Adam, Order, Samples, Setup, State
 START = 0.1
 """Factor on the last layer's first weights."""
 ROWS = 100_000
-"""Most rows that it sees."""
+"""Most rows that it sees, or as many as draws where these are more."""
 HELD_OUT, NOISE = 5000, 4
 """Most rows of the validation sample that are looked at, and how many draws of q there are for each."""
 CLIP = 1.0
@@ -160,7 +160,8 @@ class Contrast(Phase):
     def prepare(self) -> None:
         """The rows, those held out, and the draws that they are told from: all come from the seeds alone."""
         setup = self.setup
-        n, self.rows, base = self.held_out, min(setup.data.size, ROWS), setup.architecture.base
+        n, base = self.held_out, setup.architecture.base
+        self.rows = min(setup.data.size, max(ROWS, self.contrast.draws))
         whole = torch.arange(self.rows, device=setup.device).expand(setup.members, -1)
         with torch.no_grad():
             samples, few = self._held_samples()

@@ -1,0 +1,155 @@
+"""The study of a run on jets in components: a table, judged as one, whose rows are pictures.
+
+Rows held out have the noise that the training added, since the density is theirs; jets of the other class, where the
+file has some, and the pictures that are shown have none.
+"""
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from normae import figures
+from normae.components import ComponentsCoordinates
+from normae.data import SparseEvents
+from normae.errors import InputError
+from normae.evaluation import jets
+from normae.evaluation.jet_study import draw_generated
+from normae.evaluation.study import Captions, Draw, Metrics
+from normae.evaluation.table import ROWS, TableStudy, table_metrics, table_test
+from normae.inference import Model
+from normae.jets.gallery import COLOURS
+from normae.jets.imaging import NAMES
+from normae.random import stream
+from normae.report import save_figure
+from normae.runs.load import load
+from normae.sources import Events, load_events, pieces
+from normae.statistics import background_efficiency
+
+SHOWN, SMALL = 8, 1.5
+"""Jets that are shown, and inches that one picture is wide."""
+
+
+class ComponentsStudy(TableStudy):
+    """A run on one class of jets, in components."""
+
+    own: ClassVar = {
+        "auc": "AUC of the score, jets of the other class against held-out ones",
+        "rejection_30": "background rejection at signal efficiency 0.3",
+        **TableStudy.own,
+        "log_z": "log Z",
+        **{f"wasserstein_{name}": f"Wasserstein distance of {name} of generated jets" for name in NAMES},
+    }
+    of_jets = True
+
+    def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:
+        """What a table's study says of the components, and tagging and generated jets."""
+        model, events = load(self.run.path, device), load_events(self.config.data, self.config.seed)
+        rows = component_events(model, events, self.config.seed)
+        test = table_test(model.in_components(), self.config, rows)
+        metrics = table_metrics(model.in_components(), self.config, test)
+        sides, made = self._other_class(), None
+        if sides is not None:
+            signal, background = (np.concatenate([model.score(x) for x in pieces(one)]) for one in sides)
+            metrics |= jets.separation(signal, background)
+            if generated:
+                made = jets.generated_jets(self.run, model, sides[1], generated, self.config.seed)
+                metrics |= {} if made is None else jets.generation_metrics(made, self.config.seed)
+
+        def draw() -> None:
+            self._draw(test)
+            self._draw_pictures(model, events.test.numpy())
+            if sides is not None:
+                share = background_efficiency(signal, background, jets.CURVE)
+                colour = COLOURS[int(self.config.data.jets == "qcd")]
+                curve = figures.RocCurve(f"AUC {metrics['auc']}", colour, jets.CURVE, share, None, "-")
+                jets.draw_roc(self.run, curve, len(background))
+            if made is not None:
+                draw_generated(self.run.figures, {int(self.config.data.jets == "top"): (made, metrics)})
+
+        return metrics, draw
+
+    def _other_class(self) -> tuple[SparseEvents, SparseEvents] | None:
+        """Test jets of the other class and of the run's own, where there are both."""
+        try:
+            found = jets.held_out_jets(self.config)
+        except InputError:
+            return None
+        return found.signal, found.background
+
+    def _draw_pictures(self, model: Model, pictures: np.ndarray) -> None:
+        """The least likely test jets, what their components say of them, and where the score comes from."""
+        scores = np.concatenate([model.score(part) for part in np.array_split(pictures, -(-len(pictures) // 4096))])
+        worst = np.argsort(-scores, kind="stable")[:SHOWN]
+        x = pictures[worst]
+        seen = model.coordinates.inverse(model.coordinates.forward(torch.from_numpy(x).to(model.device))).cpu().numpy()
+        rows = {"picture": x[:, 0], "its components": seen[:, 0], "parts": model.explain(x)[:, 0]}
+        figure, axes = figures.new_figure(3, 1, panel=(SMALL * len(x), 1.3 * SMALL))
+        titles = [f"$E/T$ = {score:.3g}" for score in scores[worst]]
+        figures.picture_rows(axes[:, 0], list(rows.values()), list(rows), titles)
+        columns = {f"{kind}_{k}": one.ravel() for kind, row in rows.items() for k, one in enumerate(row)}
+        save_figure(figure, self.run.figures, "pictures", columns)
+
+    # --- words
+
+    def title(self) -> str:
+        kind = "Bayesian normalized" if self.config.posteriors else "normalized"
+        return f"a {kind} autoencoder of {self.config.data.jets} jets in components, seed {self.config.seed}"
+
+    def summary(self, metrics: Metrics) -> str:
+        number = sum(name.startswith("wasserstein component") for name in metrics)
+        tags = f" Jets of the other class score higher in {100 * metrics['auc'].value:.1f} % of pairs (AUC)."
+        return (
+            f"The model is a density of jets in {number} components of their pictures, with the noise that is stated "
+            "below; the score of a jet is the negative log-likelihood of its components. A classifier tells samples of "
+            f"the model from held-out jets with AUC {metrics['auc_samples']} (0.5: not at all)."
+            + (tags if "auc" in metrics else "")
+        )
+
+    def sample(self) -> dict[str, str]:
+        data, given = self.config.data, self.config.coordinates.components
+        assert given is not None
+        size = f"{data.train:,}" if data.train else "all other"
+        return {
+            "training sample": f"{size} {data.jets} jets",
+            "test sample": f"{data.test:,} jets",
+            "components": f"{given.number} of pixel^{given.power:g}, basis {given.basis}, noise {given.noise:g} of a "
+            "component's width",
+        }
+
+    def captions(self, metrics: Metrics) -> Captions:
+        found = super().captions(metrics) | {
+            "pictures": (
+                "The least likely jets",
+                "Test jets of the class trained on with the highest scores: the picture, the picture that its "
+                "components alone make, and the parts of the score, compared with a likely jet. Pictures are on a "
+                "logarithmic scale.",
+            )
+        }
+        roc = {"roc": ("ROC curve", "Jets of the other class kept over held-out jets kept. Dotted: a coin.")}
+        made = {"generated": ("Observables of generated jets", "Generated (dashed) and true jets (solid).")}
+        return found | (roc if "auc" in metrics else {}) | (made if "generated_jets" in metrics else {})
+
+    def limits(self) -> str:
+        return (
+            "log p is that of the components with their noise: what a picture has beside them does not count. A "
+            "likelihood ratio asks a density far outside its own sample, where it is an extrapolation. A density is not"
+            " a tagger: a jet of another class can lie where this class is dense."
+        )
+
+
+def component_events(model: Model, events: Events, seed: int) -> Events:
+    """Training and test jets as rows of components, with their noise, at most so many as are looked at."""
+    coordinates = model.coordinates.to("cpu")
+    assert isinstance(coordinates, ComponentsCoordinates)
+
+    def noisy(name: str, y: torch.Tensor) -> torch.Tensor:
+        return coordinates.noisy(y, 1, stream(seed, f"evaluation/noise/{name}"))
+
+    def train() -> torch.Tensor:
+        assert isinstance(events.train, SparseEvents)
+        return noisy("train", coordinates.rows(events.train.first(ROWS)))
+
+    names = tuple(f"component {k}" for k in range(model.seen_event[0]))
+    test = noisy("test", coordinates.forward(events.test[:ROWS]))
+    return Events(train, lambda: None, lambda: test, None, lambda: names)
