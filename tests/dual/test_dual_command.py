@@ -90,20 +90,23 @@ def test_two_toys(runs, tmp_path, monkeypatch, capsys):
     content = json.loads((folder / "dual.json").read_text())
     texts = {"verdicts", "notes", "tested", "settings"}
     assert all(set(value) == {"value", "error"} for name, value in content.items() if name not in texts)
-    for name in ("pearson", "slope", "constant", "outside", "outside_a", "outside_b"):
+    sides = [f"{name}_{side}" for name in ("pearson", "slope", "outside") for side in "ab"]
+    for name in ("pearson", "slope", "constant", "outside", *sides):
         for end in ("true_c0", "true_log_z", "classifier_c0", "classifier_log_z"):
             assert f"{name}_{end}" in content
     assert content["slope_true_c0"] == pytest.approx(content["slope_true_log_z"]), "a constant changes no slope"
     shift = content["constant_true_c0"]["value"] - content["constant_true_log_z"]["value"]
     assert shift == pytest.approx(content["slope_true_c0"]["value"] * content["constant_log_z"]["value"], abs=1e-6)
-    assert set(content["verdicts"]) == {"true", "classifier"}
+    assert set(content["verdicts"]) == {"true", "classifier", "labels"}
+    assert "By labels alone, a logistic fit gives log r the factor b = " in said
     assert content["verdicts"]["true"]["sentence"] in said
-    figures = {"correlation-true", "correlation-classifier", "outside", "distributions", "residuals", "reliability"}
+    figures = {"correlation-true", "correlation-classifier", "calibration", "outside", "distributions", "residuals",
+               "reliability"}  # fmt: skip
     assert {p.name for p in (folder / "figures").iterdir()} == {
         f"{name}.{suffix}" for name in figures for suffix in ("svg", "pdf", "csv")
     }
     page = (folder / "report.html").read_text()
-    assert page.count("<svg") == 6
+    assert page.count("<svg") == 7
     assert "http" not in page.split("<body>")[1].replace("http://www.w3.org", "")
     assert not list(folder.rglob("*.part*"))
 
@@ -120,9 +123,12 @@ def test_a_labelled_file_and_no_log_z(runs, tmp_path, monkeypatch, capsys):
     content = json.loads((tmp_path / "out" / "dual.json").read_text())
     assert "slope_classifier_c0" in content
     assert not any(name.endswith("log_z") for name in content)
-    assert set(content["verdicts"]) == {"classifier"}
+    assert set(content["verdicts"]) == {"classifier", "labels"}
+    assert "The file was split: 300 of its 800 events test the models" in said
     assert content["settings"]["events"] == 300, "the rest trained and corrected the classifier"
-    assert drawn == ["correlation-classifier", "distributions", "residuals", "reliability"], "a map is for two features"
+    assert drawn == ["correlation-classifier", "calibration", "distributions", "residuals", "reliability"], (
+        "a map is for two features"
+    )
 
 
 def check_pairs(result, shape: tuple[int, int]) -> None:
@@ -283,8 +289,11 @@ def test_overstated_models_fail_and_it_is_said_how():
     sample = draw_labelled(A, B, 4000, 0, "test")
     result = judge(sample, *exact_sides(sample, scale=1.5), (A, B), None, QUICK)
     assert not result.passes
-    assert "not compatible with 1" in result.verdicts["true"]
-    assert "the models overstate log r" in result.verdicts["true"]
+    for where in ("for all events", "within A", "within B"):
+        assert f"{where} m = 0.66" in result.verdicts["true"]
+    assert result.verdicts["true"].count("the models overstate log r") == 3
+    assert not result.calibrated
+    assert "(log r is overstated)" in notes(result)[0]
 
 
 def test_a_wrong_region_fails_and_is_named():
@@ -323,14 +332,29 @@ def test_a_classifier_judges_exact_models_right():
 
 
 def test_the_spread_over_classifiers_is_part_of_the_verdict():
-    """A reference of slope 1.1 fails exact models, unless the classifiers themselves differ by as much."""
+    """Models that are off by 1.4 fail, unless the classifiers themselves differ by as much."""
     sample = draw_labelled(A, B, 2000, 0, "test")
     true = true_ratio(A, B, sample)
     measured = calibration(true, sample.labels, 0)
-    sure = ClassifierReference(1.1 * true, np.stack([1.1 * true] * 4), "none", measured, measured)
-    unsure = sure._replace(members=np.multiply.outer([1.0, 1.05, 1.15, 1.2], true))
-    assert not judge(sample, *exact_sides(sample), None, sure, QUICK).passes
-    assert judge(sample, *exact_sides(sample), None, unsure, QUICK).passes
+    sure = ClassifierReference(true, np.stack([true] * 4), "none", measured, measured)
+    unsure = sure._replace(members=np.multiply.outer([0.8, 0.9, 1.1, 1.2], true))
+    assert not judge(sample, *exact_sides(sample, scale=1.4), None, sure, QUICK).against["classifier"].passes
+    assert judge(sample, *exact_sides(sample, scale=1.4), None, unsure, QUICK).against["classifier"].passes
+    off = sure._replace(log_ratio=1.2 * true, members=1.2 * true[None])
+    assert judge(sample, *exact_sides(sample), None, off, QUICK).passes, "labels say that the classifier is off"
+
+
+def test_a_classifier_on_the_models_rows_is_a_reference_of_its_own():
+    """One that knows more than the models agrees with them less."""
+    sample = draw_labelled(A, B, 4000, 0, "test")
+    true = true_ratio(A, B, sample)
+    more = true + np.random.default_rng(0).normal(size=true.size)
+    measured = calibration(true, sample.labels, 0)
+    pixels, rows = (ClassifierReference(one, one[None], "none", measured, measured) for one in (more, true))
+    result = judge(sample, *exact_sides(sample), None, pixels, QUICK, rows=rows)
+    assert result.metrics["pearson_a_rows_c0"].value == pytest.approx(1, abs=1e-6)
+    assert result.metrics["pearson_a_classifier_c0"].value < 0.95
+    assert "Against a classifier on the models' rows it passes" in result.verdicts["rows"]
 
 
 def test_an_uncalibrated_score_is_corrected_by_the_simplest_means():

@@ -10,6 +10,7 @@ from scipy.special import expit
 
 from normae.errors import InputError
 from normae.statistics.calibration import (
+    binned_odds,
     calibration_error,
     class_probability,
     cross_entropy,
@@ -17,7 +18,9 @@ from normae.statistics.calibration import (
     fit_isotonic,
     fit_platt,
     fit_temperature,
+    logistic_slope,
     reliability,
+    unit_slope_shift,
 )
 
 Array = NDArray[np.float64]
@@ -146,3 +149,42 @@ def test_bad_input() -> None:
         calibration_error([0.5, 0.6], [0, 1], n_bootstrap=1, generator=stream())
     with pytest.raises(InputError, match="labels 0 and 1, got 2"):
         fit_platt([0.5, 0.6], [0, 2])
+
+
+def test_labels_alone_find_the_scale_of_log_r() -> None:
+    """log r of N(1, 1) over N(-1, 1) is 2 x: b is 1 for it, 1/2 where it is doubled, whatever the composition."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1], (30_000, 10_000))
+    ratio = 2 * (rng.normal(size=labels.size) + 2 * labels - 1)
+    for factor in (1.0, 2.0):
+        found = logistic_slope(factor * ratio + 3, labels)
+        assert abs(found.value - 1 / factor) < 4 * found.error
+        assert found.error < 0.02
+    assert unit_slope_shift(ratio + 3, labels) == pytest.approx(-3, abs=0.1)
+    spread = [logistic_slope(*_few(seed)) for seed in range(100)]
+    assert np.mean([one.error for one in spread]) == pytest.approx(np.std([one.value for one in spread]), rel=0.25)
+
+
+def _few(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    labels = np.repeat([0, 1], 500)
+    return 2 * (np.random.default_rng(seed).normal(size=1000) + 2 * labels - 1), labels
+
+
+def test_labels_in_bins_of_log_r() -> None:
+    rng = np.random.default_rng(1)
+    labels = np.repeat([0, 1], (20_000, 40_000))
+    ratio = 2 * (rng.normal(size=labels.size) + 2 * labels - 1)
+    right = binned_odds(ratio, labels)
+    pulls = (right.observed - right.claimed) / right.error
+    assert np.abs(pulls).max() < 4
+    assert np.std(pulls) == pytest.approx(1, abs=0.35)
+    assert right.agrees(0.0) == (0, len(right.error))
+    assert (right.share_a.sum(), right.share_b.sum()) == pytest.approx((1, 1))
+    bent = np.where(ratio > 3, 3 + 2 * (ratio - 3), ratio)
+    first, last = binned_odds(bent, labels).agrees(0.25)
+    odds = binned_odds(bent, labels)
+    assert first == 0
+    assert 2 < odds.edges[last] < 6, "log r is overstated from 3 on"
+    doubled = binned_odds(2 * ratio, labels)
+    low, high = doubled.agrees(0.25)
+    assert high - low < 8

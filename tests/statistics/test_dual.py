@@ -17,6 +17,7 @@ from normae.statistics import (
     pearson,
     share_outside,
     verdict,
+    within_classes,
 )
 
 Array = NDArray[np.float64]
@@ -88,7 +89,8 @@ def test_the_truth_passes() -> None:
     model = reference + 0.3 * np.random.default_rng(4).normal(size=reference.size) + 5
     result = compare(reference, model, labels)
     assert result.verdict.passes
-    assert result.verdict.sentence.startswith("Passes: the slope m = 0.98")
+    assert result.verdict.sentence.startswith("Passes: for all events m = 0.98")
+    assert result.verdict.classes_pass == (True, True)
     assert "linear (largest mean residual" in result.verdict.sentence
     assert result.line.constant.value == pytest.approx(-5, abs=0.2)
     assert result.pearson.value > 0.99
@@ -99,7 +101,49 @@ def test_a_wrong_slope_fails_and_is_named(factor: float, word: str) -> None:
     reference, labels = sample()
     result = compare(reference, factor * reference, labels).verdict
     assert (result.passes, result.slope_passes, result.linear) == (False, False, True)
-    assert f"not compatible with 1 (farther than 0.05): the models {word} log r, but the relation" in result.sentence
+    assert f"outside of 1 ± 0.05: the models {word} log r; within A" in result.sentence
+
+
+def test_two_gaussians_have_slope_one_in_each_class_and_a_doubled_log_r_has_not() -> None:
+    reference, labels = sample()
+    right, double = compare(reference, reference, labels), compare(reference, 2 * reference, labels)
+    for one, twice in zip(right.within, double.within, strict=True):
+        assert one.slope.value == pytest.approx(1, abs=1e-9)
+        assert twice.slope.value == pytest.approx(0.5, abs=1e-9)
+        assert twice.pearson.value == pytest.approx(1, abs=1e-9)
+    assert right.verdict.passes
+    assert double.verdict.classes_pass == (False, False)
+    for side in "AB":
+        assert f"within {side} m = 0.5" in double.verdict.sentence
+    assert double.verdict.sentence.count("the models overstate log r") == 3
+
+
+def test_a_log_r_that_only_tells_the_classes_apart_is_found_out_within_each() -> None:
+    """Its slope and correlation over all events are good; what tells is the correlation within a class."""
+    reference, labels = sample(seed=3)
+    noise = np.random.default_rng(8).normal(size=labels.size)
+    apart = 4.0 * labels - 2
+    rule = DualRule(slope_tolerance=0.3, residual_tolerance=9)
+    found = compare(reference, apart + 0.5 * noise, labels, rule=rule)
+    assert found.pearson.value > 0.6
+    assert found.verdict.slope_passes
+    assert found.verdict.linear
+    assert found.verdict.classes_pass == (False, False)
+    assert all(abs(one.pearson.value) < 4 * one.pearson.error for one in found.within)
+    assert found.verdict.sentence.count("hardly know it there") == 2
+    constant = compare(reference, apart, labels, rule=rule)
+    assert constant.verdict.sentence.count("log r is the same for all events") == 2
+    assert [one.pearson.value for one in constant.within] == [0.0, 0.0]
+
+
+def test_the_error_within_a_class_is_the_scatter_over_samples() -> None:
+    found = []
+    for seed in range(80):
+        model, labels = sample(300, 300, seed)
+        reference = model + (0.5 + 0.2 * np.abs(model)) * np.random.default_rng(99 + seed).normal(size=model.size)
+        found.append(within_classes(reference, model, labels)[0].slope)
+    scatter = np.std([one.value for one in found])
+    assert np.mean([one.error for one in found]) == pytest.approx(scatter, rel=0.25)
 
 
 def test_a_wrong_slope_within_the_spread_of_the_posterior_passes() -> None:
@@ -124,13 +168,14 @@ def test_noise_alone_is_not_called_a_bend() -> None:
         model, labels = sample(200, 200, seed)
         reference = model + 3 * np.random.default_rng(99 + seed).normal(size=model.size)
         line = fit_line(reference, model, labels, 40, generator=stream(seed))
-        assert verdict(line, binned_residuals(reference, model, labels, line)).linear
+        within = within_classes(reference, model, labels)
+        assert verdict(line, within, binned_residuals(reference, model, labels, line)).linear
 
 
 def test_both_failures_are_in_the_sentence() -> None:
     reference, labels = sample()
     sentence = compare(reference, np.sign(reference) * reference**2, labels).verdict.sentence
-    assert sentence.startswith("Fails: the slope m = ")
+    assert sentence.startswith("Fails: for all events m = ")
     assert "; the relation is not linear" in sentence
 
 

@@ -130,6 +130,9 @@ def _ratios(result: "DualResult") -> list[tuple[object, ...]]:
         ("Pearson", *(one.best.pearson for one in found)),
         ("slope m", *(one.best.line.slope for one in found)),
     ]
+    for k, side in enumerate("AB"):
+        rows.append((f"Pearson within {side}", *(one.best.within[k].pearson for one in found)))
+        rows.append((f"slope m within {side}", *(one.best.within[k].slope for one in found)))
     for choice, words in (("c0", "C = 0"), ("log_z", "C from log Z")):
         if choice in result.ratios:
             chosen = [one.comparisons[choice] for one in found]
@@ -137,6 +140,7 @@ def _ratios(result: "DualResult") -> list[tuple[object, ...]]:
             for side in "ab":
                 shares = [getattr(one, f"outside_{side}") for one in chosen]
                 rows.append((f"share of {side.upper()} off by 1, {words}", *shares))
+    rows.append(("factor b by labels", *([result.logistic] + [""] * (len(found) - 1))))
     return [*rows, ("verdict", *("passes" if one.passes else "fails" for one in found))]
 
 

@@ -9,8 +9,12 @@ against a supervised classifier whose calibration is measured. `normae.statistic
 What a classifier says far out, where one class has no events, nothing can check; its calibration error, a matter of
 probabilities, is blind to it. So against a classifier linearity is judged between the values of log r beyond which
 either class still has n events, n = 1/tolerance^2 for the tolerance on log r, since n events fix a log ratio to
-1/sqrt(n). What lies beyond counts in the slope, the correlation and the shares. The spread over several classifiers is
-added to the errors of slope and residuals.
+1/sqrt(n). What lies beyond counts in the slope, the correlation and the shares. A classifier has an error of its own:
+the spread over several is added to the errors of slopes and residuals. And a logistic fit of the labels gives its own
+log r a factor; how far that is from 1 is added to the tolerance of slopes, and its error to their errors.
+
+**Labels alone** judge too, without any reference: the factor b of a logistic fit of the labels on log r is 1 for a
+calibrated one, and in bins of log r the ratio of labels must be r.
 
 A Bayesian model gives one log r for each weight draw. The central log r is the mean over draws, of a posterior with
 several modes that of the mean densities; all pairs of a draw of A and a draw of B give the band of its distribution and
@@ -18,7 +22,7 @@ the spread of slope and constant.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -34,11 +38,12 @@ from normae.random import stream
 from normae.sources import MOST_EVENTS
 from normae.statistics import Estimate
 from normae.statistics.arrays import Array, balanced_weights
+from normae.statistics.calibration import BinnedOdds, binned_odds, logistic_slope, unit_slope_shift
 from normae.training.reference import ClassifierReference, RatioSettings
 
 MOST_DRAWS = 1000
 FEWEST_EVENTS = 100  # of each class: what a classifier, its calibration and 20 bins need at the very least
-REFERENCES = {"true": "the true ratio", "classifier": "the classifier"}
+REFERENCES = {"true": "the true ratio", "classifier": "the classifier", "rows": "a classifier on the models' rows"}
 MOST_BINS = 70
 
 
@@ -118,25 +123,35 @@ class DualResult:
     sample: Labelled  # where the test is made
     ratios: dict[str, Array]  # the central log r by the choice of C, "c0" and "log_z", with shape (N,)
     constant: Estimate | None  # log Z_A - log Z_B, where known
-    against: dict[str, Against]  # by reference, "true" and "classifier", the first being the one to believe
+    against: dict[str, Against]  # by reference, "true", "classifier" and "rows", the first being the one to believe
+    logistic: Estimate  # b of a logistic fit of the labels on log r
+    odds: dict[str, BinnedOdds]  # labels in bins of log r: of the "models", with the C that labels give, and references
     distributions: dict[str, Distribution]  # by C, against the first; "fit", for slope 1, where log Z is not known
     densities: tuple[Density, Density] | None  # the two true densities, where known
     classifier: ClassifierReference | None  # the supervised reference, where there is one
     metrics: dict[str, Estimate]  # every number with its error, by name
     settings: DualSettings
+    events: int = 0  # of the file, of which the sample is a part; 0 where it is all of it
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether labels say that log r has the right scale."""
+        rule = self.settings.rule
+        return abs(self.logistic.value - 1) <= rule.class_tolerance + rule.sigmas * self.logistic.error
 
     @property
     def passes(self) -> bool:
-        """Whether the models pass against every reference."""
-        return all(found.passes for found in self.against.values())
+        """Whether the models pass against every reference, and by labels."""
+        return self.calibrated and all(found.passes for found in self.against.values())
 
     @property
     def outcome(self) -> str:
         """In a few words: "passed", "failed", or against which reference the one and against which the other."""
-        words = {name: "passed" if found.passes else "failed" for name, found in self.against.items()}
+        words = {f"against {REFERENCES[name]}": found.passes for name, found in self.against.items()}
+        words["by labels"] = self.calibrated
         if len(set(words.values())) == 1:
-            return next(iter(words.values()))
-        return ", ".join(f"{word} against {REFERENCES[name]}" for name, word in words.items())
+            return "passed" if self.passes else "failed"
+        return ", ".join(f"{'passed' if passes else 'failed'} {name}" for name, passes in words.items())
 
     @property
     def verdicts(self) -> dict[str, str]:
@@ -156,24 +171,33 @@ def judge(
     classifier: ClassifierReference | None,
     settings: DualSettings | None = None,
     names: tuple[str, str] = ("A", "B"),
+    rows: ClassifierReference | None = None,
 ) -> DualResult:
-    """The dual test of two models whose draws at the sample are known; a deterministic one has one."""
+    """The dual test of two models whose draws at the sample are known; a deterministic one has one.
+
+    `rows` is a classifier that knows as much of an event as the models do, where `classifier` knows more.
+    """
     settings = settings or DualSettings()
     references = {} if densities is None else {"true": true_ratio(*densities, sample)}
-    if classifier is not None:
-        references["classifier"] = classifier.log_ratio
+    trained = {name: one for name, one in (("classifier", classifier), ("rows", rows)) if one is not None}
+    references |= {name: one.log_ratio for name, one in trained.items()}
     constant = _constant(a, b)
     plain = central(b) - central(a)
     ratios = {"c0": plain} if constant is None else {"c0": plain, "log_z": plain + constant.value}
     trial = _Trial(sample, a, b, ratios, settings)
-    against = {name: trial.against(ref, None if name == "true" else classifier) for name, ref in references.items()}
+    against = {name: trial.against(ref, trained.get(name)) for name, ref in references.items()}
     first = next(iter(references.values()))
     distributions = {choice: trial.distribution(choice, first) for choice in ratios}
     if constant is None:
         shift = fitted_shift(first, plain, sample.labels)
         shifted = b._replace(scores=b.scores - np.float32(shift))
         distributions["fit"] = trial._replace(b=shifted, ratios={"c0": plain + shift}).distribution("c0", first)
-    found = DualResult(names, sample, ratios, constant, against, distributions, densities, classifier, {}, settings)
+    asked = {"models": plain + unit_slope_shift(plain, sample.labels), **references}
+    odds = {name: binned_odds(ratio, sample.labels, settings.rule.bins) for name, ratio in asked.items()}
+    found = DualResult(
+        names, sample, ratios, constant, against, logistic_slope(plain, sample.labels), odds, distributions, densities,
+        classifier, {}, settings,
+    )  # fmt: skip
     found.metrics.update(_metrics(found, a, b))
     return found
 
@@ -252,11 +276,21 @@ class _Trial(NamedTuple):
             return statistics.binned_residuals(reference[inside], ratio[inside], labels[inside], whole.line, rule.bins)
 
         residuals = residuals_of(classifier.log_ratio)
-        if len(classifier.members) > 1:  # one classifier says nothing about its own error
+        slopes = np.array([whole.line.slope.value, *(one.slope.value for one in whole.within)])
+        own = logistic_slope(classifier.log_ratio, labels)
+        errors = np.hypot(spread, slopes * own.error)
+        if len(classifier.members) > 1:
             scatter = np.std([residuals_of(member).residual for member in classifier.members], axis=0, ddof=1)
             residuals = residuals._replace(error=np.hypot(residuals.error, scatter))
-            spread = math.hypot(spread, member_slopes(classifier, ratio, labels).std(ddof=1))
-        return whole._replace(residuals=residuals, verdict=statistics.verdict(whole.line, residuals, rule, spread))
+            errors = np.hypot(errors, member_slopes(classifier, ratio, labels).std(axis=0, ddof=1))
+        doubt = abs(own.value - 1)
+        wider = replace(
+            rule, slope_tolerance=rule.slope_tolerance + doubt, class_tolerance=rule.class_tolerance + doubt
+        )
+        verdict = statistics.verdict(
+            whole.line, whole.within, residuals, wider, float(errors[0]), (float(errors[1]), float(errors[2]))
+        )
+        return whole._replace(residuals=residuals, verdict=verdict)
 
     def distribution(self, choice: str, reference: Array) -> Distribution:
         """Reference and model at the same events, so that the fluctuations of the sample are common to both."""
@@ -286,10 +320,12 @@ def supported(ratio: Array, labels: NDArray[np.bool_], rule: statistics.DualRule
 
 
 def member_slopes(classifier: ClassifierReference, ratio: Array, labels: NDArray[np.bool_]) -> Array:
-    """The slope m against each of the classifiers, with shape (K,)."""
+    """The slope m against each of the classifiers, for all events, within A and within B, with shape (K, 3)."""
     nothing = np.zeros((1, ratio.size))
     lines = [statistics.pair_lines(row, nothing, ratio[None], labels) for row in classifier.members]
-    return np.array([line.slope[0, 0] for line in lines])
+    within = [statistics.within_classes(row, ratio, labels) for row in classifier.members]
+    rows = zip(lines, within, strict=True)
+    return np.array([(line.slope[0, 0], *(one.slope.value for one in classes)) for line, classes in rows])
 
 
 def _log_p(side: Rows, choice: str, index: NDArray[np.int64]) -> Array:
@@ -313,6 +349,8 @@ def _metrics(result: DualResult, a: Rows, b: Rows) -> dict[str, Estimate]:
     for name, found in result.against.items():
         for choice, comparison in found.comparisons.items():
             values = {"pearson": comparison.pearson, **comparison.line._asdict()}
+            for side, one in zip("ab", comparison.within, strict=True):
+                values |= {f"{quantity}_{side}": value for quantity, value in one._asdict().items()}
             values |= {f"outside{side}": getattr(comparison, f"outside{side}") for side in ("", "_a", "_b")}
             metrics |= {f"{quantity}_{name}_{choice}": value for quantity, value in values.items()}
         if found.pairs is not None:
@@ -320,6 +358,7 @@ def _metrics(result: DualResult, a: Rows, b: Rows) -> dict[str, Estimate]:
             metrics[f"pearson_pairs_{name}"] = _over(found.pairs.pearson)
             for choice, constants in found.pair_constants.items():
                 metrics[f"constant_pairs_{name}_{choice}"] = _over(constants)
+    metrics["logistic_slope"] = result.logistic
     if result.constant is not None:
         metrics["constant_log_z"] = result.constant
     for side, model in (("a", a), ("b", b)):
@@ -341,10 +380,12 @@ def _classifier_metrics(result: DualResult, found: ClassifierReference) -> dict[
         "classifier_cross_entropy": found.before.cross_entropy,
         "classifier_ece_corrected": found.after.error.measured,
         "classifier_cross_entropy_corrected": found.after.cross_entropy,
+        "classifier_logistic_slope": logistic_slope(found.log_ratio, result.sample.labels),
     }
     if len(found.members) > 1:
         slopes = member_slopes(found, result.ratios["c0"], result.sample.labels)
-        metrics["slope_members_classifier"] = _over(slopes)
+        for name, column in zip(("", "_a", "_b"), slopes.T, strict=True):
+            metrics[f"slope_members{name}_classifier"] = _over(column)
     if "true" in result.against:
         true, limit = result.against["true"].log_ratio, result.settings.limit
         metrics["classifier_pearson_true"] = statistics.balanced_pearson(true, found.log_ratio, result.sample.labels)

@@ -75,6 +75,7 @@ def _content(result: DualResult, tested: Tested) -> dict[str, Any]:
         name: {
             "passes": found.passes,
             "slope_passes": found.best.verdict.slope_passes,
+            "classes_pass": found.best.verdict.classes_pass,
             "linear": found.best.verdict.linear,
             "judged_range": found.judged,
             "passes_everywhere": found.everywhere.passes,
@@ -83,12 +84,24 @@ def _content(result: DualResult, tested: Tested) -> dict[str, Any]:
         for name, found in result.against.items()
     }
     settings = {"seed": result.settings.seed, "events": len(result.sample.labels), "normae": __version__}
-    return {**metrics, "verdicts": verdicts, "notes": notes(result), "tested": tested, "settings": settings}
+    labels = {"passes": result.calibrated, "sentence": calibration_sentence(result)}
+    return {
+        **metrics,
+        "verdicts": verdicts | {"labels": labels},
+        "notes": notes(result),
+        "tested": tested,
+        "settings": settings,
+    }
 
 
 def notes(result: DualResult) -> list[str]:
     """What a reader should know beside the verdicts, a sentence each."""
-    said = [constant_sentence(result)]
+    said = [calibration_sentence(result), constant_sentence(result)]
+    if result.events:
+        said.append(
+            f"The file was split: {len(result.sample.labels):,} of its {result.events:,} events test the models, the "
+            "others trained and corrected the classifier. A trained one (--reference) leaves all of them for the test."
+        )
     if result.classifier is not None:
         said += [result.classifier.sentence, *classifier_limits(result)]
     for name, found in result.against.items():
@@ -96,6 +109,25 @@ def notes(result: DualResult) -> list[str]:
             slope = result.metrics[f"slope_pairs_{name}"]
             said.append(f"Over all pairs of weight draws the slope against {REFERENCES[name]} is {slope}.")
     return said
+
+
+def calibration_sentence(result: DualResult) -> str:
+    """What labels say of log r by themselves: its scale, and where it is what they say."""
+    b, odds, tolerance = result.logistic, result.odds["models"], result.settings.rule.residual_tolerance
+    scale = "1 is right" if result.calibrated else f"log r is {'over' if b.value < 1 else 'under'}stated"
+    said = f"By labels alone, a logistic fit gives log r the factor b = {b} ({scale})"
+    first, last = odds.agrees(tolerance, result.settings.rule.sigmas)
+    if first == last:
+        return f"{said}; in no bin of log r do labels agree with it within {tolerance:g}."
+    a, of_b = (f"{100 * share[first:last].sum():.0f} %" for share in (odds.share_a, odds.share_b))
+    span = f"from {odds.edges[first]:.2g} to {odds.edges[last]:.2g}"
+    said += f"; labels agree with it within {tolerance:g} {span}, where {a} of A and {of_b} of B lie"
+    off = np.abs(odds.observed - odds.claimed) - result.settings.rule.sigmas * odds.error
+    worst = int(np.argmax(off))
+    if off[worst] <= tolerance:
+        return f"{said}."
+    observed = Estimate(float(odds.observed[worst]), float(odds.error[worst]))
+    return f"{said}. Where it says {odds.claimed[worst]:.2g}, labels say {observed}."
 
 
 def constant_sentence(result: DualResult) -> str:
@@ -115,10 +147,13 @@ def classifier_limits(result: DualResult) -> list[str]:
     """Where the classifier is judged, and how far it is from the truth where that is known."""
     found = result.against["classifier"]
     judged, whole = found.judged, "passes" if found.everywhere.passes else "fails"
-    said = ["The classifier is one training, so that its own error is in none of the errors here."]
+    own = result.metrics["classifier_logistic_slope"]
+    said = [f"Labels give the classifier's own log r the factor {own}; what that is off by is in the errors of m."]
     if "slope_members_classifier" in result.metrics:
         slope = result.metrics["slope_members_classifier"]
-        said = [f"Over the classifiers, each trained on half of the events, the slope is {slope} (their spread)."]
+        said.append(f"Over the classifiers, each trained on half of the events, the slope is {slope} (their spread).")
+    else:
+        said.append("It is one training, whose scatter is not known.")
     if judged is not None:
         said.append(
             f"Against it linearity is judged for log r from {judged[0]:.2g} to {judged[1]:.2g}, where both classes "
@@ -148,7 +183,7 @@ def page(result: DualResult, folder: Path, names: list[str], tested: Tested) -> 
     command = f"normae dual {tested['run_a']} {tested['run_b']}{''.join(options)}"
     return Report(
         title=f"Dual test of A = {a} and B = {b}: {result.outcome}",
-        summary=" ".join([introduction, *result.verdicts.values()]),
+        summary=" ".join([introduction, *result.verdicts.values(), calibration_sentence(result)]),
         facts=_facts(result, tested),
         pictures=[_picture(result, name, (folder / f"{name}.svg").read_text(encoding="utf-8")) for name in names],
         footer=f"normae {__version__}; made again by {command}",
@@ -171,8 +206,10 @@ def _facts(result: DualResult, tested: Tested) -> list[Fact]:
 
 
 QUANTITIES = {
-    "pearson_pairs": "Pearson correlation over pairs of draws", "pearson": "Pearson correlation",
-    "slope_pairs": "slope over pairs of draws", "slope": "slope m",
+    "pearson_pairs": "Pearson correlation over pairs of draws", "pearson_a": "Pearson correlation within A",
+    "pearson_b": "Pearson correlation within B", "pearson": "Pearson correlation",
+    "slope_pairs": "slope over pairs of draws", "slope_a": "slope m within A", "slope_b": "slope m within B",
+    "slope": "slope m",
     "constant_pairs": "constant over pairs of draws", "constant": "constant C",
     "outside_a": "share off, events of A", "outside_b": "share off, events of B", "outside": "share off, all events",
 }  # fmt: skip
@@ -180,6 +217,9 @@ WORDS = {
     "constant_log_z": "log Z of A minus log Z of B", "log_z_a": "log Z of A", "log_z_b": "log Z of B",
     "temperature_a": "T of A", "temperature_b": "T of B",
     "slope_members_classifier": "slope over the classifiers",
+    "slope_members_a_classifier": "the same within A", "slope_members_b_classifier": "the same within B",
+    "logistic_slope": "factor b that labels give to log r",
+    "classifier_logistic_slope": "factor that labels give to the classifier's log r",
     "classifier_ece": "calibration error (ECE) of the classifier",
     "classifier_ece_perfect": "ECE of a perfect classifier",
     "classifier_ece_corrected": "ECE after correction",
@@ -224,6 +264,13 @@ def _picture(result: DualResult, name: str, svg: str) -> Picture:
         band = next(iter(result.distributions.values())).band is not None
         bands = "; bands: the spread over all pairs of weight draws" if band else ""
         return Picture("Distributions of log r", svg, f"Areas: {REFERENCES[first]}; lines: the models{bands}.")
+    if kind == "calibration":
+        said = (
+            "In bins of log r: the log of the ratio of labels over the log r that is claimed. On the diagonal log r is "
+            f"calibrated, within {result.settings.rule.residual_tolerance:g} in the grey area. "
+        )
+        said += calibration_sentence(result)
+        return Picture("Do labels say the same?", svg, said)
     if kind == "residuals":
         said = "Mean of the reference minus the line, in bins of equal weight; a point outside of the grey area fails."
         return Picture("Residuals from the fitted line", svg, said)
@@ -237,8 +284,15 @@ def _picture(result: DualResult, name: str, svg: str) -> Picture:
 
 COLOURS = ("tab:blue", "tab:green")  # of A and B
 CHOICES = {"c0": "$C = 0$", "log_z": r"$C$ from $\log\, Z$", "fit": "$C$ fitted"}
-INDEX = {"true": "true", "classifier": "class"}
-FIGURES = ("correlation-true", "correlation-classifier", "outside", "distributions", "residuals", "reliability")
+INDEX = {"true": "true", "classifier": "class", "rows": "rows"}
+FIGURES = (
+    *(f"correlation-{name}" for name in REFERENCES),
+    "calibration",
+    "outside",
+    "distributions",
+    "residuals",
+    "reliability",
+)
 """All that there can be."""
 BEYOND = 0.0005
 """Share of the values, on either side, that may lie beyond the axes: single events would set them otherwise."""
@@ -249,6 +303,7 @@ def draw_dual(result: DualResult, folder: Path) -> list[str]:
     """Write every figure into `folder` and return their names."""
     with style.figure_style():
         names = [_draw_correlation(result, name, folder) for name in result.against]
+        names.append(_draw_calibration(result, folder))
         if result.sample.x.shape[1:] == (2,):
             names.append(_draw_outside(result, folder))
         names += [_draw_distributions(result, folder), _draw_residuals(result, folder)]
@@ -271,10 +326,40 @@ def _draw_correlation(result: DualResult, name: str, folder: Path) -> str:
         ratios.ratio_correlation(
             ax, found.log_ratio, ratio, labels, result.settings.limit, INDEX[name], text="", span=span
         )
-        text = f"Pearson {comparison.pearson}\n$m$ = {comparison.line.slope}"  # above: events may lie in any corner
+        rows = {"all": (comparison.pearson, comparison.line.slope)}
+        rows |= {side: (one.pearson, one.slope) for side, one in zip("AB", comparison.within, strict=True)}
+        # Above: events may lie in any corner.
+        text = "\n".join(
+            f"{of}: Pearson {pearson.value:.3f}, $m$ = {slope.value:.3f}" for of, (pearson, slope) in rows.items()
+        )
         ax.set_title(f"{CHOICES[choice]}\n{text}", fontsize=10)
     save_figure(figure, folder, f"correlation-{name}", _columns(result, found))
     return f"correlation-{name}"
+
+
+def _draw_calibration(result: DualResult, folder: Path) -> str:
+    """Labels in bins of log r: of the models, and of what they are held against."""
+    figure, axes = style.new_figure()
+    ax, parts = axes[0, 0], []
+    colours = dict(
+        zip(("models", *REFERENCES), (style.LEARNED_COLOUR, style.TRUE_COLOUR, "tab:gray", "tab:brown"), strict=True)
+    )
+    for name, odds in result.odds.items():
+        points = (odds.claimed, odds.observed, odds.error)
+        label = "the models" if name == "models" else REFERENCES[name]
+        ax.errorbar(*points, fmt="o" if name == "models" else "s", color=colours[name], markersize=4, label=label)
+        columns = dict(zip(("claimed", "observed", "error"), points, strict=True))
+        parts.append(
+            columns | {"share_a": odds.share_a, "share_b": odds.share_b, "log_r": np.full(odds.error.size, name)}
+        )
+    ends = np.array([min(p["claimed"].min() for p in parts), max(p["claimed"].max() for p in parts)], dtype=np.float64)
+    width = result.settings.rule.residual_tolerance
+    ax.fill_between(ends, ends - width, ends + width, color="0.9", linewidth=0)
+    ax.plot(ends, ends, color=style.TRUE_COLOUR, linestyle=":", linewidth=1.2)
+    ax.legend(title=f"$b$ = {result.logistic}")
+    ax.set(xlabel=r"$\log\, r$ claimed", ylabel=r"$\log\, r$ of the labels")
+    save_figure(figure, folder, "calibration", parts)
+    return "calibration"
 
 
 def _columns(result: DualResult, against: Against) -> dict[str, Array]:

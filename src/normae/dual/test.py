@@ -9,12 +9,14 @@ cut, as a file of labelled events is; it must not hold jets that the models were
 was trained on, whatever the file calls it.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from normae.config import Run, read
+from normae.coordinates import Coordinates
 from normae.data import DENSITIES, Density
 from normae.data.labelled import Labelled, cut, draw_labelled, is_labelled, read_labelled
 from normae.dual.judge import FEWEST_EVENTS, DualResult, DualSettings, judge
@@ -69,6 +71,12 @@ def sample_of(a: Run, data: str | Path | None) -> str | Path | None:
     return jets_path(a.data, judged=True) if data is None and a.data.jets in KINDS else data
 
 
+def alike(a: Coordinates, b: Coordinates) -> bool:
+    """Whether two models see the same rows of an event."""
+    one, other = a.tensors(), b.tensors()
+    return one.keys() == other.keys() and all(torch.equal(one[name].cpu(), other[name].cpu()) for name in one)
+
+
 def dual_test(
     run_a: str | Path,
     run_b: str | Path,
@@ -88,6 +96,8 @@ def dual_test(
     a, b = load(run_a, device), load(run_b, device)
     if a.event != b.event:
         raise InputError(f"expected two runs of one event shape, got {a.event} of {run_a} and {b.event} of {run_b}")
+    if a.coordinates.kind == "components" and not alike(a.coordinates, b.coordinates):
+        raise InputError(f"expected two runs in the same components, got others of {run_a} and of {run_b}")
     certain = a.posterior.certain and b.posterior.certain
     if certain and settings.draws is not None:
         raise InputError(f"draws: {a.name} and {b.name} are deterministic and have no weight draws")
@@ -103,21 +113,30 @@ def dual_test(
         )
     if densities is None and not settings.classifier:
         raise InputError(f"{run_a} and {run_b}: without known densities the classifier is the only reference, keep it")
-    trains = settings.classifier and reference is None
-    training, holdout, test = _samples(data, kinds, densities, a, settings, trains)
+    trains = settings.classifier and (reference is None or a.coordinates.kind == "components")
+    try:
+        samples = _samples(data, kinds, densities, a, settings, trains)
+    except InputError:
+        if reference is None or not trains:
+            raise
+        trains, samples = False, _samples(data, kinds, densities, a, settings, False)  # no jets to train one with
+    test = samples[2]
     sides = [model.rows(test.x, 1 if certain else settings.draws or DRAWS, settings.seed) for model in (a, b)]
-    classifier = None
+    classifier = rows = None
+    if trains:
+        coordinates = a.coordinates.to("cpu")  # log r is the same in all coordinates, a classifier is not
+        first, second, third = (
+            sample._replace(x=coordinates.forward(torch.from_numpy(sample.x)).float().numpy()) for sample in samples
+        )
+        rows = classifier_reference(first, second, third, settings.network, settings.seed, a.device)
     if reference is not None and kinds is not None:
         found = load_classifier(reference, device)
         classifier = run_reference(found, test, kinds[1], found.correction is not None, settings.seed)
-    elif settings.classifier:
-        coordinates = a.coordinates.to("cpu")  # log r is the same in all coordinates, a classifier is not
-        first, second, third = (
-            sample._replace(x=coordinates.forward(torch.from_numpy(sample.x)).float().numpy())
-            for sample in (training, holdout, test)
-        )
-        classifier = classifier_reference(first, second, third, settings.network, settings.seed, a.device)
-    result = judge(test, sides[0], sides[1], densities, classifier, settings, (a.name, b.name))
+    else:
+        classifier, rows = rows, None
+    result = judge(test, sides[0], sides[1], densities, classifier, settings, (a.name, b.name), rows)
+    if trains and data is not None and Path(data).is_file():
+        result = replace(result, events=sum(len(sample.labels) for sample in samples))
     result.metrics["temperature_a"], result.metrics["temperature_b"] = (Estimate(m.temperature, 0.0) for m in (a, b))
     return result
 

@@ -194,6 +194,7 @@ JETS, POINTS = 200, 20_000  # events of each class of jets, and of a toy density
 TOYS = {"toy-1gauss-nae": "one Gaussian", "toy-2gauss-nae": "two Gaussians"}
 DUALS = (("AE", BEST), ("NAE", BEST), ("BNAE", BEST), ("NAE", PAPER), ("BNAE", PAPER), ("NAE", MIXING), ("BNAE", MODES))
 """Networks of the dual tests; that of the autoencoders, which the paper does not have, shows what the training adds."""
+WITHIN = ("pearson", "slope")  # what is given for each class by itself
 ESTIMATED = (("NAE", BEST), ("BNAE", BEST), ("NAE", MIXING))  # whose temperatures are estimated
 GENERATORS = {"NAE, d_z = 6": ("NAE", BEST), "BNAE, d_z = 6": ("BNAE", BEST), "NAE, d_z = 3": ("NAE", SMALL)}
 TITLES = {
@@ -238,18 +239,20 @@ def _shown(model: JetModel, metrics: Metrics, name: str) -> str:
 
 
 def ratio_rows(duals: dict[str, Metrics]) -> Rows:
-    """Correlation, slope and constant of section 4.2."""
+    """Correlation, slope and constant of section 4.2; ours within each class, and by labels, too."""
     titles = {"pearson": "Pearson correlation with log r_class", "slope": "slope m", "constant": "constant C"}
+    keys = {f"{quantity}_classifier_c0": words for quantity, words in titles.items()}
+    for side, jets in (("a", "QCD jets"), ("b", "tops")):
+        keys |= {f"{quantity}_{side}_classifier_c0": f"{titles[quantity]}, {jets} only" for quantity in WITHIN}
+    keys |= {"logistic_slope": "factor b that labels give to log r"}
+    ends = {"pearson": "", "slope": "", "constant": "_c0"}
+    keys |= {f"{of}_pairs_classifier{end}": f"{titles[of]}, over all pairs of draws" for of, end in ends.items()}
     rows = [["quantity", *[cell for title in duals for cell in (f"{title}, paper", f"{title}, ours")]]]
-    networks = {title: title.partition(",")[0] for title in duals}
-    for quantity, words in titles.items():
-        cells = [(RATIO[networks[t]][quantity], str(found[f"{quantity}_classifier_c0"])) for t, found in duals.items()]
-        rows.append([words, *chain(*cells)])
-    for quantity, words in titles.items():
-        key = f"{quantity}_pairs_classifier" + ("_c0" if quantity == "constant" else "")
+    for key, words in keys.items():
         if any(key in found for found in duals.values()):
-            cells = [("—", str(found.get(key, "—"))) for found in duals.values()]
-            rows.append([f"{words}, over all pairs of draws", *chain(*cells)])
+            theirs = [RATIO[title.partition(",")[0]].get(key.removesuffix("_classifier_c0"), "—") for title in duals]
+            ours = [str(found.get(key, "—")) for found in duals.values()]
+            rows.append([words, *chain(*zip(theirs, ours, strict=True))])
     return rows if duals else []
 
 

@@ -28,6 +28,7 @@ from normae.statistics.dual import (
     ratio_histogram,
     share_outside,
     verdict,
+    within_classes,
 )
 from normae.statistics.posterior import (
     CoverageBand,
@@ -74,5 +75,5 @@ __all__ = [
     "pulls_over_trainings",
     "ratio_histogram", "regions", "rejection", "relative_density_check", "relative_deviation", "sample_mean",
     "share_outside", "share_within", "slope_line", "thermal_mean", "unit_slope_temperature", "verdict", "wasserstein",
-    "wasserstein_halves",
+    "wasserstein_halves", "within_classes",
 ]  # fmt: skip

@@ -235,6 +235,15 @@ def weighted_pearson(a: Array, b: Array, weights: Array) -> Estimate:
     return Estimate(r, math.sqrt(float(weights**2 @ influence**2)))
 
 
+def weighted_quantiles(values: Array, weights: Array, bins: int) -> Array:
+    """Edges with shape (<= bins + 1,) that cut the weight into equal parts, each with an event in it."""
+    order = np.argsort(values)
+    places = np.searchsorted(np.cumsum(weights[order]), np.arange(1, bins) / bins)
+    inner = np.unique(values[order][np.minimum(places, values.size - 1)])
+    low, high = float(values.min()), float(values.max())
+    return np.concatenate([[low], inner[inner > low], [np.nextafter(high, np.inf)]])
+
+
 def _standardize(values: Array, weights: Array) -> Array:
     centred = values - weights @ values
     variance = float(weights @ centred**2)

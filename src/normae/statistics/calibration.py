@@ -32,8 +32,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize
-from scipy.special import expit, logit
+from scipy.optimize import brentq, minimize
+from scipy.special import expit, log_expit, logit
 
 from normae.errors import InputError
 from normae.random import stream
@@ -42,10 +42,12 @@ from normae.statistics.arrays import (
     Estimate,
     as_events,
     as_labels,
+    balanced_weights,
     cut_indices,
     prior_log_odds,
     resampled,
     sample_mean,
+    weighted_quantiles,
 )
 
 BINS = 20
@@ -153,6 +155,68 @@ def cross_entropy(log_ratio: ArrayLike, labels: ArrayLike) -> Estimate:
     ratio, positive = _held_out(log_ratio, labels)
     score = ratio + prior_log_odds(positive)
     return sample_mean(np.logaddexp(0.0, np.where(positive, -score, score)))
+
+
+def logistic_slope(log_ratio: ArrayLike, labels: ArrayLike) -> Estimate:
+    """b of a logit b log r + c fitted to labels, of shapes (N,): 1 for a calibrated log r, less for an overstated one.
+
+    Nothing but labels is needed. The error is that of a fit whose form need not be right (the sandwich).
+    """
+    ratio, positive = _held_out(log_ratio, labels)
+    design = np.stack([ratio - ratio.mean(), np.ones(ratio.size)])
+    coefficients = np.array(_minimize(design, positive))
+    probability = expit(coefficients @ design + prior_log_odds(positive))
+    inverse = np.linalg.pinv((design * (probability * (1 - probability))) @ design.T)
+    covariance = inverse @ ((design * (positive - probability) ** 2) @ design.T) @ inverse
+    return Estimate(float(coefficients[0]), float(np.sqrt(covariance[0, 0])))
+
+
+def unit_slope_shift(log_ratio: ArrayLike, labels: ArrayLike) -> float:
+    """The C for which log r + C, with shape (N,), gives label 1 the share that it has."""
+    ratio, positive = _held_out(log_ratio, labels)
+    prior, share = prior_log_odds(positive), positive.mean()
+    reach = float(np.abs(ratio).max()) + 50
+    return float(brentq(lambda shift: expit(ratio + prior + shift).mean() - share, -reach, reach))
+
+
+class BinnedOdds(NamedTuple):
+    """Labels in B bins of log r of equal weight: the log r that the bin's events claim, that of the labels, its error.
+
+    edges (B + 1,); claimed, observed, error, and the shares of A and of B in the bin, each with shape (B,).
+    """
+
+    edges: Array
+    claimed: Array
+    observed: Array
+    error: Array
+    share_a: Array
+    share_b: Array
+
+    def agrees(self, tolerance: float, sigmas: float = 3.0) -> tuple[int, int]:
+        """The longest run of bins, from the first to before the last, where both are the same within the tolerance."""
+        good = np.abs(self.observed - self.claimed) <= tolerance + sigmas * self.error
+        ends = np.flatnonzero(np.diff(np.concatenate([[False], good, [False]])))
+        runs = [(int(a), int(b)) for a, b in ends.reshape(-1, 2)]
+        return max(runs, key=lambda run: run[1] - run[0], default=(0, 0))
+
+
+def binned_odds(log_ratio: ArrayLike, labels: ArrayLike, bins: int = BINS) -> BinnedOdds:
+    """Whether log r, with shape (N,), is what labels say, bin by bin.
+
+    A bin claims the log odds of its mean probability, without the sample's composition; k_1 and k_0 labels in it say
+    log[(k_1 + 1/2) / (k_0 + 1/2)] with the error sqrt[1/(k_1 + 1/2) + 1/(k_0 + 1/2)].
+    """
+    ratio, positive = _held_out(log_ratio, labels)
+    prior, weights = prior_log_odds(positive), balanced_weights(positive)
+    edges = weighted_quantiles(ratio, weights, bins)
+    index = np.digitize(ratio, edges[1:-1])
+    score = ratio + prior
+    sums = [np.logaddexp.reduce(log_expit(sign * score[index == k])) for sign in (1, -1) for k in range(edges.size - 1)]
+    yes, no = np.array(sums).reshape(2, -1)
+    k_b, k_a = (np.bincount(index, of, minlength=edges.size - 1) for of in (positive, ~positive))
+    observed = np.log((k_b + 0.5) / (k_a + 0.5)) - prior
+    error = np.sqrt(1 / (k_b + 0.5) + 1 / (k_a + 0.5))
+    return BinnedOdds(edges, yes - no - prior, observed, error, k_a / k_a.sum(), k_b / k_b.sum())
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,15 @@ least squares of the reference on the model with each class at half of the total
 a bootstrap within each class; they count events, not trainings. If both densities are right, m = 1, and C = 0 where
 log r has its log Z. Noise in the model makes m smaller: by var(log r) / (var(log r) + var(noise)).
 
-**The verdict.** Two conditions, since with 500k events any network differs from 1 by many of its errors:
+A log r that tells the classes apart and nothing else has a large m and correlation over all events, and none within a
+class. So both are given within A and within B too, where a right log r has m = 1 as well.
+
+**The verdict.** Three conditions, since with 500k events any network differs from 1 by many of its errors:
 
 1. slope:  |m - 1| <= tolerance + 3 sigma(m), with sigma(m) the bootstrap error and the width over weight draws, in
    quadrature;
-2. linear: in bins of the model's log r of equal weight, the mean residual from the fitted line is, in every bin,
+2. classes: the same within each class, with its own tolerance and the error of least squares there;
+3. linear: in bins of the model's log r of equal weight, the mean residual from the fitted line is, in every bin,
    |<ref - m log r - C>| <= tolerance + 3 sigma.
 
 A tail with less weight than a bin is not judged by these; it shows in the share of events with |delta log r| >= 1.
@@ -27,6 +31,7 @@ Histograms of log r are counted pair by pair in blocks of events. Nothing of sha
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -44,21 +49,26 @@ from normae.statistics.arrays import (
     resampled,
     share_within,
     weighted_pearson,
+    weighted_quantiles,
 )
 from normae.statistics.posterior import as_draws, chunks
+
+LEAST_CORRELATION = 0.5
+"""Within a class, below which a slope is not a matter of scale."""
 
 
 @dataclass(frozen=True)
 class DualRule:
-    """When two models pass: tolerances on the slope and, in units of log r, on the mean residual of each bin."""
+    """When two models pass: tolerances on the slopes and, in units of log r, on the mean residual of each bin."""
 
     slope_tolerance: float = 0.05
+    class_tolerance: float = 0.1
     residual_tolerance: float = 0.25
     sigmas: float = 3.0
     bins: int = 20
 
     def __post_init__(self) -> None:
-        if min(self.slope_tolerance, self.residual_tolerance, self.sigmas) < 0 or self.bins < 3:
+        if min(self.slope_tolerance, self.class_tolerance, self.residual_tolerance, self.sigmas) < 0 or self.bins < 3:
             raise InputError("the dual test needs tolerances and sigmas that are not negative, and at least 3 bins")
 
 
@@ -67,6 +77,13 @@ class Line(NamedTuple):
 
     slope: Estimate
     constant: Estimate
+
+
+class WithinClass(NamedTuple):
+    """Slope and correlation of reference and model over the events of one class."""
+
+    slope: Estimate
+    pearson: Estimate
 
 
 class BinnedResiduals(NamedTuple):
@@ -84,19 +101,24 @@ class BinnedResiduals(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Whether the models pass, whether slope and linearity do, and one sentence that says so and where they fail."""
+    """Whether the models pass, whether slopes and linearity do, and one sentence that says so and where they fail."""
 
     passes: bool
-    slope_passes: bool
+    slope_passes: bool  # over all events
+    classes_pass: tuple[bool, bool]  # within A and within B
     linear: bool
     sentence: str
 
 
 class RatioComparison(NamedTuple):
-    """All of the dual test for one log r: the line, the correlation, and the shares with |delta log r| >= limit."""
+    """All of the dual test for one log r: the line, the correlation, and the shares with |delta log r| >= limit.
+
+    `within` has A first.
+    """
 
     line: Line
     pearson: Estimate
+    within: tuple[WithinClass, WithinClass]
     outside: Estimate
     outside_a: Estimate
     outside_b: Estimate
@@ -156,6 +178,22 @@ def balanced_pearson(reference: ArrayLike, model: ArrayLike, labels: ArrayLike |
     return weighted_pearson(ref, mod, balanced_weights(positive))
 
 
+def within_classes(reference: ArrayLike, model: ArrayLike, labels: ArrayLike | None) -> tuple[WithinClass, WithinClass]:
+    """Slope and correlation within A and within B, of shapes (N,); of a constant, no slope and no correlation."""
+    ref, mod, positive = _sample(reference, model, labels)
+    return _within(ref[~positive], mod[~positive]), _within(ref[positive], mod[positive])
+
+
+def _within(ref: Array, mod: Array) -> WithinClass:
+    if min(np.ptp(ref), np.ptp(mod)) <= 1e-12 * max(1.0, float(np.abs(mod).max())):
+        return WithinClass(Estimate(math.nan, math.inf), Estimate(0.0, 1 / math.sqrt(ref.size)))
+    x, y = mod - mod.mean(), ref - ref.mean()
+    total = float(x @ x)
+    slope = float(x @ y) / total
+    error = math.sqrt(float(x**2 @ (y - slope * x) ** 2)) / total  # the scatter need not be the same everywhere
+    return WithinClass(Estimate(slope, error), weighted_pearson(ref, mod, np.full(ref.size, 1 / ref.size)))
+
+
 def share_outside(reference: ArrayLike, model: ArrayLike, limit: float = 1.0) -> Estimate:
     """The share of events with |delta log r| >= limit, of shapes (N,), with the half-width of Wilson's interval."""
     ref = as_events(reference, "reference")
@@ -172,7 +210,7 @@ def binned_residuals(
     """
     ref, mod, positive = _sample(reference, model, labels)
     weights, residual = balanced_weights(positive), ref - line.slope.value * mod - line.constant.value
-    edges = _weighted_quantiles(mod, weights, bins)
+    edges = weighted_quantiles(mod, weights, bins)
     index = np.digitize(mod, edges[1:-1])
     total = np.bincount(index, weights)
     centre, mean, share = (np.bincount(index, weights * column) / total for column in (mod, residual, positive))
@@ -180,34 +218,49 @@ def binned_residuals(
     return BinnedResiduals(edges, centre, mean, np.sqrt(variance) / total, share)
 
 
-def _weighted_quantiles(values: Array, weights: Array, bins: int) -> Array:
-    """Edges with shape (<= bins + 1,) that cut the weight into equal parts, each with an event in it."""
-    order = np.argsort(values)
-    places = np.searchsorted(np.cumsum(weights[order]), np.arange(1, bins) / bins)
-    inner = np.unique(values[order][np.minimum(places, values.size - 1)])
-    low, high = float(values.min()), float(values.max())
-    return np.concatenate([[low], inner[inner > low], [np.nextafter(high, np.inf)]])
-
-
-def verdict(line: Line, residuals: BinnedResiduals, rule: DualRule | None = None, slope_spread: float = 0.0) -> Verdict:
+def verdict(
+    line: Line,
+    within: Sequence[WithinClass],
+    residuals: BinnedResiduals,
+    rule: DualRule | None = None,
+    slope_spread: float = 0.0,
+    class_spread: tuple[float, float] = (0.0, 0.0),
+) -> Verdict:
     """Pass or not, by the rule of the module's docstring.
 
     Args:
-        slope_spread: the width of m over weight draws (`PairLines.slope.std()`), for Bayesian models.
+        slope_spread: what else m is uncertain by: over weight draws (`PairLines.slope.std()`), and with the reference.
+        class_spread: the same within A and within B.
     """
     rule = rule or DualRule()
-    slope = Estimate(line.slope.value, math.hypot(line.slope.error, slope_spread))
-    reach = rule.slope_tolerance + rule.sigmas * slope.error
-    slope_passes = abs(slope.value - 1) <= reach
+    over_all = _judged("for all events", line.slope, slope_spread, rule.slope_tolerance, rule)
+    classes = [
+        _judged(f"within {name}", one.slope, spread, rule.class_tolerance, rule, one.pearson)
+        for name, one, spread in zip("AB", within, class_spread, strict=True)
+    ]
     beyond = np.abs(residuals.residual) - rule.residual_tolerance - rule.sigmas * residuals.error
     linear = bool((beyond <= 0).all())
-    words = f"the slope m = {slope} is compatible with 1 (within {reach:.2g})"
-    if not slope_passes:
-        why = "the models overstate log r" if slope.value < 1 else "the models understate log r"
-        words = f"the slope m = {slope} is not compatible with 1 (farther than {reach:.2g}): {why}"
-    both, joint = slope_passes and linear, "; " if slope_passes == linear else ", but "
-    sentence = f"{'Passes' if both else 'Fails'}: {words}{joint}{_linear_words(residuals, linear, beyond, rule)}."
-    return Verdict(both, slope_passes, linear, sentence)
+    found = [over_all, *classes, (linear, _linear_words(residuals, linear, beyond, rule))]
+    passes = all(holds for holds, _ in found)
+    sentence = f"{'Passes' if passes else 'Fails'}: {'; '.join(words for _, words in found)}."
+    return Verdict(passes, over_all[0], (classes[0][0], classes[1][0]), linear, sentence)
+
+
+def _judged(
+    where: str, slope: Estimate, spread: float, tolerance: float, rule: DualRule, pearson: Estimate | None = None
+) -> tuple[bool, str]:
+    """Whether a slope is 1, and the words for it."""
+    m = Estimate(slope.value, math.hypot(slope.error, spread))
+    correlated = "" if pearson is None else f", Pearson {pearson}"
+    if not math.isfinite(m.value):
+        return False, f"{where} log r is the same for all events"
+    reach = tolerance + rule.sigmas * m.error
+    if abs(m.value - 1) <= reach:
+        return True, f"{where} m = {m}{correlated} (1 ± {reach:.2g} is allowed)"
+    why = "overstate log r" if m.value < 1 else "understate log r"
+    if pearson is not None and abs(pearson.value) < LEAST_CORRELATION:
+        why = "hardly know it there"
+    return False, f"{where} m = {m}{correlated}, outside of 1 ± {reach:.2g}: the models {why}"
 
 
 def _linear_words(residuals: BinnedResiduals, linear: bool, beyond: Array, rule: DualRule) -> str:
@@ -242,14 +295,16 @@ def compare_ratios(
     ref, mod, positive = _sample(reference, model, labels)
     line = fit_line(ref, mod, positive, n_bootstrap, generator=generator)
     residuals = binned_residuals(ref, mod, positive, line, rule.bins)
+    within = within_classes(ref, mod, positive)
     return RatioComparison(
         line,
         balanced_pearson(ref, mod, positive),
+        within,
         outside=share_outside(ref, mod, limit),
         outside_a=share_outside(ref[~positive], mod[~positive], limit),
         outside_b=share_outside(ref[positive], mod[positive], limit),
         residuals=residuals,
-        verdict=verdict(line, residuals, rule, slope_spread),
+        verdict=verdict(line, within, residuals, rule, slope_spread, (slope_spread, slope_spread)),
     )
 
 
