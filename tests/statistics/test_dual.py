@@ -46,11 +46,14 @@ def test_the_line_is_that_of_polyfit_for_equal_classes() -> None:
     assert abs(line.constant.value - 0.3) < 4 * line.constant.error
 
 
-def test_the_bootstrap_error_is_the_scatter_over_samples() -> None:
+@pytest.mark.parametrize(("n_a", "n_b", "noise"), [(300, 300, 0.5), (600, 60, 2.0)])
+def test_the_bootstrap_error_is_the_scatter_over_samples(n_a: int, n_b: int, noise: float) -> None:
+    """Also where the rarer class, which counts as much, is the noisier one."""
     lines = []
     for seed in range(60):
-        model, labels = sample(300, 300, seed)
-        reference = model + (0.5 + 0.2 * np.abs(model)) * np.random.default_rng(99 + seed).normal(size=model.size)
+        model, labels = sample(n_a, n_b, seed)
+        width = np.where(labels == 1, noise, 0.5) + 0.2 * np.abs(model)
+        reference = model + width * np.random.default_rng(99 + seed).normal(size=model.size)
         lines.append(fit_line(reference, model, labels, 60, generator=stream(seed)))
     for estimates in zip(*lines, strict=True):
         scatter = np.std([estimate.value for estimate in estimates])
