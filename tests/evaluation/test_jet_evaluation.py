@@ -430,7 +430,7 @@ def _check_temperatures(result: Reproduction, out: Path) -> None:
     header, *rows = result.tables.get(TITLES["temperature"], [["", "", ""]])
     rows = [row for row in rows if row[0].endswith("jets")]
     assert [row[0] for row in rows] == [f"{name}, {jets} jets" for name in networks for jets in ("QCD", "top")]
-    names = {"configurational", "components", "latent", "manifold", "equipartition"}
+    names = {"configurational", "denoising", "components", "latent", "manifold", "equipartition"}
     assert {cell.partition(" / ")[0] for cell in header[3:]} == (names if networks else set())
     assert (out / "figures" / "temperatures.csv").is_file() == bool(networks)
 

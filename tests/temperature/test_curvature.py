@@ -9,7 +9,7 @@ from torch import Tensor
 
 import normae
 from normae.statistics import Estimate, configurational_temperature
-from normae.temperature.estimates import curvature, curvature_along, estimate_temperatures
+from normae.temperature.estimates import curvature, curvature_along, denoising, estimate_temperatures
 
 
 def draw(seed: int = 0) -> torch.Generator:
@@ -51,6 +51,25 @@ def test_kinks_count():
     leaf = x[:100].clone().requires_grad_(True)
     (grad,) = torch.autograd.grad(energy(leaf).sum(), leaf, create_graph=True)
     assert not grad.requires_grad or float(torch.autograd.grad(grad.sum(), leaf)[0].abs().sum()) == 0
+
+
+@pytest.mark.parametrize("sigma", [0.1, 0.5, 1.0])
+def test_denoising_a_standard_gaussian(sigma):
+    """1/T = 1 / (1 + sigma^2): the smeared events are a wider Gaussian. One sign of the noise would be less exact."""
+    x = torch.randn(20_000, 3, generator=draw(), dtype=torch.float64)
+    found = denoising(lambda y: 0.5 * y.square().sum(1), x, sigma, draw(1))
+    one = configurational_temperature(found.gradient_square[:, 0], found.laplacian[:, 0], generator=draw(2))
+    assert abs(one.value - (1 + sigma**2)) < 4 * one.error
+    assert one.error < 0.01 * (1 + sigma**2)
+
+
+def test_denoising_counts_kinks():
+    true = 0.3
+    x = -true * torch.rand(20_000, 1, generator=draw(), dtype=torch.float64).log()
+    x *= torch.where(torch.rand(20_000, 1, generator=draw(5)) < 0.5, -1.0, 1.0).double()
+    found = denoising(lambda y: y.abs().sum(1), x, 0.03, draw(1))
+    one = configurational_temperature(found.gradient_square[:, 0], found.laplacian[:, 0], generator=draw(2))
+    assert one.value == pytest.approx(true, rel=0.1)
 
 
 def test_along_each_direction():
@@ -100,6 +119,7 @@ def test_the_estimates_of_a_run():
     model = normae.load("toy-2gauss-nae")
     assert found.model == pytest.approx(model.temperature)
     assert found.estimates["configurational"].value == pytest.approx(model.temperature, rel=0.2)
+    assert found.estimates["denoising"].value == pytest.approx(model.temperature, rel=0.2)
     assert {"configurational", "latent", "equipartition", "components"} <= set(found.estimates)
     assert len(found.by_component) == 2
     assert all(np.isfinite(e.value) for e in found.by_component)

@@ -3,6 +3,7 @@
 | name | what |
 | --- | --- |
 | configurational | <abs(grad E)^2> / <laplacian E> at the events |
+| denoising | at events y = x + sigma eps: the T for which grad E(y) / T predicts eps / sigma best |
 | components | the same in the leading principal components of the residuals, and in each of them by itself |
 | latent | the same for E~(z) = E(f_d(z)) at the events' latent points, along the sphere where there is one |
 | manifold | where exp(-E~/T) over the latent sphere has the mean of E~ of the events; on a sphere only |
@@ -18,6 +19,10 @@ folder of jets as many are used as it holds. `statistics.thermometers` makes tem
 exact in the mean for a quadratic energy at any h. ReLU, PReLU and pooling put part of the curvature into kinks, where a
 second derivative by autograd is blind; differences see a kink whenever x - h v and x + h v lie on its two sides, and
 the mean over events has what belongs to it. Energies should be float64: differences of float32 lose their digits.
+
+**Denoising** asks the same of smeared events y = x + sigma eps. The minimum over beta of <|beta grad E - eps/sigma|^2>
+is beta = 1/T = <grad E . eps> / (sigma <|grad E|^2>), and <grad E . eps> / sigma is the mean laplacian at y, kinks
+included. It takes gradients alone. For a standard Gaussian T = 1 + sigma^2, that of the smeared events, exactly.
 
 In a subspace with orthonormal columns B, v = B u: the integration by parts behind the temperature holds in every fixed
 direction. On a sphere, v is tangent and the step goes along the great circle.
@@ -116,6 +121,24 @@ def curvature_along(energy: Energy, x: Tensor, basis: Tensor, width: Tensor) -> 
                 step = (h * direction).reshape(rows.shape[1:])
                 columns.append((energy(rows + step) + energy(rows - step) - 2 * value) / h**2)
         return (grad.flatten(1) @ basis).square(), torch.stack(columns, dim=1)
+
+    return _piecewise(x, part)
+
+
+def denoising(energy: Energy, x: Tensor, width: float, generator: torch.Generator, draws: int = 8) -> Curvature:
+    """The same at events with shape (N, *event) that are smeared by `width`: arrays with shape (N, 1).
+
+    Each of the `draws` of the noise is taken with both signs, which leaves the mean as it is and most of its error out.
+    """
+
+    def part(rows: Tensor) -> tuple[Tensor, Tensor]:
+        square, laplacian = rows.new_zeros(2, len(rows), 1)
+        for _ in counted("denoising", range(draws)):
+            noise = normal(rows.shape, generator, rows)
+            plus, minus = (value_and_grad(energy, rows + sign * width * noise)[1].flatten(1) for sign in (1, -1))
+            square += (plus.square() + minus.square()).sum(1, keepdim=True) / (2 * draws)
+            laplacian += ((plus - minus) * noise.flatten(1)).sum(1, keepdim=True) / (2 * draws * width)
+        return square, laplacian
 
     return _piecewise(x, part)
 
@@ -268,7 +291,8 @@ def estimate_temperatures(
     scale = LATENT_WIDTH * (1.0 if sphere else float(z.std(0).mean()))
     inner = curvature(energy.latent(), z, scale, stream(seed, "temperature/latent", x.device), sphere=sphere)
     along, shares = _components(energy, x, residual)
-    found = {"configurational": whole, "components": along, "latent": inner}
+    smeared = denoising(energy, x, width, stream(seed, "temperature/denoising", x.device))
+    found = {"configurational": whole, "denoising": smeared, "components": along, "latent": inner}
     estimates = {name: part.temperature(None, seed) for name, part in found.items()}
     if sphere:
         estimates["manifold"] = statistics.manifold_temperature(
