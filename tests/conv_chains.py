@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from normae.networks import Autoencoder, NetworkConfig, build_autoencoder
 from normae.networks.fused_chain import keys
 from normae.sampling.chain import run_chain
-from normae.sampling.langevin import ChainConfig
+from normae.sampling.config import ChainConfig
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SIDE = 8

@@ -25,7 +25,7 @@ from normae.networks.autoencoder import NetworkConfig
 from normae.networks.base import BaseConfig
 from normae.networks.bayesian import BayesianConfig
 from normae.presets import nearest, preset_path, presets
-from normae.sampling.chain import SamplingConfig
+from normae.sampling.config import SamplingConfig
 from normae.sources import MOST_EVENTS, DataConfig
 from normae.training.config import (
     ClassifierConfig,

@@ -27,8 +27,7 @@ from normae.networks.cuda_source import CudaSourceError
 from normae.networks.fused_chain import keys
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.scoring_energy import ScoringEnergy
-from normae.sampling.chain import SamplingConfig
-from normae.sampling.langevin import ChainConfig
+from normae.sampling.config import ChainConfig, SamplingConfig
 from normae.training.backends import choose_backend
 
 pytestmark = pytest.mark.skipif(DEVICE == "cpu" and shutil.which("g++") is None, reason="needs g++ or a CUDA device")

@@ -23,8 +23,8 @@ from normae.networks.autoencoder import Autoencoder, NetworkConfig, build_mlp_au
 from normae.networks.mlp import MLP
 from normae.networks.mlp_chain import Precision, fused_runner, why_not
 from normae.networks.reconstruction import LatentEnergy, Layout, LocalEnergy, ReconstructionEnergy
-from normae.sampling.chain import Chain, SamplingConfig, run_chain
-from normae.sampling.langevin import ChainConfig
+from normae.sampling.chain import Chain, run_chain
+from normae.sampling.config import ChainConfig, SamplingConfig
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WIDE = 32 if torch.cuda.is_available() else 1024

@@ -17,7 +17,7 @@ from normae.config import choose_device
 from normae.figures import figure_style, new_figure, speed_bars
 from normae.files import write_json
 from normae.report import save_figure
-from normae.sampling.langevin import require_that
+from normae.sampling.config import require_that
 
 Measurement = Callable[[Result, torch.device, bool, int], None]
 GROUPS: dict[str, Measurement] = {

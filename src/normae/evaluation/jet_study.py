@@ -321,14 +321,12 @@ def energy_densities(scores: jets.JetScores, label: int) -> tuple[Array, list[fi
 def draw_energies(run: RunFolder, scores: jets.JetScores, label: int) -> None:
     """Distributions of E/T of both classes."""
     edges, shown = energy_densities(scores, label)
-    figure, axes = figures.new_figure(panel=(4.6, 3.5))
-    figures.energy_histograms(axes[0, 0], edges, shown, label)
     columns: dict[str, Array] = {"low": edges[:-1], "high": edges[1:]}
     for one in shown:
         columns[CLASSES[one.kind].lower()] = one.density
         if one.band is not None:
             columns[f"{CLASSES[one.kind].lower()}_sigma"] = one.band
-    save_figure(figure, run.figures, "energies", columns)
+    study.draw_one(run, "energies", columns, figures.energy_histograms, edges, shown, label, panel=(4.6, 3.5))
 
 
 # --- pictures of jets

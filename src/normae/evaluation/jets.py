@@ -31,7 +31,7 @@ from normae.config import Run
 from normae.data import SparseEvents
 from normae.dual.output import draw_reliability
 from normae.errors import InputError
-from normae.evaluation.study import Captions, Draw, Metrics, Study, over
+from normae.evaluation.study import Captions, Draw, Metrics, Study, draw_one, over
 from normae.figures import RocCurve, loss_curves, new_figure, roc_curves
 from normae.files import atomic_path
 from normae.inference import Model, Rows
@@ -379,9 +379,7 @@ class ClassifierStudy(Study):
         lines = [line for line in self.run.read_history() if "validation_loss" in line]
         if lines:
             columns = {name: np.array([line[name] for line in lines]) for name in ("epoch", "loss", "validation_loss")}
-            figure, axes = new_figure(panel=(4.6, 3.5))
-            loss_curves(axes[0, 0], *columns.values())
-            save_figure(figure, self.run.figures, "training", columns)
+            draw_one(self.run, "training", columns, loss_curves, *columns.values(), panel=(4.6, 3.5))
 
     def title(self) -> str:
         return f"a supervised classifier of top and QCD jets, seed {self.config.seed}"

@@ -14,9 +14,9 @@ import numpy as np
 from normae.config import Run
 from normae.dual.output import short_name
 from normae.errors import InputError
-from normae.figures import new_figure, pretraining_curve
+from normae.figures import PANEL, new_figure, pretraining_curve
 from normae.report import Check, Comparison, Fact, Picture, Report, Status, save_figure
-from normae.report.page import markdown_table
+from normae.report.page import Columns, markdown_table
 from normae.report.paper import PaperValue
 from normae.runs.folder import RunFolder
 from normae.statistics import Estimate
@@ -86,7 +86,29 @@ class Study(ABC):
 
     def settings(self) -> dict[str, str]:
         """How it was trained, by a short name."""
-        return _settings(self.config)
+        config, training, sampling = self.config, self.config.training, self.config.sampling
+        start = f"from {config.start}" if config.start else None
+        if config.contrast is not None:
+            known = "a Gaussian" if config.base is None else "draws of the base"
+            start = f"at most {config.contrast.iterations:,} updates of a classification against {known}"
+        found = {"network": _network_words(config), "pretraining": start or (
+            f"{config.pretraining.epochs} epochs, batch {config.pretraining.batch}, learning rate "
+            f"{config.pretraining.learning_rate:g}")}  # fmt: skip
+        if training.epochs:
+            adapted = f", step adapted to acceptance {sampling.feature.adapt:g}" if sampling.feature.adapt else ""
+            length = f"{training.epochs} epochs" if training.iterations is None else f"{training.iterations:,} updates"
+            penalties = {"negative-energy penalty": training.negative_penalty, "L2 penalty": training.l2_penalty}
+            buffer = f"{sampling.buffer:,} points in {sampling.buffer_space} space"
+            found |= {
+                "training": f"{length}, batch {training.batch}, learning rate {training.learning_rate:g} "
+                f"({training.schedule}), average {training.average:g}"
+                + "".join(f", {name} {value:g}" for name, value in penalties.items() if value),
+                "latent chain": sampling.latent.describe(),
+                "feature chain": sampling.feature.describe() + adapted,
+                "replay buffer": f"{buffer}, replay {sampling.replay:g}",
+            }
+        found["temperature"] = f"{config.temperature.initial:g} ({_trained(config)})"
+        return found | ({"posterior": posterior_words(config)} if config.posteriors else {})
 
     # --- page
 
@@ -212,31 +234,6 @@ def _cell(metric: str, found: Mapping[str, float] | None) -> str:
 # --- words
 
 
-def _settings(config: Run) -> dict[str, str]:
-    training, sampling = config.training, config.sampling
-    start = f"from {config.start}" if config.start else None
-    if config.contrast is not None:
-        known = "a Gaussian" if config.base is None else "draws of the base"
-        start = f"at most {config.contrast.iterations:,} updates of a classification against {known}"
-    found = {"network": _network_words(config), "pretraining": start or (
-        f"{config.pretraining.epochs} epochs, batch {config.pretraining.batch}, learning rate "
-        f"{config.pretraining.learning_rate:g}")}  # fmt: skip
-    if training.epochs:
-        adapted = f", step adapted to acceptance {sampling.feature.adapt:g}" if sampling.feature.adapt else ""
-        length = f"{training.epochs} epochs" if training.iterations is None else f"{training.iterations:,} updates"
-        penalties = {"negative-energy penalty": training.negative_penalty, "L2 penalty": training.l2_penalty}
-        found |= {
-            "training": f"{length}, batch {training.batch}, learning rate {training.learning_rate:g} "
-            f"({training.schedule}), average {training.average:g}"
-            + "".join(f", {name} {value:g}" for name, value in penalties.items() if value),
-            "latent chain": sampling.latent.describe(),
-            "feature chain": sampling.feature.describe() + adapted,
-            "replay buffer": f"{sampling.buffer:,} points in {sampling.buffer_space} space, replay {sampling.replay:g}",
-        }
-    found["temperature"] = f"{config.temperature.initial:g} ({_trained(config)})"
-    return found | ({"posterior": posterior_words(config)} if config.posteriors else {})
-
-
 def _network_words(config: Run) -> str:
     network = config.network
     sphere = " on a sphere" if network.latent_space == "sphere" else ""
@@ -322,6 +319,15 @@ def acceptance_check(lines: Sequence[Mapping[str, Any]], config: Run) -> Check:
 # --- the course of a training
 
 
+def draw_one(
+    run: RunFolder, name: str, columns: Columns, draw: Callable[..., Any], *shown: Any, panel: Any = PANEL, **how: Any
+) -> None:
+    """Write figures/NAME, one panel that `draw(ax, *shown, **how)` fills, and its numbers, `columns`."""
+    figure, axes = new_figure(panel=panel)
+    draw(axes[0, 0], *shown, **how)
+    save_figure(figure, run.figures, name, columns)
+
+
 def draw_pretraining(run: RunFolder) -> bool:
     """Write figures/pretraining, and say whether there was something to draw: not for a run that started elsewhere."""
     wanted = ("epoch", "positive_energy", "validation_energy")
@@ -332,11 +338,10 @@ def draw_pretraining(run: RunFolder) -> bool:
     known = run.read_provenance().get("baselines", {})
     levels = {name: float(pair["value"]) for name, pair in known.items()}
     words = {name: f"{name.split('_')[1]} principal components" for name in levels} | {"mse_mean_event": "mean image"}
-    figure, axes = new_figure()
-    pretraining_curve(axes[0, 0], epoch, train, held, {words[name]: value for name, value in levels.items()})
     columns: dict[str, Array] = {"epoch": epoch, "training": train, "validation": held}
     columns |= {name: np.full(len(epoch), value) for name, value in levels.items()}
-    save_figure(figure, run.figures, "pretraining", columns)
+    shown = {words[name]: value for name, value in levels.items()}
+    draw_one(run, "pretraining", columns, pretraining_curve, epoch, train, held, shown)
     return True
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from normae.config import Run
 from normae.errors import InputError, LogZUnknown
-from normae.evaluation.study import COURSE, Captions, Draw, Metrics, Study, draw_training, graded
+from normae.evaluation.study import COURSE, Captions, Draw, Metrics, Study, draw_one, draw_training, graded
 from normae.figures import column_histograms, loss_curves, new_figure, score_histograms, training_curves
 from normae.inference import Model
 from normae.networks.base import RESOLUTION, Base
@@ -33,6 +33,7 @@ START = (
     "The loss of the classification of rows against draws of the base, 2 log 2 = 1.386 for a base that is right. The "
     "weights are those with which rows held out were told best.",
 )
+WIDE = (5.6, 3.8)  # inches of a figure with one panel
 LATE = 0.02  # gain of the loss at the end of the start that is no concern
 COLUMNS = 12  # most columns that are drawn: those in which samples are farthest from rows held out
 
@@ -54,18 +55,14 @@ class TableStudy(Study):
         return table_metrics(model, self.config, test), lambda: self._draw(test)
 
     def _draw(self, test: "TableTest") -> None:
-        figure, axes = new_figure(panel=(5.6, 3.8))
-        score_histograms(axes[0, 0], test.scores)
-        columns = {f"score {kind}": values for kind, values in test.scores.items()}
-        save_figure(figure, self.run.figures, "scores", _padded(columns))
+        columns = _padded({f"score {kind}": values for kind, values in test.scores.items()})
+        draw_one(self.run, "scores", columns, score_histograms, test.scores, panel=WIDE)
         self._draw_columns(test)
         draw_training(self, training_curves, 3)
         if (lines := self._start_lines()) and not self.training_lines():
             names = ("iteration", "loss", "validation_loss")
             course = {name: np.array([line[name] for line in lines]) for name in names}
-            figure, axes = new_figure(panel=(5.6, 3.8))
-            loss_curves(axes[0, 0], *course.values()).set_xlabel("update")
-            save_figure(figure, self.run.figures, "training", course)
+            draw_one(self.run, "training", course, loss_curves, *course.values(), "update", panel=WIDE)
 
     def _start_lines(self) -> list[dict[str, Any]]:
         """The lines of the start by classification."""

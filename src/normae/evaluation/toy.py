@@ -11,7 +11,7 @@ from torch import Tensor
 from normae import figures, statistics
 from normae.config import Run
 from normae.data import Density
-from normae.evaluation.study import COURSE, Captions, Draw, Metrics, Study, draw_training
+from normae.evaluation.study import COURSE, Captions, Draw, Metrics, Study, draw_one, draw_training
 from normae.inference import Model, cell_centres, evaluate_in_chunks, grid_draws, grid_log_z, grid_points
 from normae.random import stream
 from normae.report import Check, save_figure
@@ -45,9 +45,19 @@ class ToyStudy(Study):
 
     def measure(self, model: Model, density: Density, events: Tensor) -> tuple[Any, Metrics]:
         """What figures are drawn from, and the numbers; for test events with shape (N, 2)."""
-        test = density_test(model, self.config, density, events)
+        test, evaluation = density_test(model, self.config, density, events), self.config.evaluation
+        steps, generation = model.sampling.feature.steps, model.sampling.generation_steps
+        lengths = {"recipe": steps, "long": evaluation.long_factor * steps, "generation": generation}
+        if generation <= lengths["long"]:
+            del lengths["generation"]
+        generator, points = stream(self.config.seed, "evaluation/exact"), evaluation.classifier.points
+        exact = grid_draws(
+            model.energy_function, model.temperature, model.log_z.bounds, 2, points, generator, evaluation.log_z_cells,
+            model.device,
+        )  # fmt: skip
         metrics = density_metrics(model, self.config, density, test)
-        return test, metrics | sample_metrics(model, self.config, density, test)
+        metrics |= sample_metrics(model, self.config, density, exact, lengths)
+        return test, metrics | {"auc_ideal": ideal_auc(_log_prob(model, exact), exact, density, test)}
 
     def draw(self, test: Any, metrics: Metrics) -> None:
         """Write the figures of what `measure` gave."""
@@ -217,43 +227,21 @@ def density_metrics(model: Model, config: Run, density: Density, test: DensityTe
     (low, high), cells = model.log_z.bounds, config.evaluation.log_z_cells
     points = grid_points(cell_centres((low, high), cells), 2)
     on_cells = density.log_prob(points.double()).numpy(), _log_prob(model, points)  # by the midpoint rule
-    found = agreement(test)
-    kl = found["kl"]
-    ideal = statistics.ideal_auc_from_kl(max(kl.value, 0.0))
-    ideal_error = (ideal - 0.5) * kl.error / (2 * kl.value) if kl.value > 0 else float(kl.error) ** 0.5
     return {
         "temperature": Estimate(model.temperature, 0.0),
         "log_z": Estimate(model.log_z.value, model.log_z.error),
         "log_z_paper_grid": Estimate(paper.value, paper.error),
-        **found,
-        "kl_paper_grid": Estimate(kl.value + paper.value - model.log_z.value, kl.error),
+        **agreement(test),
         "kl_quadrature": Estimate(statistics.grid_kl(*on_cells, ((high - low) / cells) ** 2), 0.0),
-        "auc_from_kl": Estimate(ideal, ideal_error),
     }
 
 
-def sample_metrics(model: Model, config: Run, density: Density, test: DensityTest) -> Metrics:
-    """The classifier test on three kinds of model samples, and the ideal classifier."""
-    n = config.evaluation.classifier.points
-    generator = stream(config.seed, "evaluation/chain", model.device)
-    steps, factor = model.sampling.feature.steps, config.evaluation.long_factor
-    lengths = {"recipe": steps, "long": factor * steps}
-    if model.sampling.generation_steps > factor * steps:
-        lengths["generation"] = model.sampling.generation_steps
-    kinds = chain_samples(model, n, generator, lengths)
-    exact = grid_draws(
-        model.energy_function, model.temperature, model.log_z.bounds, 2, n,
-        stream(config.seed, "evaluation/exact"), config.evaluation.log_z_cells, model.device,
-    )  # fmt: skip
+def sample_metrics(model: Model, config: Run, density: Density, exact: Tensor, lengths: Mapping[str, int]) -> Metrics:
+    """The classifier test on chains of these lengths and on exact draws of the model, with shape (n, 2)."""
+    kinds = chain_samples(model, len(exact), stream(config.seed, "evaluation/chain", model.device), lengths)
     metrics: Metrics = {f"acceptance_{name}": acceptance for name, (_, acceptance) in kinds.items()}
     samples = {name: position for name, (position, _) in kinds.items()} | {"exact": exact}
-    metrics |= classifier_metrics(model, config, density, samples)
-    return metrics | {"auc_ideal": ideal_auc(_log_prob(model, exact), exact, density, test)}
-
-
-def classifier_metrics(model: Model, config: Run, density: Density, samples: dict[str, Tensor]) -> Metrics:
-    """AUC of a classifier that is trained to tell each kind of samples, with shape (n, 2), from the density."""
-    settings, metrics = config.evaluation.classifier, {}
+    settings = config.evaluation.classifier
     true = density.sample(settings.points, stream(config.seed, "evaluation/true"))
     for name, sample in samples.items():
         generator = stream(config.seed, f"classifier/{name}")
@@ -311,39 +299,24 @@ def draw_common(
         figures.marginal(axes[:, 0], test.axis, true, mean, band, f"$x_{k}$")
         columns = {f"x{k}": test.axis, "true": true, "learned": mean}
         save_figure(figure, run.figures, f"marginal-x{k}", columns if band is None else columns | {"sigma": band})
-    _draw_grid(run, test, metrics)
-    _draw_test(run, test, metrics)
+    bands, pair = statistics.regions(test.grid_true), (test.grid_true, test.grid_model)
+    columns = {"log_p_true": pair[0], "log_p_model": pair[1], "region": bands}
+    text = f"Pearson {metrics['pearson_grid'].value:.4f}"
+    draw_one(run, "grid-correlation", columns, figures.likelihood_correlation, *pair, bands, text=text)
+    columns = test.columns | {"region": bands}
+    draw_one(run, "grid-regions", columns, figures.region_map, test.axis, test.axis, test.on_grid(bands))
+    pair, deviation = (test.test_true, test.test_model), statistics.relative_deviation(test.test_model, test.test_true)
+    columns = {"log_p_true": pair[0], "log_p_model": pair[1], "deviation": deviation}
+    text = f"Pearson {metrics['pearson_test']}"
+    draw_one(run, "test-correlation", columns, figures.likelihood_correlation, *pair, limit=0.1, text=text)
+    columns = {"x1": test.test[:, 0], "x2": test.test[:, 1], "deviation": deviation}
+    draw_one(run, "test-deviation", columns, figures.deviation_map, test.test, np.abs(deviation) >= 0.1)
 
 
 def grid_marginals(log_p: np.ndarray, axis: np.ndarray) -> list[np.ndarray]:
     """The marginal density in each coordinate, shape (G,), of log p on the grid."""
     density = np.exp(log_p.astype(np.float64)).reshape(len(axis), len(axis))
     return [density.sum(axis=k) * float(axis[1] - axis[0]) for k in (1, 0)]
-
-
-def _draw_grid(run: RunFolder, test: DensityTest, metrics: Metrics) -> None:
-    bands = statistics.regions(test.grid_true)
-    text = f"Pearson {metrics['pearson_grid'].value:.4f}"
-    figure, axes = figures.new_figure()
-    figures.likelihood_correlation(axes[0, 0], test.grid_true, test.grid_model, bands, text=text)
-    columns = {"log_p_true": test.grid_true, "log_p_model": test.grid_model, "region": bands}
-    save_figure(figure, run.figures, "grid-correlation", columns)
-    figure, axes = figures.new_figure()
-    figures.region_map(axes[0, 0], test.axis, test.axis, test.on_grid(bands))
-    save_figure(figure, run.figures, "grid-regions", test.columns | {"region": bands})
-
-
-def _draw_test(run: RunFolder, test: DensityTest, metrics: Metrics) -> None:
-    deviation = statistics.relative_deviation(test.test_model, test.test_true)
-    text = f"Pearson {metrics['pearson_test']}"
-    figure, axes = figures.new_figure()
-    figures.likelihood_correlation(axes[0, 0], test.test_true, test.test_model, limit=0.1, text=text)
-    columns = {"log_p_true": test.test_true, "log_p_model": test.test_model, "deviation": deviation}
-    save_figure(figure, run.figures, "test-correlation", columns)
-    figure, axes = figures.new_figure()
-    figures.deviation_map(axes[0, 0], test.test, np.abs(deviation) >= 0.1)
-    columns = {"x1": test.test[:, 0], "x2": test.test[:, 1], "deviation": deviation}
-    save_figure(figure, run.figures, "test-deviation", columns)
 
 
 def _draw_density(run: RunFolder, test: DensityTest) -> None:

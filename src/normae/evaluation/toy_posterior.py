@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from normae import figures, statistics
@@ -16,7 +15,7 @@ from normae.config import Run, read
 from normae.data import Density
 from normae.errors import InputError
 from normae.evaluation import toy
-from normae.evaluation.study import Captions, Metrics, draw_training, over, posterior_words
+from normae.evaluation.study import Captions, Metrics, draw_one, draw_training, over, posterior_words
 from normae.evaluation.toy import DensityTest, ToyStudy
 from normae.files import write_json
 from normae.inference import Model, cell_centres, grid_points
@@ -54,7 +53,12 @@ class BayesianToyStudy(ToyStudy):
         """All draws beside the truth, and every number of section 3.3."""
         test = posterior_test(model, self.config, density, events)
         metrics = {"temperature": Estimate(model.temperature, 0.0)} | posterior_metrics(test)
-        return test, metrics | posterior_samples(model, self.config, density, test)
+        generator = stream(self.config.seed, "evaluation/exact")
+        exact = exact_draws(model, self.config.evaluation.classifier.points, generator)
+        lengths = {"recipe": model.sampling.feature.steps}
+        metrics |= toy.sample_metrics(model, self.config, density, exact, lengths)
+        log_prob = statistics.log_mean_density(model.rows(exact[:EVENTS].numpy()).log_prob_draws())
+        return test, metrics | {"auc_ideal": toy.ideal_auc(log_prob, exact[:EVENTS], density, test)}
 
     def draw(self, test: "PosteriorTest", metrics: Metrics) -> None:
         """Write the figures of what `measure` gave."""
@@ -167,10 +171,7 @@ def _rms(values: np.ndarray) -> float:
 
 def posterior_metrics(test: PosteriorTest) -> Metrics:
     """Accuracy of the posterior's mean density, pulls, coverage, and the paper's check of the widths."""
-    found = {
-        "": statistics.pulls(test.draws, test.test_true),
-        "density_": statistics.density_pulls(test.draws, test.test_true),
-    }
+    pull = statistics.pulls(test.draws, test.test_true)
     check = statistics.relative_density_check(test.scores, test.draws)
     metrics: Metrics = {
         "log_z": over(test.log_z),
@@ -178,15 +179,11 @@ def posterior_metrics(test: PosteriorTest) -> Metrics:
         "sigma_log_p": Estimate(_rms(statistics.mean_and_std(test.draws)[1]), 0.0),
         "error_log_p": Estimate(_rms(test.mean_log_p - test.test_true), 0.0),
         "relative_density_ratio": Estimate(check.ratio[1], 0.5 * (check.ratio[2] - check.ratio[0])),
-        "relative_density_correlation": check.correlation,
+        "pull_mean": Estimate(float(pull.mean()), 0.0),
+        "pull_width": Estimate(float(pull.std()), 0.0),
     }
-    for name, pull in found.items():
-        metrics[f"{name}pull_mean"] = Estimate(float(pull.mean()), 0.0)
-        metrics[f"{name}pull_width"] = Estimate(float(pull.std()), 0.0)
-    for kind in KINDS:
-        shares = statistics.coverage(test.draws, test.test_true, LEVELS, kind)
-        named = zip(LEVELS, shares, strict=True)
-        metrics |= {f"coverage_{kind}_{100 * level:.0f}": Estimate(float(share), 0.0) for level, share in named}
+    shares = zip(LEVELS, statistics.coverage(test.draws, test.test_true, LEVELS), strict=True)
+    metrics |= {f"coverage_quantile_{100 * level:.0f}": Estimate(float(share), 0.0) for level, share in shares}
     return metrics | region_coverage(test.region_draws, test.region_true)
 
 
@@ -194,19 +191,6 @@ def region_coverage(draws: np.ndarray, true: np.ndarray) -> Metrics:
     """Coverage of 68 % in each region that has points, for draws (n, M) of log p and the truth (M,) on a grid."""
     shares = statistics.coverage_by_region(draws, true, statistics.regions(true), [0.68])[:, 0]
     return {f"coverage_quantile_68_region_{k}": Estimate(float(s), 0.0) for k, s in enumerate(shares) if s == s}
-
-
-def posterior_samples(model: Model, config: Run, density: Density, test: PosteriorTest) -> Metrics:
-    """The classifier test over the posterior: exact draws, and chains; the ideal classifier."""
-    n = config.evaluation.classifier.points
-    exact = exact_draws(model, n, stream(config.seed, "evaluation/exact"))
-    generator, steps = stream(config.seed, "evaluation/chain", model.device), model.sampling.feature.steps
-    position, acceptance = toy.chain_samples(model, n, generator, {"recipe": steps})["recipe"]
-    metrics = {"acceptance_recipe": Estimate(acceptance.value, 0.0)}
-    metrics |= toy.classifier_metrics(model, config, density, {"exact": exact, "recipe": position})
-    few = exact[:EVENTS]
-    log_prob = statistics.log_mean_density(model.rows(few.numpy()).log_prob_draws())
-    return metrics | {"auc_ideal": toy.ideal_auc(log_prob, few, density, test)}
 
 
 def exact_draws(model: Model, n: int, generator: torch.Generator) -> Tensor:
@@ -327,10 +311,9 @@ def _draw_group(group: RunFolder, tests: Sequence[CoverageTest]) -> None:
     mean, spread = ({of: getattr(band, what) for of, band in bands.items()} for what in ("mean", "spread"))
     with figures.figure_style():
         _draw_coverage(group, levels, mean, spread)
-        figure, axes = figures.new_figure()
         regional = [mean["by_region", "quantile"], mean["by_region", "gaussian"], spread["by_region", "quantile"]]
-        figures.region_coverage(axes[0, 0], levels, *regional)
-        _save_regions(figure, group, levels, regional[0])
+        columns = _region_columns(levels, regional[0])
+        draw_one(group, "coverage-regions", columns, figures.region_coverage, levels, *regional)
         pull, density_pull = (np.concatenate(of) for of in zip(*(test.pulls for test in tests), strict=True))
         _draw_pulls(group, pull, density_pull, every=max(1, len(tests) // 2))
 
@@ -361,14 +344,15 @@ def _draw_intervals(run: RunFolder, test: PosteriorTest) -> None:
     figure, axes = figures.new_figure(2, 2)
     grid = (test.axis, test.axis, test.on_grid(statistics.regions(test.grid_true)))
     figures.coverage_by_region_maps(axes, grid, levels, curves, *regional)
-    _save_regions(figure, run, levels, regional[0][0])
+    save_figure(figure, run.figures, "coverage-regions", _region_columns(levels, regional[0][0]))
 
 
 def _draw_pulls(run: RunFolder, log_density: np.ndarray, density: np.ndarray, every: int = 1) -> None:
     """Of log p and p, with shape (N,); the CSV has one in `every`."""
-    figure, axes = figures.new_figure()
-    figures.pull_histogram(axes[0, 0], dict(zip(LABELS.values(), (log_density, density), strict=True)))
-    save_figure(figure, run.figures, "pulls", {"log_density": log_density[::every], "density": density[::every]})
+    columns = {"log_density": log_density[::every], "density": density[::every]}
+    draw_one(
+        run, "pulls", columns, figures.pull_histogram, dict(zip(LABELS.values(), (log_density, density), strict=True))
+    )
 
 
 def _draw_coverage(
@@ -379,16 +363,13 @@ def _draw_coverage(
         figures.Curve(label, found[name, "quantile"], found[name, "gaussian"], spread.get((name, "quantile")))
         for name, label in LABELS.items()
     ]
-    figure, axes = figures.new_figure()
-    figures.coverage_curves(axes[0, 0], levels, curves)
     columns = {"level": levels}
     for of in product(LABELS, KINDS):
         columns["_".join(of)] = found[of]
         columns |= {"_".join([*of, "spread"]): spread[of]} if of in spread else {}
-    save_figure(figure, run.figures, "coverage", columns)
+    draw_one(run, "coverage", columns, figures.coverage_curves, levels, curves)
     return curves
 
 
-def _save_regions(figure: Figure, run: RunFolder, levels: np.ndarray, shown: np.ndarray) -> None:
-    rows = {f"region_{k}": row for k, row in enumerate(shown)}
-    save_figure(figure, run.figures, "coverage-regions", {"level": levels, **rows})
+def _region_columns(levels: np.ndarray, shown: np.ndarray) -> dict[str, np.ndarray]:
+    return {"level": levels, **{f"region_{k}": row for k, row in enumerate(shown)}}

@@ -15,7 +15,7 @@ from normae.inference import Model
 from normae.inference.model import DRAWS
 from normae.runs.folder import RunFolder
 from normae.runs.load import load_run
-from normae.sampling.langevin import require_that
+from normae.sampling.config import require_that
 from normae.sources import load_events
 
 EVENTS = 1000  # of the check

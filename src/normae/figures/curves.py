@@ -78,13 +78,13 @@ def pretraining_curve(ax: Axes, epoch: Array, train: Array, held: Array, levels:
     return ax
 
 
-def loss_curves(ax: Axes, epoch: Array, train: Array, validation: Array) -> Axes:
+def loss_curves(ax: Axes, epoch: Array, train: Array, validation: Array, unit: str = "epoch") -> Axes:
     """The cross-entropy of a classifier on both samples over epochs, each with shape (N,), and the epoch kept."""
     _line(ax, epoch, train, "tab:gray", "training")
     _line(ax, epoch, validation, "tab:blue", "validation")
     best = int(np.argmin(validation))
     ax.plot(epoch[best], validation[best], "o", color="tab:red", markersize=5, label="kept")
-    ax.set(xlabel="epoch", ylabel="cross-entropy")
+    ax.set(xlabel=unit, ylabel="cross-entropy")
     ax.legend()
     return ax
 

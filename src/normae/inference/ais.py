@@ -40,7 +40,8 @@ from normae.inference.gaussian import GaussianBase
 from normae.inference.log_z import LogZ
 from normae.progress import counted
 from normae.random import normal
-from normae.sampling.langevin import ChainConfig, LangevinState, Scale, select, step
+from normae.sampling.config import ChainConfig, require_that
+from normae.sampling.langevin import LangevinState, Scale, select, step
 
 EVERYWHERE = (-math.inf, math.inf)
 ACCEPTANCE = 0.65  # towards which the pilot moves the step size
@@ -80,23 +81,20 @@ class AISConfig:
     required: bool = True
 
     def __post_init__(self) -> None:
-        _require(self.chains >= 2, "chains", "at least 2", self.chains)
-        _require(self.steps >= 1, "steps", "at least 1", self.steps)
-        _require(0 < self.widen < math.inf, "widen", "a positive number", self.widen)
-        _require(self.burn_in >= 0, "burn_in", "at least 0", self.burn_in)
-        _require(0 <= self.retries <= 3, "retries", "0 to 3", self.retries)
-        _require(self.tolerance > 0, "tolerance", "a positive number", self.tolerance)
-        _require(1 <= self.least_ess <= self.chains, "least_ess", f"1 to {self.chains} chains", self.least_ess)
+        require_that(self.chains >= 2, "log_z.chains", "at least 2", self.chains)
+        require_that(self.steps >= 1, "log_z.steps", "at least 1", self.steps)
+        require_that(0 < self.widen < math.inf, "log_z.widen", "a positive number", self.widen)
+        require_that(self.burn_in >= 0, "log_z.burn_in", "at least 0", self.burn_in)
+        require_that(0 <= self.retries <= 3, "log_z.retries", "0 to 3", self.retries)
+        require_that(self.tolerance > 0, "log_z.tolerance", "a positive number", self.tolerance)
+        require_that(
+            1 <= self.least_ess <= self.chains, "log_z.least_ess", f"1 to {self.chains} chains", self.least_ess
+        )
 
     def runs(self) -> list["AISConfig"]:
         """This annealing, and the longer ones that may follow."""
         longer = replace(self, chains=2 * self.chains, steps=5 * self.steps, burn_in=10 * self.burn_in)
         return [self] if self.retries == 0 else [self, *replace(longer, retries=self.retries - 1).runs()]
-
-
-def _require(holds: bool, name: str, expected: str, got: object) -> None:
-    if not holds:
-        raise InputError(f"log_z.{name}: expected {expected}, got {got}")
 
 
 class AISResult(NamedTuple):

@@ -18,8 +18,8 @@ from normae.networks.conditional import ConditionalBase
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.progress import progress
 from normae.random import uniform
-from normae.sampling.chain import Chain, SamplingConfig, into_bounds, run_chain
-from normae.sampling.langevin import ChainConfig
+from normae.sampling.chain import Chain, into_bounds, run_chain
+from normae.sampling.config import ChainConfig, SamplingConfig
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,8 @@ from normae.networks.scoring_energy import scoring_energy
 from normae.posterior.draw import Certain, Draws, Posterior, Rows, as_events, in_pieces
 from normae.progress import counted
 from normae.random import stream
-from normae.sampling.chain import Chain, SamplingConfig, run_chain
+from normae.sampling.chain import Chain, run_chain
+from normae.sampling.config import SamplingConfig
 
 DRAWS = 100  # number of draws behind `energy`, `score` and `log_prob`
 CELLS = 300

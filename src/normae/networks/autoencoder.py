@@ -14,7 +14,7 @@ from normae.networks.base import Base
 from normae.networks.bases import Bases
 from normae.networks.conv import conv_decoder, conv_encoder, start_output_at
 from normae.networks.mlp import MLP
-from normae.sampling.langevin import require_that
+from normae.sampling.config import require_that
 from normae.tensors import norm
 
 OWN = (

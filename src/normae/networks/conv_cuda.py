@@ -26,7 +26,8 @@ from normae.networks.fused_chain import ended, keys, numbers, spread
 from normae.networks.reconstruction import LatentEnergy, Layout, ReconstructionEnergy
 from normae.random import Generators
 from normae.sampling.chain import Chain, run_chain
-from normae.sampling.langevin import ChainConfig, Scalar
+from normae.sampling.config import ChainConfig
+from normae.sampling.langevin import Scalar
 
 Defines = tuple[tuple[str, int], ...]
 THREADS = 512

@@ -12,7 +12,8 @@ from torch import Tensor
 from normae.errors import InputError
 from normae.random import Generators
 from normae.sampling.chain import Chain
-from normae.sampling.langevin import ChainConfig, Scalar
+from normae.sampling.config import ChainConfig
+from normae.sampling.langevin import Scalar
 
 
 def keys(generators: Generators, device: torch.device) -> Tensor:

@@ -36,8 +36,9 @@ from normae.networks.mlp import MLP
 from normae.networks.mlp_kernels import chain_kernel, pack_kernel, triton
 from normae.networks.reconstruction import LatentEnergy, LocalEnergy, ReconstructionEnergy
 from normae.random import Generators
-from normae.sampling.chain import Chain, SamplingConfig, run_chain
-from normae.sampling.langevin import ChainConfig, Scalar
+from normae.sampling.chain import Chain, run_chain
+from normae.sampling.config import ChainConfig, SamplingConfig
+from normae.sampling.langevin import Scalar
 
 Precision = Literal["fp16", "ieee"]
 

@@ -26,8 +26,7 @@ from normae.networks.base import SCALE, BaseConfig, fit_gaussians
 from normae.networks.own import EnergyNetwork, check_network
 from normae.random import stream
 from normae.runs.session import prepare
-from normae.sampling.chain import SamplingConfig
-from normae.sampling.langevin import ChainConfig
+from normae.sampling.config import ChainConfig, SamplingConfig
 from normae.sources import DataConfig, Events
 from normae.tensors import by_weight, counts_as
 from normae.training.config import (

@@ -4,7 +4,6 @@ from normae.sampling.chain import (
     Chain,
     Negatives,
     ReplayBuffer,
-    SamplingConfig,
     adapted,
     into_bounds,
     langevin,
@@ -12,8 +11,8 @@ from normae.sampling.chain import (
     run_chain,
     spread,
 )
+from normae.sampling.config import ChainConfig, SamplingConfig
 from normae.sampling.diagnostics import effective_sample_size, split_r_hat
-from normae.sampling.langevin import ChainConfig
 
 __all__ = [
     "Chain", "ChainConfig", "Negatives", "ReplayBuffer", "SamplingConfig", "adapted",

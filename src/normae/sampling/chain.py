@@ -9,8 +9,7 @@ through the latent space.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,18 +19,16 @@ from normae.energy import Energy, Latent, held
 from normae.errors import InputError
 from normae.progress import Tick, ignore
 from normae.random import Generators, uniform
-from normae.sampling.langevin import (
+from normae.sampling.config import (
     BoundsRule,
     ChainConfig,
     ClipRule,
     Metropolis,
-    Scalar,
-    Scale,
+    SamplingConfig,
     Sphere,
-    init,
     require_that,
-    step,
 )
+from normae.sampling.langevin import Scalar, Scale, init, step
 
 
 class Chain(NamedTuple):
@@ -170,45 +167,6 @@ def _start(start: Any, config: ChainConfig) -> Tensor:
 
 
 # --- negative samples
-
-
-@dataclass(frozen=True)
-class SamplingConfig:
-    """How negative samples are made.
-
-    Args:
-        backend: "reference" for plain PyTorch, "explicit" for pullbacks without autograd, "graph" for explicit
-            pullbacks in a CUDA graph, "fused" for the chain in one kernel; "auto" takes the fastest that serves.
-        buffer: number of stored end points of earlier chains.
-        replay: share of chains that start from the buffer; the others start from noise.
-        buffer_space: "latent" stores latent end points, as the paper; "feature" keeps persistent chains in feature
-            space, and only fresh chains go through the latent space.
-        chains_from: where persistent feature chains begin: "latent", points decoded from latent noise, or "data",
-            training events.
-        generation: length of the feature chain that generates samples; as in training where it is None, which is the
-            paper's recipe. The latent chain of generation is eight times as long as in training.
-        latent, feature: the two chains of the on-manifold start.
-    """
-
-    backend: Literal["auto", "reference", "explicit", "graph", "fused"] = "auto"
-    buffer: int = 10_000
-    replay: float = 0.95
-    buffer_space: Literal["latent", "feature"] = "latent"
-    chains_from: Literal["latent", "data"] = "latent"
-    generation: int | None = None
-    latent: ChainConfig = field(default_factory=lambda: ChainConfig(steps=50))
-    feature: ChainConfig = field(default_factory=lambda: ChainConfig(steps=100))
-
-    def __post_init__(self) -> None:
-        require_that(self.buffer >= 1, "sampling.buffer", "at least 1", self.buffer)
-        require_that(0 <= self.replay <= 1, "sampling.replay", "a share between 0 and 1", self.replay)
-        if self.generation is not None:
-            require_that(self.generation >= 0, "sampling.generation", "at least 0", self.generation)
-
-    @property
-    def generation_steps(self) -> int:
-        """Length of the feature chain that generates samples."""
-        return self.feature.steps if self.generation is None else self.generation
 
 
 Runner = Callable[..., Chain]

@@ -34,7 +34,7 @@ from normae.runs.folder import RunFolder, locked, read_json
 from normae.runs.load import load
 from normae.runs.session import read_start, train
 from normae.runs.writing import Watch, check_minutes
-from normae.sampling.langevin import require_that
+from normae.sampling.config import require_that
 from normae.sources import load_events
 from normae.statistics import Estimate
 from normae.statistics.arrays import Array

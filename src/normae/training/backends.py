@@ -20,7 +20,8 @@ from normae.networks.conv_packing import conv_shape
 from normae.networks.mlp import MLP
 from normae.networks.own import EnergyNetwork, OwnEnergy
 from normae.networks.reconstruction import Layout, ReconstructionEnergy
-from normae.sampling.chain import Runner, SamplingConfig, run_chain
+from normae.sampling.chain import Runner, run_chain
+from normae.sampling.config import SamplingConfig
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,8 @@ from normae.networks.bayesian import (
 from normae.networks.reconstruction import Layout, ReconstructionEnergy, prefixed
 from normae.networks.spectral import SpectralNorm
 from normae.random import Generators, stream
-from normae.sampling.chain import ReplayBuffer, SamplingConfig
+from normae.sampling.chain import ReplayBuffer
+from normae.sampling.config import SamplingConfig
 from normae.tensors import counts_as
 from normae.training.backends import Backend, Group, put_back
 from normae.training.config import Schedule, Schedules

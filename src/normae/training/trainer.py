@@ -19,7 +19,7 @@ from normae.data import SparseEvents
 from normae.errors import InputError, TrainingDiverged
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import Layout
-from normae.sampling.chain import SamplingConfig
+from normae.sampling.config import SamplingConfig
 from normae.training.backends import Group, choose_backend
 from normae.training.config import GuardConfig, Schedules
 from normae.training.contrast import Contrast
