@@ -173,7 +173,8 @@ def test_huge_integers(tmp_path):
     with pytest.raises(InputError, match="beyond float32 in column 'a', the first at row 1"):
         read_table(tmp_path / "h.csv")
     pyarrow.parquet.write_table(pa.table({"a": pa.array([2**64 - 1, 0], pa.uint64())}), tmp_path / "h.parquet")
-    assert read_table(tmp_path / "h.parquet")[0][0, 0] == np.float32(2**64)
+    with pytest.raises(InputError, match="the column 'a' holds whole numbers that float32 rounds"):
+        read_table(tmp_path / "h.parquet")
     header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (" + b"9" * 30 + b", 2), }\n"
     (tmp_path / "h.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(64))
     with pytest.raises(InputError, match="bytes for an array of shape"):

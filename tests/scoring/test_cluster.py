@@ -1,10 +1,12 @@
 """`normae score --cluster`: the scores of the plain path to the last byte, whichever worker dies and whenever."""
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +20,7 @@ import pytest
 
 pytest.importorskip("dask_jobqueue")
 import dask
+import distributed
 import psutil
 
 from command import command
@@ -204,14 +207,100 @@ def test_ranges(scorer, files):
 # --- the command
 
 
-def test_an_address(run, files, two, tmp_path, capsys):
-    """`--cluster tcp://...`; the scheduler and its workers live on."""
-    out, address = tmp_path / "s.parquet", two.client.scheduler.address
-    assert command("score", run, files[0], "-o", out, "--cluster", address, "--device", "cpu") == 0
-    assert capsys.readouterr().err.strip() == f"Scores: {out}"
+def test_an_address(run, files, tmp_path, capsys):
+    """`--cluster tcp://... --insecure`; the scheduler and its workers live on."""
+    out = tmp_path / "s.parquet"
+    with distributed.LocalCluster(1, processes=False, protocol="tcp://", dashboard_address=None) as own:
+        address = own.scheduler.address
+        assert command("score", run, files[0], "-o", out, "--cluster", address, "--device", "cpu") == 2
+        assert "without TLS it runs what anyone sends" in capsys.readouterr().err
+        assert command("score", run, files[0], "-o", out, "--cluster", address, "--insecure", "--device", "cpu") == 0
+        assert capsys.readouterr().err.strip() == f"Scores: {out}"
+        assert len(own.workers) == 1
     assert score(open_scorer(run, device="cpu"), [files[0]], tmp_path / "p.parquet").whole
     assert (tmp_path / "s.parquet").read_bytes() == (tmp_path / "p.parquet").read_bytes()
-    assert len(pids(two)) == 2
+
+
+KNOCK = """
+import os, socket, ssl, sys
+answers = []
+for port in map(int, sys.argv[2:]):
+    for way in ("plain", "http", "tls", "own key"):
+        try:
+            with socket.create_connection(("127.0.0.1", port), 2) as line:
+                line.settimeout(0.5)
+                if way in ("tls", "own key"):
+                    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                    if way == "own key":
+                        context.load_cert_chain(sys.argv[1])
+                    line = context.wrap_socket(line)
+                line.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n" if way == "http" else b"x" * 64)
+                heard = line.recv(64)
+        except OSError:
+            heard = b""
+        answers.append(heard)
+print(os.getuid(), len(answers), set(answers))
+"""
+
+
+def test_no_port_answers_who_has_not_the_key(two, tmp_path):
+    """Scheduler, nannies and workers, asked by another user where this one may become another."""
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    found = [c.laddr for process in processes for c in process.net_connections("tcp") if c.status == "LISTEN"]
+    assert {address.ip for address in found} == {"127.0.0.1"}
+    assert len(found) >= 5, "a scheduler, and two workers each with its nanny"
+    key = tmp_path / "own.pem"
+    foreign = distributed.Security.temporary()
+    key.write_text(foreign.tls_client_key + foreign.tls_client_cert)
+    root = os.geteuid() == 0 and os.access("/usr/bin/python3", os.X_OK)
+    for folder in (key, *key.parents) if root else ():
+        if str(folder).startswith(tempfile.gettempdir() + "/"):
+            folder.chmod(0o755)
+    line = ["/usr/bin/python3" if root else sys.executable, "-I", "-c", KNOCK, str(key)]
+    ports = sorted({str(address.port) for address in found})
+    done = subprocess.run(
+        [*line, *ports], user=65534 if root else None, cwd="/", capture_output=True, text=True, check=True
+    )
+    user, count, answers = done.stdout.split(maxsplit=2)
+    assert (int(user), int(count)) == (65534 if root else os.getuid(), 4 * len(ports))
+    assert answers.strip() == "{b''}"
+
+
+def test_a_client_without_the_key_runs_nothing(two):
+    address = two.client.scheduler.address
+    assert address.startswith("tls://127.0.0.1:")
+    for place, security in (
+        (address.replace("tls", "tcp"), None),
+        (address, distributed.Security.temporary()),
+    ):
+        with pytest.raises(OSError):
+            distributed.Client(place, security=security, timeout=0.5, set_as_default=False)
+    with pytest.raises(TypeError, match="TLS"):
+        distributed.Client(address, timeout=0.5, set_as_default=False)
+
+
+def test_a_worker_that_hangs_is_given_up(scorer, files, plain, two, tmp_path, monkeypatch):
+    """SIGSTOP in the middle: its process is ended, and its range is done by another."""
+    monkeypatch.setattr(cluster, "HANGS", cluster.HANGS)
+    monkeypatch.setattr(cluster, "LOOK", 0.2)
+    two.client.run(_loaded)
+    victim, stopped = pids(two)[0], []
+
+    def stop(done: int, total: int) -> None:
+        if done > 10 * 256 and not stopped:
+            os.kill(victim, signal.SIGSTOP)
+            stopped.append(done)
+            cluster.HANGS = 3.0
+        elif stopped and not psutil.pid_exists(victim):
+            cluster.HANGS = 600.0  # the one in its place takes its time to start
+
+    with watched(stop):
+        assert score(scorer, files, tmp_path / "s.parquet", do=two).whole
+    assert stopped
+    assert (tmp_path / "s.parquet").read_bytes() == plain
+    assert not psutil.pid_exists(victim) or psutil.Process(victim).status() == psutil.STATUS_ZOMBIE
+    two.client.wait_for_workers(2, timeout=60)
 
 
 def test_local_command_with_a_worker_killed(run, tmp_path):
@@ -276,10 +365,14 @@ def test_the_whole_command_killed(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--cluster", "pbs"], "--cluster: expected local, slurm, htcondor or tcp://HOST:PORT, got 'pbs'"),
-        (["--cluster", "tcp://"], "--cluster: expected local, slurm, htcondor or tcp://HOST:PORT, got 'tcp://'"),
-        (["--cluster", "tcp://127.0.0.1:1"], "no dask scheduler of this version answers there"),
-        (["--cluster", "tcp://127.0.0.1:1", "--workers", "2"], "the scheduler has its workers"),
+        (["--cluster", "pbs"], "--cluster: expected local, slurm, htcondor or tls://HOST:PORT, got 'pbs'"),
+        (["--cluster", "tcp://"], "--cluster: expected local, slurm, htcondor or tls://HOST:PORT, got 'tcp://'"),
+        (["--cluster", "tcp://127.0.0.1:1", "--insecure"], "no dask scheduler of this version answers there"),
+        (["--cluster", "tls://127.0.0.1:1"], "no dask scheduler of this version answers there"),
+        (["--cluster", "tls://127.0.0.1:1", "--workers", "2"], "the scheduler has its workers"),
+        (["--cluster", "tcp://127.0.0.1:1"], "without TLS it runs what anyone sends"),
+        (["--cluster", "local", "--insecure"], "--insecure is for tcp:// only"),
+        (["--insecure"], "--insecure: expected --cluster with it"),
         (["--cluster", "slurm"], "--cluster slurm: expected --workers N"),
         (["--cluster", "slurm", "--workers", "2"], "no command sbatch here"),
         (["--cluster", "htcondor", "--workers", "2"], "no command condor_submit here"),
@@ -312,11 +405,12 @@ def test_without_dask(monkeypatch):
 
 
 def script(kind: str, **options: object) -> str:
-    made = batch_cluster(kind, 4, ClusterOptions(**options))  # type: ignore[arg-type]
-    try:
-        return made.job_script()
-    finally:
-        made.close()
+    with tempfile.TemporaryDirectory(prefix="a key") as folder:
+        made = batch_cluster(kind, 4, ClusterOptions(**options), Path(folder))  # type: ignore[arg-type]
+        try:
+            return made.job_script()
+        finally:
+            made.close()
 
 
 def test_the_job_of_slurm():
@@ -328,12 +422,39 @@ def test_the_job_of_slurm():
         assert f"#SBATCH {line}\n" in text
     *_, prologue, worker = text.strip().splitlines()
     assert prologue == "source setup.sh"
-    assert worker.startswith("/env/bin/python -m distributed.cli.dask_worker tcp://")
+    assert worker.startswith("/env/bin/python -m distributed.cli.dask_worker tls://")
     for words in ("--nthreads 1 ", "--memory-limit 3.00GiB", "--nanny", "--local-directory /scratch"):
         assert words in worker
     assert "--mem=2G" in script("slurm")
     with pytest.raises(InputError, match="disk is for htcondor"):
         script("slurm", disk="1GiB")
+
+
+NASTY = "/x y/$(touch pwned)`id`;'\"&"
+
+
+def test_the_words_of_a_job_are_quoted():
+    """What bash makes of the worker's line are the words that were given; nothing in them is run."""
+    words = shlex.split(script("slurm", python=NASTY, scratch=NASTY).strip().splitlines()[-1])
+    assert words[0] == words[words.index("--local-directory") + 1] == NASTY
+    key = Path(words[words.index("--tls-key") + 1])
+    assert " " in str(key)
+    assert key.parent == Path(words[words.index("--tls-ca-file") + 1]).parent
+    text = script("htcondor", python=NASTY, scratch=NASTY)
+    line = next(line for line in text.splitlines() if line.startswith("Arguments"))
+    inner = line.removeprefix("Arguments = \"-c '").removesuffix("'\"").replace("''", "'").replace('""', '"')
+    assert shlex.split(inner.replace("$(DOLLAR)", "$"))[0] == NASTY
+    assert "$(touch" not in text
+
+
+@pytest.mark.parametrize("name", ["queue", "account", "walltime", "memory", "disk", "interface", "logs"])
+def test_options_of_a_job_are_plain_words(name):
+    for value in ("a\ncmd", "$(cmd)", "`cmd`", "a;b", 'a"b', "a'b"):
+        with pytest.raises(InputError, match=f"cluster options: {name}: expected a plain word"):
+            ClusterOptions(**{name: value})
+    for name in ("directives", "scratch"):
+        with pytest.raises(InputError, match=f"{name}: expected one line"):
+            ClusterOptions(**{name: ("--a\ncmd",) if name == "directives" else "a\ncmd"})
 
 
 def test_the_job_of_htcondor():
@@ -384,8 +505,10 @@ def test_slurm_s_path_with_a_stand_in_for_sbatch(scorer, files, plain, tmp_path,
     with dask.config.set({"distributed.deploy.lost-worker-timeout": "0.1s"}):
         do = on_cluster("slurm", 1, options=ClusterOptions(interface="lo"))
         with watched(kill):
-            assert score(scorer, files, tmp_path / "s.parquet", do=do).whole
-    assert (tmp_path / "s.parquet").read_bytes() == plain
+            assert score(scorer, files, tmp_path / "a b" / "s.parquet", do=do).whole
+    assert (tmp_path / "a b" / "s.parquet").read_bytes() == plain
+    assert [path.name for path in (tmp_path / "a b").iterdir()] == ["s.parquet"], "the key is gone"
+    assert "--tls-key" in (tools / "job.sh").read_text()
     jobs = [int(line) for line in (tools / "jobs").read_text().split()]
     assert jobs[0] == killed[0]
     assert len(jobs) == 2

@@ -24,12 +24,13 @@ def score(
     chunk: Annotated[int, option("Rows that are read at a time.")] = 1 << 16,
     explain: Annotated[bool, option("Columns part_NAME too: what each column adds to the score.", "--explain")] = False,
     device: Device = "auto",
-    cluster: Annotated[str | None, option("local, slurm, htcondor, or tcp://HOST:PORT of a dask scheduler.")] = None,
+    cluster: Annotated[str | None, option("local, slurm, htcondor, or tls://HOST:PORT of a dask scheduler.")] = None,
     workers: Annotated[int | None, option("With --cluster: how many; local: one for each core.")] = None,
     threads: Annotated[int | None, option("With --cluster: CPU threads of a worker; 1 if not given.")] = None,
     cluster_options: Annotated[
         Path | None, option("With --cluster: a TOML file with memory, queue, directives and so on.")
     ] = None,
+    insecure: Annotated[bool, option("Allow --cluster tcp://HOST:PORT, without TLS.", "--insecure")] = False,
 ) -> None:
     """Score files of any size, in constant memory.
 
@@ -41,7 +42,7 @@ def score(
     from normae.scoring.score import score as score_files
 
     parse_shard(shard)
-    do = _place(cluster, workers, threads, cluster_options)
+    do = _place(cluster, workers, threads, cluster_options, insecure)
     scorer = open_scorer(run, parse_columns(columns), device, explain)
     for sentence in scorer.notes:
         note(f"Note: {sentence}")
@@ -51,14 +52,17 @@ def score(
     note(f"Scores: {out}" if done.whole else f"Shard {shard} of {out} is done; the last call, without --shard, joins")
 
 
-def _place(cluster: str | None, workers: int | None, threads: int | None, options: Path | None) -> "Doer":
+def _place(
+    cluster: str | None, workers: int | None, threads: int | None, options: Path | None, insecure: bool
+) -> "Doer":
     """Who does the work: this process, or the workers of a cluster."""
     from normae.scoring.cluster import on_cluster, read_options
     from normae.scoring.score import here
 
     if cluster is not None:
-        return on_cluster(cluster, workers, threads, None if options is None else read_options(options))
-    for name, value in (("workers", workers), ("threads", threads), ("cluster-options", options)):
+        return on_cluster(cluster, workers, threads, None if options is None else read_options(options), insecure)
+    given = {"workers": workers, "threads": threads, "cluster-options": options, "insecure": insecure or None}
+    for name, value in given.items():
         if value is not None:
             raise InputError(f"--{name}: expected --cluster with it")
     return here

@@ -4,15 +4,19 @@ Every kind of file (`normae.data.tables`) gives its rows in order as `pieces` of
 makes arrays of one length of them, and refuses what is not a finite number, with its column and row.
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from normae.data.frames import keeps
 from normae.errors import InputError
+from normae.machine import check_memory
 
 Floats = NDArray[Any]
 """In float32, or in float64 where that is asked for."""
@@ -45,9 +49,9 @@ class Table:
     ) -> None:
         self.path, self.rows, self.event, self.kind, self.pieces = path, rows, event, kind, pieces
         self.columns = None if columns is None else tuple(columns)
-        doubled = sorted({name for name in self.columns or () if (self.columns or ()).count(name) > 1})
+        doubled = [name for name, count in Counter(self.columns or ()).items() if count > 1]
         if doubled:
-            raise InputError(f"{path}: the column {doubled[0]!r} is there more than once")
+            raise InputError(f"{path}: the column {min(doubled)!r} is there more than once")
 
     def select(self, columns: Sequence[str] | None, event: tuple[int, ...] | None = None) -> tuple[str, ...] | None:
         """The columns to read where `columns` are asked for; one sentence that names a column that does not fit.
@@ -63,8 +67,9 @@ class Table:
                 raise InputError(f"{self.path}: expected events of shape {tuple(wanted)}{of}, got {self.event}")
             return None
         chosen = self.columns if columns is None else tuple(columns)
+        known = set(self.columns)
         for name in chosen:
-            if name not in self.columns:
+            if name not in known:
                 raise InputError(f"{self.path}: no column {name!r}; the file has {_listed(self.columns)}")
         if columns is None and event is not None and (len(chosen),) != tuple(event):
             raise InputError(
@@ -94,6 +99,7 @@ class Table:
         stop = self.rows if stop is None else stop
         event = self.event if chosen is None else (len(chosen),)
         with reading(self.path):
+            check_memory(min(size, stop - start) * math.prod(event) * np.dtype(dtype).itemsize, f"{self.path}: a chunk")
             buffer = np.empty((min(size, stop - start), *event), dtype=dtype)
             filled, first = 0, start
             for piece in self.pieces(chosen, start, stop, size):
@@ -101,7 +107,9 @@ class Table:
                 done = 0
                 while done < length:
                     count = min(length - done, len(buffer) - filled)
-                    _fill(buffer[filled : filled + count], piece, slice(done, done + count))
+                    rounded = _fill(buffer[filled : filled + count], piece, slice(done, done + count))
+                    if rounded is not None:
+                        self._refuse(f"column {chosen[rounded]!r}" if chosen else "array", buffer.dtype)
                     filled, done = filled + count, done + count
                     if filled == len(buffer):
                         yield first, self._finite(buffer, chosen, first)
@@ -110,6 +118,12 @@ class Table:
                 yield first, self._finite(buffer[:filled], chosen, first)
             if first + filled != stop:
                 raise InputError(f"{self.path}: expected rows up to {stop}, got {first + filled}; it is truncated")
+
+    def _refuse(self, what: str, dtype: np.dtype[Any]) -> NoReturn:
+        raise InputError(
+            f"{self.path}: the {what} holds whole numbers that {dtype} rounds, such as times or identifiers; subtract "
+            'an offset, leave it out, or train with coordinates.kind = "table", which reads float64'
+        )
 
     def _finite(self, values: Floats, columns: Sequence[str] | None, first: int) -> Floats:
         if np.isfinite(values.sum(dtype=np.float64)):  # one pass: a sum in float64 finds whatever is not finite
@@ -124,13 +138,16 @@ class Table:
         )
 
 
-def _fill(target: Floats, piece: Piece, rows: slice) -> None:
+def _fill(target: Floats, piece: Piece, rows: slice) -> int | None:
+    """Copy rows; the first column with whole numbers that the target cannot hold, None where there is none."""
+    kind = target.dtype.type
     with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes infinite, and is refused
         if isinstance(piece, np.ndarray):
             target[...] = piece[rows]
-            return
+            return None if keeps(piece[rows], kind) else 0
         for j, column in enumerate(piece):
             target[:, j] = column[rows]
+    return next((j for j, column in enumerate(piece) if not keeps(column[rows], kind)), None)
 
 
 def _listed(names: Sequence[str]) -> str:

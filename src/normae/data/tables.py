@@ -7,6 +7,7 @@ whose fields are columns; or one dataset with shape (N, *event). Of ROOT the bra
 """
 
 import csv
+import io
 import math
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,8 +34,11 @@ from normae.data.table import (
 )
 from normae.errors import InputError, require
 from normae.files import check_file
+from normae.machine import check_memory
 
 BLOCK = 4 << 20  # bytes of a CSV file that are parsed at a time
+MOST_HEADER = 4 << 20  # bytes of the header of an array, enough for the names of 100,000 fields
+LARGE, PACKED = 1 << 28, 300  # bytes from which an array is large, and times that an archive may hold it smaller
 
 
 def is_table(path: str | Path) -> bool:
@@ -90,6 +94,7 @@ def read_table(
         chosen = table.select(columns)
         event = table.event if chosen is None else (len(chosen),)
         with reading(table.path):
+            check_memory(table.rows * math.prod(event) * np.dtype(dtype).itemsize, f"{path}: a table")
             values = np.empty((table.rows, *event), dtype=dtype)
         for first, chunk in table.chunks(chosen, dtype=dtype):
             values[first : first + len(chunk)] = chunk
@@ -143,14 +148,21 @@ class Header(NamedTuple):
 
 def _header(stream: IO[bytes], path: Path, size: int) -> Header:
     """The header at the beginning of `stream`, which must be `size` bytes long as the header says."""
-    version = np.lib.format.read_magic(stream)
+    start = stream.read(12)
+    version = np.lib.format.read_magic(io.BytesIO(start))
+    count = 2 if version == (1, 0) else 4
+    length = int.from_bytes(start[8 : 8 + count], "little") - (4 - count)
+    if length > MOST_HEADER:
+        raise InputError(f"{path}: expected a header up to {MOST_HEADER} bytes, got {length}")
+    head = io.BytesIO(start + stream.read(length))
+    head.seek(8)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read(stream)
+    shape, fortran, dtype = read(head, max_header_size=MOST_HEADER)
     if version == (3, 0) and dtype.names:  # as version 2, but the names are UTF-8
         dtype.names = tuple(name.encode("latin1").decode() for name in dtype.names)
     if dtype.hasobject:
         raise InputError(f"{path}: expected real numbers without pickled objects, got dtype {dtype}")
-    offset = stream.tell()
+    offset = head.tell()
     expected = offset + math.prod(shape) * dtype.itemsize
     if min(shape, default=1) < 0 or expected != size:
         raise InputError(f"{path}: expected {expected} bytes for an array of shape {shape}, got {size}")
@@ -177,6 +189,11 @@ def _npz(path: Path, dataset: str | None, stack: ExitStack) -> Table:
     members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
     headers = {}
     for name, member in members.items():
+        if member.file_size > max(LARGE, PACKED * member.compress_size):
+            raise InputError(
+                f"{path}: {name!r} would be {member.file_size / 1e9:.1f} GB out of {member.compress_size} bytes; "
+                "if that is meant, save it without compression"
+            )
         with archive.open(member) as stream:
             headers[name] = _header(stream, path, member.file_size)
 
@@ -185,7 +202,10 @@ def _npz(path: Path, dataset: str | None, stack: ExitStack) -> Table:
         with archive.open(members[name]) as stream:
             stream.seek(header.offset if header.fortran else header.offset + start * header.width)
             if header.fortran:  # rows are not together: it is read at once
-                whole = np.frombuffer(stream.read(), header.dtype).reshape(header.shape, order="F")
+                check_memory(members[name].file_size, f"{path}: an array in Fortran order")
+                held = bytearray(math.prod(header.shape) * header.dtype.itemsize)
+                _fill_from(stream, memoryview(held))
+                whole = np.frombuffer(held, header.dtype).reshape(header.shape, order="F")
             for first in range(start, stop, size):
                 last = min(first + size, stop)
                 if header.fortran:
@@ -206,6 +226,13 @@ def _npz(path: Path, dataset: str | None, stack: ExitStack) -> Table:
     shape = headers[array].shape
     check_array(path, shape, headers[array].dtype)
     return Table(path, shape[0], None, shape[1:], lambda _: None, pieces)
+
+
+def _fill_from(stream: IO[bytes], target: memoryview) -> None:
+    """Read into `target` a piece at a time; `stream.read()` would hold all of it twice."""
+    for first in range(0, len(target), 1 << 18):
+        piece = target[first : first + (1 << 18)]
+        piece[:] = stream.read(len(piece))
 
 
 def _only_array(headers: Mapping[str, Header], dataset: str | None, path: Path) -> str | None:
@@ -230,7 +257,8 @@ def _cut(batches: Iterable[Any], first: int, start: int, stop: int, columns: Seq
         part = batch.slice(max(start - first, 0), max(stop - max(first, start), 0))
         first += batch.num_rows
         if part.num_rows:
-            yield [part.column(name).to_numpy(zero_copy_only=False) for name in columns]
+            places = {name: k for k, name in enumerate(part.schema.names)}
+            yield [part.column(places[name]).to_numpy(zero_copy_only=False) for name in columns]
         if first >= stop:
             return
 
@@ -267,7 +295,8 @@ def _csv_batches(path: Path, columns: Sequence[str], kind: str) -> Iterator[Any]
     chosen = list(dict.fromkeys(columns))
     options = pyarrow.csv.ConvertOptions(include_columns=chosen, column_types=dict.fromkeys(chosen, kind))
     read = pyarrow.csv.ReadOptions(block_size=BLOCK, use_threads=False)
-    with pyarrow.csv.open_csv(path, read_options=read, convert_options=options) as stream:
+    parse = pyarrow.csv.ParseOptions(newlines_in_values=True)  # or a quoted one that ends a block is the end of a row
+    with pyarrow.csv.open_csv(path, read_options=read, parse_options=parse, convert_options=options) as stream:
         yield from stream
 
 
@@ -340,7 +369,7 @@ def _hdf5(path: Path, dataset: str | None, stack: ExitStack) -> Table:
         raise InputError(f"{path}: no group or dataset {dataset!r}; the file has {sorted(file)}")
     node: Any = file if dataset is None else file[dataset]
     if not isinstance(node, h5py.Dataset):
-        inside = {name: node[name] for name in node if isinstance(node[name], h5py.Dataset)}
+        inside = {name: data for name, data in node.items() if isinstance(data, h5py.Dataset)}
         flat = {name: data for name, data in inside.items() if data.ndim == 1 and data.dtype.names is None}
         if flat:
             rows = one_length(path, (data.shape[0] for data in flat.values()))

@@ -18,6 +18,7 @@ from torch import Tensor
 from normae.components import ComponentsCoordinates
 from normae.conditional import ConditionalCoordinates
 from normae.coordinates import Coordinates, Identity
+from normae.data.frames import keeps
 from normae.energy import stands_for
 from normae.errors import InputError, LogZUnknown
 from normae.inference.generation import ChainEnergy, drawn, lengthened, samples_at, walk
@@ -344,6 +345,11 @@ class Model:
             raise InputError(
                 f"{self.name}: expected events of shape {self.event} in an array of shape "
                 f"({', '.join(map(str, whole))}), got an array of shape {tuple(events.shape)}"
+            )
+        if isinstance(events, np.ndarray) and (events.dtype.kind in "mMcO" or not keeps(events, self.event_dtype)):
+            kind = self.event_dtype.__name__
+            raise InputError(
+                f"{self.name}: expected real numbers that {kind} can hold, got {events.dtype}; convert them"
             )
         return events
 

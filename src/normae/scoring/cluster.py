@@ -3,15 +3,22 @@ that runs already.
 
 One future is a range of rows of one file. A worker loads the model once and does what a process without a cluster
 does, `normae.scoring.score.here`. What goes over the wire are names, numbers and the background's scores; events and
-results stay in files, which all workers must see. A part is done when its file is there: a worker that dies costs the
-range that it was at, and a command that dies nothing that was written.
+results stay in files, which all workers must see. A part is done when its file is there: a worker that dies or hangs
+costs the range that it was at, and a command that dies nothing that was written.
+
+dask runs whatever it is sent. So the clusters that are opened here talk over TLS, with a key that is made for the one
+command and that no other user can read, and no port of theirs speaks HTTP.
 """
 
 import logging
 import os
 import queue
+import re
 import secrets
+import shlex
 import shutil
+import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +45,9 @@ MEMORY, DISK = "2GiB", "1GiB"
 PATIENCE = 10.0
 """Seconds within which a scheduler must answer, and a file that another machine wrote must be seen here."""
 LOOK = 5.0
-"""Seconds between looks at whether workers were lost."""
+"""Seconds between looks at whether workers were lost, or hang."""
+HANGS = 600.0
+"""Seconds after which a worker that has work and gets no further is given up."""
 IN_ORDER = (".csv", ".npz")
 """Kinds of files that can only be read from the start."""
 
@@ -73,6 +82,14 @@ class ClusterOptions:
     logs: str | None = None
     scratch: str | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("memory", "queue", "account", "walltime", "disk", "interface", "logs"):
+            if not re.fullmatch(r"[\w.,:@%+=/~ -]+", value := getattr(self, name) or "-") or "  " in value:
+                raise InputError(f"cluster options: {name}: expected a plain word, got {value!r}")
+        for name, lines in (("directives", self.directives), ("scratch", [self.scratch or ""])):
+            if any(not line.isprintable() for line in lines):
+                raise InputError(f"cluster options: {name}: expected one line without control characters, got {lines}")
+
 
 def read_options(path: str | Path) -> ClusterOptions:
     """The options of a TOML file."""
@@ -93,6 +110,8 @@ class Recipe(NamedTuple):
 _busy = threading.Lock()
 _kept: dict[str, Model] = {}
 """The model of this process, by the digest of its scorer."""
+_progress = [0]
+"""Rows that this process has scored."""
 
 
 def work(recipe: Recipe, parts: Sequence[Part], folder: Path, chunk: int) -> None:
@@ -102,7 +121,11 @@ def work(recipe: Recipe, parts: Sequence[Part], folder: Path, chunk: int) -> Non
             raise InputError(f"{folder}: a worker does not see this folder; write the scores to where all workers see")
         missing = [part for part in parts if not (folder / part.name).is_file()]
         if missing:
-            here(_scorer(recipe), missing, folder, chunk, lambda _: None)
+            here(_scorer(recipe), missing, folder, chunk, _count)
+
+
+def _count(rows: int) -> None:
+    _progress[0] += rows
 
 
 def _scorer(recipe: Recipe) -> Scorer:
@@ -163,8 +186,9 @@ class Workers:
             future = self.client.submit(work, recipe, placed, folder.absolute(), chunk, key=key)
             open_ranges[key] = (run, future)  # the future is kept: dask forgets what nobody holds
             future.add_done_callback(done.put)
+        look = Look(self.client)
         while open_ranges:
-            future = self._next(done)
+            future = self._next(done, look)
             _check(future)
             run, _ = open_ranges.pop(future.key)
             for part in run:
@@ -177,14 +201,55 @@ class Workers:
                     time.sleep(0.1)
                 watch(part.stop - part.start)
 
-    def _next(self, done: "queue.Queue[Any]") -> Any:
+    def _next(self, done: "queue.Queue[Any]", look: "Look") -> Any:
         while True:
+            if time.monotonic() - look.last > LOOK:
+                look()
             try:
                 return done.get(timeout=LOOK)
             except queue.Empty:
                 if self.client.status != "running":
                     raise ClusterFailed("the scheduler is gone") from None
                 self.keep()
+
+
+class Look:
+    """A look at the workers: one that has work and gets no further for `HANGS` seconds is given up.
+
+    Its process is ended and another worker does its ranges. A range at which four workers end is given up by dask.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.client, self.last = client, time.monotonic()
+        self.seen: dict[str, tuple[Any, float]] = {}
+        """By worker, how far it was and since when."""
+
+    def __call__(self) -> None:
+        now = self.last = time.monotonic()
+        found = self.client.run_on_scheduler(_standing)
+        before = self.seen
+        self.seen = {
+            worker: before[worker] if worker in before and before[worker][0] == state else (state, now)
+            for worker, state in found.items()
+        }
+        if hung := [worker for worker, (_, since) in self.seen.items() if now - since > HANGS]:
+            self.client.run_on_scheduler(_end, hung)
+
+
+def _standing(dask_scheduler: Any) -> dict[str, Any]:
+    """Of each worker that has work: what that is, and how many rows it has scored."""
+    workers = {address: worker for address, worker in dask_scheduler.workers.items() if worker.processing}
+    return {
+        address: (sorted(str(task.key) for task in worker.processing), worker.metrics.get("normae"))
+        for address, worker in workers.items()
+    }
+
+
+async def _end(workers: list[str], dask_scheduler: Any) -> None:
+    """End workers by their nannies; what they were at is done elsewhere."""
+    await dask_scheduler.restart_workers(
+        workers, timeout=PATIENCE, wait_for_workers=False, on_error="return", stimulus_id="normae-hangs"
+    )
 
 
 def _check(future: Any) -> None:
@@ -202,7 +267,12 @@ def _check(future: Any) -> None:
 
 @contextmanager
 def open_workers(
-    cluster: str, count: int | None = None, threads: int | None = None, options: ClusterOptions | None = None
+    cluster: str,
+    count: int | None = None,
+    threads: int | None = None,
+    options: ClusterOptions | None = None,
+    insecure: bool = False,
+    shared: Path = Path(),
 ) -> Iterator[Workers]:
     """Workers on a cluster, which are gone when this ends.
 
@@ -211,38 +281,55 @@ def open_workers(
         count: of workers; all cores of this machine for local, and needed for slurm and htcondor.
         threads: of a worker; 1 where it is None, but for a scheduler that runs already.
         options: of the batch jobs.
+        insecure: whether a scheduler without TLS may be used.
+        shared: a folder that all workers see, for the key of a batch cluster.
     """
-    _check_arguments(cluster, count, threads, options)
+    _check_arguments(cluster, count, threads, options, insecure)
     with _quiet(), ExitStack() as stack:
         if "://" in cluster:
             client = _connected(cluster, cluster, stack)
             yield Workers(client, max(len(client.scheduler_info()["workers"]), 1), threads, lambda: None)
             return
         count, threads, options = count or len(os.sched_getaffinity(0)), threads or 1, options or ClusterOptions()
-        running = local_cluster(count, options) if cluster == "local" else batch_cluster(cluster, threads, options)
+        if cluster == "local":
+            running = local_cluster(count, options)
+        else:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".normae-key-", dir=shared.absolute()))
+            running = batch_cluster(cluster, threads, options, Path(folder))
         stack.callback(running.close, timeout=60)
+        running.scheduler.http_server.stop()
         client = _connected(running, cluster, stack)
+        client.register_plugin(_plugin())
         yield Workers(client, count, threads, _keeper(running, cluster, count))
 
 
 def on_cluster(
-    cluster: str, count: int | None = None, threads: int | None = None, options: ClusterOptions | None = None
+    cluster: str,
+    count: int | None = None,
+    threads: int | None = None,
+    options: ClusterOptions | None = None,
+    insecure: bool = False,
 ) -> Doer:
     """`open_workers` as what `normae.scoring.score.score` takes for `do`: no cluster where nothing is to be done."""
-    _check_arguments(cluster, count, threads, options)
+    _check_arguments(cluster, count, threads, options, insecure)
 
     def do(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch: Watch) -> None:
         if parts:
-            with open_workers(cluster, count, threads, options) as workers:
+            with open_workers(cluster, count, threads, options, insecure, folder.parent) as workers:
                 workers(scorer, parts, folder, chunk, watch)
 
     return do
 
 
-def _check_arguments(cluster: str, count: int | None, threads: int | None, options: ClusterOptions | None) -> None:
+def _check_arguments(
+    cluster: str, count: int | None, threads: int | None, options: ClusterOptions | None, insecure: bool
+) -> None:
     address = cluster.startswith(("tcp://", "tls://")) and len(cluster) > 6
     if cluster not in ("local", *SUBMIT) and not address:
-        raise InputError(f"--cluster: expected local, slurm, htcondor or tcp://HOST:PORT, got {cluster!r}")
+        raise InputError(f"--cluster: expected local, slurm, htcondor or tls://HOST:PORT, got {cluster!r}")
+    if insecure != cluster.startswith("tcp://"):
+        problem = "--insecure is for tcp:// only" if insecure else "without TLS it runs what anyone sends"
+        raise InputError(f"--cluster {cluster}: {problem}; expected tls://HOST:PORT, or tcp:// and --insecure with it")
     for name, value in (("workers", count), ("threads", threads)):
         if value is not None and value < 1:
             raise InputError(f"--{name}: expected at least 1, got {value}")
@@ -252,7 +339,7 @@ def _check_arguments(cluster: str, count: int | None, threads: int | None, optio
         raise InputError(f"--cluster {cluster}: expected --workers N, how many jobs to ask for")
     if cluster in SUBMIT and shutil.which(SUBMIT[cluster]) is None:
         raise InputError(f"--cluster {cluster}: no command {SUBMIT[cluster]} here; call from where jobs are submitted")
-    require("cluster", "dask_jobqueue", "distributed")
+    require("cluster", "dask_jobqueue", "distributed", "cryptography")
 
 
 @contextmanager
@@ -275,11 +362,30 @@ def _connected(place: Any, name: str, stack: ExitStack) -> Any:
 
     try:
         client = distributed.Client(place, timeout=PATIENCE, set_as_default=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:  # TypeError: no credentials in dask's configuration
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise InputError(f"--cluster {name}: no dask scheduler of this version answers there ({reason})") from None
     stack.callback(client.close, timeout=PATIENCE)
     return client
+
+
+def _plugin() -> Any:
+    """What every worker gets: no HTTP server, and a number that says how far it is."""
+    from distributed import WorkerPlugin
+
+    class Plugin(WorkerPlugin):  # type: ignore[misc]
+        name, idempotent = "normae", True
+
+        def setup(self, worker: Any) -> None:
+            worker.http_server.stop()
+            worker.metrics["normae"] = _rows_done
+
+    return Plugin()
+
+
+def _rows_done(worker: Any) -> int:
+    del worker
+    return _progress[0]
 
 
 def local_cluster(count: int, options: ClusterOptions) -> Any:
@@ -288,16 +394,36 @@ def local_cluster(count: int, options: ClusterOptions) -> Any:
 
     return distributed.LocalCluster(
         n_workers=count, threads_per_worker=1, processes=True, memory_limit=options.memory or 0,
+        host="127.0.0.1", protocol="tls://", security=distributed.Security.temporary(),
         dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL + 1, local_directory=options.scratch,
     )  # fmt: skip
 
 
-def batch_cluster(cluster: str, threads: int, options: ClusterOptions) -> Any:
+def _credentials(folder: Path, word: Callable[[str], str]) -> Any:
+    """A key for one cluster in `folder`, which only its owner reads; a job's script has its files' names by `word`."""
+    from distributed import Security
+
+    class Quoted(Security):  # type: ignore[misc]
+        def get_tls_config_for_role(self, role: str) -> dict[str, Any]:
+            found: dict[str, Any] = super().get_tls_config_for_role(role)
+            return {key: word(str(value)) for key, value in found.items() if value} if role == "worker" else found
+
+    made = Security.temporary()
+    texts = {"cert": made.tls_client_cert, "key": made.tls_client_key}  # one pair for all roles
+    for kind, text in texts.items():
+        (folder / f"{kind}.pem").write_text(text)
+    roles = [(f"tls_{role}_{kind}", kind) for role in ("client", "scheduler", "worker") for kind in texts]
+    files = {name: str(folder / f"{kind}.pem") for name, kind in [*roles, ("tls_ca_file", "cert")]}
+    return Quoted(require_encryption=True, **files)
+
+
+def batch_cluster(cluster: str, threads: int, options: ClusterOptions, folder: Path) -> Any:
     """A cluster of dask_jobqueue without workers yet; a job is one worker that does one thing at a time.
 
     Args:
         cluster: slurm or htcondor.
         threads: cores of a job.
+        folder: for the key of the cluster, where all workers see it.
     """
     import dask
     import dask_jobqueue
@@ -305,11 +431,20 @@ def batch_cluster(cluster: str, threads: int, options: ClusterOptions) -> Any:
     def configured(key: str, default: str) -> str:
         return str(dask.config.get(f"jobqueue.{cluster}.{key}", None) or default)
 
+    def word(text: str) -> str:
+        """As one word of a shell command; in HTCondor's files a dollar begins a macro."""
+        return shlex.quote(text) if cluster == "slurm" else shlex.quote(text).replace("$", "$(DOLLAR)")
+
+    python = options.python or dask.config.get(f"jobqueue.{cluster}.python", None) or sys.executable
     common = {
         "cores": 1, "processes": 1, "memory": options.memory or configured("memory", MEMORY),
-        "interface": options.interface, "python": options.python, "log_directory": options.logs,
-        "local_directory": options.scratch, "job_script_prologue": list(options.prologue) or None,
-        "scheduler_options": {"dashboard": False, "dashboard_address": ":0"}
+        "interface": options.interface, "python": word(python), "log_directory": options.logs,
+        "local_directory": options.scratch and word(options.scratch),
+        "worker_extra_args": [*dask.config.get(f"jobqueue.{cluster}.worker-extra-args", []), "--no-dashboard",
+                              "--dashboard-address", "127.0.0.1:0"],
+        "protocol": "tls://", "security": _credentials(folder, word),
+        "job_script_prologue": list(options.prologue) or None,
+        "scheduler_options": {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
         | dask.config.get(f"jobqueue.{cluster}.scheduler-options", {}),
         "silence_logs": logging.CRITICAL + 1,
     }  # fmt: skip

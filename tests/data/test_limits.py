@@ -1,0 +1,173 @@
+"""Tables that are too wide, too large or too exact: read, or refused before memory is taken."""
+
+import io
+import time
+import tracemalloc
+import warnings
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+import normae
+from normae import machine
+from normae.data import as_rows, open_table, read_table, tables
+from normae.data.frames import keeps
+from normae.errors import InputError
+
+
+def peak(function) -> int:
+    """Bytes that `function` held at most."""
+    tracemalloc.start()
+    try:
+        function()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_100_000_columns(tmp_path):
+    """In two seconds of this process; pairs of names would take minutes."""
+    names = [f"column {k}" for k in range(100_000)]
+    (tmp_path / "wide.csv").write_text(",".join(names) + "\n" + ",".join("1" * 100_000) + "\n")
+    begun = time.process_time()
+    with open_table(tmp_path / "wide.csv") as table:
+        assert len(table.select(names[::-1])) == 100_000
+    assert time.process_time() - begun < 2
+    with warnings.catch_warnings(action="ignore"):  # NumPy's, of a newer format
+        np.save(tmp_path / "wide.npy", np.zeros(1, [(f"{k}", "f4") for k in range(5000)]))
+    assert read_table(tmp_path / "wide.npy")[0].shape == (1, 5000)
+
+
+def test_a_quoted_end_of_a_line(tmp_path, monkeypatch):
+    """A block that ends within quotes: rows stay rows, wherever it ends."""
+    rows = [f'{k},"a\nb",{-k}' for k in range(2000)]
+    (tmp_path / "t.csv").write_text("\n".join(["x,text,y", *rows]) + "\n")
+    for block in range(300, 320):
+        monkeypatch.setattr(tables, "BLOCK", block)
+        tables._csv_count.cache_clear()
+        found, _ = read_table(tmp_path / "t.csv", ["x", "y"])
+        assert np.array_equal(found, np.stack([np.arange(2000), -np.arange(2000)], axis=1))
+
+
+# --- sizes before memory
+
+
+def packed(path: Path, content: bytes) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", content)
+    return path
+
+
+def test_a_header_that_is_larger_than_any(tmp_path):
+    content = b"\x93NUMPY\x02\x00" + (1 << 30).to_bytes(4, "little") + b" " * (32 << 20)
+    path = packed(tmp_path / "bomb.npz", content)
+    assert path.stat().st_size < 64 << 10
+
+    def read() -> None:
+        with pytest.raises(InputError, match="expected a header up to 4194304 bytes, got 1073741824"):
+            read_table(path)
+
+    assert peak(read) < 4 << 20
+    (tmp_path / "bomb.npy").write_bytes(content)
+    with pytest.raises(InputError, match="expected a header up to"):
+        read_table(tmp_path / "bomb.npy")
+
+
+def array(x: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, x)
+    return stream.getvalue()
+
+
+def test_an_array_packed_beyond_belief(tmp_path, monkeypatch):
+    path = packed(tmp_path / "zeros.npz", array(np.zeros((500_000, 2))))
+    assert read_table(path)[0].shape == (500_000, 2), "small ones may be anything"
+    monkeypatch.setattr(tables, "LARGE", 1 << 20)
+    with pytest.raises(InputError, match=r"'x' would be 0.0 GB out of \d+ bytes"):
+        read_table(path)
+    np.savez(tmp_path / "plain.npz", x=np.zeros((500_000, 2)))
+    assert read_table(tmp_path / "plain.npz")[0].shape == (500_000, 2)
+
+
+def test_fortran_order_is_held_once(tmp_path):
+    x = np.asfortranarray(np.random.default_rng(0).normal(size=(500_000, 4)))
+    packed(tmp_path / "f.npz", array(x))
+    chunks = []
+
+    def read() -> None:
+        with open_table(tmp_path / "f.npz") as table:
+            chunks.extend(chunk[0].copy() for _, chunk in table.chunks(size=1000, dtype=np.float64))
+
+    assert peak(read) < 1.3 * x.nbytes
+    assert np.array_equal(chunks, x[::1000])
+
+
+@pytest.mark.parametrize("suffix", ["npz", "npy", "parquet"])
+def test_what_the_memory_cannot_hold(suffix, tmp_path, monkeypatch):
+    """The limit of a container stands for a small machine."""
+    path = tmp_path / f"t.{suffix}"
+    x = np.asfortranarray(np.zeros((1000, 20)))
+    if suffix == "parquet":
+        pyarrow.parquet.write_table(pa.table({f"{k}": x[:, k] for k in range(20)}), path)
+    else:
+        (np.savez(path, x=x) if suffix == "npz" else np.save(path, x))
+    assert read_table(path)[0].shape == (1000, 20)
+    (tmp_path / "memory.max").write_text("79000")
+    monkeypatch.setattr(machine, "LIMIT", tmp_path / "memory.max")
+    with pytest.raises(InputError, match=f"t.{suffix}: .* takes 0.0 GB of memory, this machine has 0.0"):
+        read_table(path)
+
+
+# --- whole numbers
+
+
+@pytest.mark.parametrize("suffix", ["npz", "npy", "parquet", "csv"])
+def test_whole_numbers_that_float32_rounds(suffix, tmp_path):
+    """6,000 seconds of one day were one number."""
+    path, times = tmp_path / f"t.{suffix}", 1_700_000_000 + np.arange(6000)
+    columns = {"a": np.zeros(6000), "time": times}
+    if suffix == "npz":
+        np.savez(path, **columns)
+    elif suffix == "npy":
+        np.save(path, np.array(list(zip(*columns.values(), strict=True)), [("a", "f8"), ("time", "i8")]))
+    elif suffix == "csv":
+        np.savetxt(path, np.stack(list(columns.values()), 1), "%d", ",", header="a,time", comments="")
+    else:
+        pyarrow.parquet.write_table(pa.table(columns), path)
+    with pytest.raises(InputError, match="the column 'time' holds whole numbers that float32 rounds"):
+        read_table(path)
+    assert len(np.unique(read_table(path, dtype=np.float64)[0][:, 1])) == 6000
+    assert len(read_table(path, ["a"])[0]) == 6000
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "kept"),
+    [
+        (np.array([2**24, -(2**24), 2**25]), np.float32, True),
+        (np.array([2**24 + 1]), np.float32, False),
+        (np.array([2**24 + 1.0]), np.float32, False),
+        (np.array([2**24 + 0.5]), np.float32, True),
+        (np.array([1e17, np.nan, np.inf]), np.float32, True),
+        (np.array([2**24 + 1], np.int32), np.float64, True),
+        (np.array([2**53 + 1]), np.float64, False),
+        (np.array([2**64 - 1], np.uint64), np.float64, False),
+        (np.array([-(2**63)]), np.float64, True),
+        (np.array([], np.int64), np.float32, True),
+    ],
+)
+def test_keeps(values, dtype, kept):
+    assert keeps(values, dtype) is kept
+
+
+def test_arrays_that_a_model_would_round():
+    model = normae.load("toy-1gauss-nae")
+    assert np.isfinite(model.score(np.array([[1, 2]]))).all()
+    for wrong in (np.array([[2**24 + 1, 0]]), np.array([[1, 2]], "m8[s]"), np.array([[1 + 1j, 2]])):
+        with pytest.raises(InputError, match="expected real numbers that float32 can hold"):
+            model.score(wrong)
+    with pytest.raises(InputError, match="whole numbers beyond 2.53, which float64 rounds"):
+        as_rows(np.array([[2**53 + 1]]))
