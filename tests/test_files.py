@@ -1,11 +1,78 @@
-"""Files that appear whole or not at all, whatever happens meanwhile."""
+"""Files that appear whole or not at all, each with one writer: names that users chose, kills, and what is left."""
 
+import errno
 import json
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from normae.files import atomic_path, new_folder, write_json
+from command import command
+from normae import jets, zoo
+from normae.errors import InputError
+from normae.files import atomic_path, clear, lock, new_folder, output, write_json, write_text
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file of a tree by its name."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+# --- whole or not at all
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o027, 0o022])
+def test_the_umask_is_respected(tmp_path, mask):
+    with umask(mask):
+        write_text(tmp_path / "a.txt", "a")
+        with new_folder(tmp_path / "folder") as folder:
+            write_text(folder / "b.txt", "b")
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o666 & ~mask
+    assert (tmp_path / "folder" / "b.txt").stat().st_mode & 0o777 == 0o666 & ~mask
+    assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o777 & ~mask
+
+
+def test_the_folder_is_flushed_after_the_name_is_there(tmp_path, monkeypatch):
+    flushed = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        flushed.append((os.readlink(f"/proc/self/fd/{handle}"), (tmp_path / "new" / "a.txt").exists()))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with output(tmp_path / "new" / "a.txt") as temporary:
+        temporary.write_text("a")
+    assert flushed[0] == (str(tmp_path), False), "the new folder's own name"
+    assert "normae-part" in flushed[1][0]
+    assert flushed[2] == (str(tmp_path / "new"), True)
+
+
+def test_a_full_disk_names_the_file(tmp_path):
+    with pytest.raises(OSError, match=r"No space left on device: '.*model\.bin'"), atomic_path(tmp_path / "model.bin"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_what_was_begun_here_is_cleared(tmp_path):
+    foreign = [".movie.part", ".a.0123abcd.part.txt", "notes.normae-part", ".a.normae-part.txt", ".cache"]
+    for name in foreign:
+        (tmp_path / name).write_text("mine")
+    (tmp_path / ".a.0123abcd.normae-part.txt").write_text("begun")
+    clear(tmp_path, tmp_path / "none")
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(foreign)
 
 
 def test_a_reader_keeps_the_file_that_it_opened(tmp_path):
@@ -36,7 +103,7 @@ def test_it_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     with atomic_path(path) as temporary:
         temporary.write_text("abc")
     inode = path.stat().st_ino
-    assert order == [("sync", inode, 3), ("rename", inode, 3)]
+    assert order[:2] == [("sync", inode, 3), ("rename", inode, 3)]
 
 
 def fail(maker, path) -> None:
@@ -60,3 +127,114 @@ def test_the_temporary_has_the_suffix_of_the_file_and_its_folder_is_made(tmp_pat
         assert (temporary.suffix, temporary.parent) == (".h5", tmp_path / "new")
         temporary.write_text("")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["a.h5"]
+
+
+# --- names that users chose
+
+
+def test_what_is_there_stays_unless_it_is_forced(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("mine")
+    with pytest.raises(InputError, match=r"a\.txt: exists already; choose another name, or replace it with --force"):
+        output(path).__enter__()
+    with output(path, force=True) as temporary:
+        temporary.write_text("new")
+    assert content(tmp_path) == {"a.txt": b"new"}
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_that_appears_meanwhile_stays(tmp_path, monkeypatch, links):
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "no links")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refused)
+    writing = output(tmp_path / "a.txt")
+    writing.__enter__().write_text("new")
+    (tmp_path / "a.txt").write_text("mine")
+    with pytest.raises(InputError, match="exists already"):
+        writing.__exit__(None, None, None)
+    assert content(tmp_path) == {"a.txt": b"mine"}
+    with output(tmp_path / "b.txt") as temporary:
+        temporary.write_text("new")
+    assert content(tmp_path) == {"a.txt": b"mine", "b.txt": b"new"}
+
+
+def test_a_folder_is_replaced_only_by_one_with_the_same_files(tmp_path):
+    for text in ("first", "second"):
+        with new_folder(tmp_path / "out", force=True) as folder:
+            write_text(folder / "inner" / "a.txt", text)
+    assert content(tmp_path) == {"out/inner/a.txt": b"second"}
+    (tmp_path / "out" / "thesis.tex").write_text("mine")
+    with pytest.raises(InputError, match=r"holds thesis\.tex"), new_folder(tmp_path / "out", force=True) as folder:
+        write_text(folder / "inner" / "a.txt", "third")
+    assert content(tmp_path) == {"out/inner/a.txt": b"second", "out/thesis.tex": b"mine"}
+    writing = new_folder(tmp_path / "late")
+    write_text(writing.__enter__() / "a.txt", "new")
+    write_text(tmp_path / "late" / "a.txt", "mine")
+    with pytest.raises(InputError, match="exists already"):
+        writing.__exit__(None, None, None)
+    assert (tmp_path / "late" / "a.txt").read_text() == "mine"
+
+
+def test_sixteen_writers_give_one_result_and_fifteen_sentences(tmp_path):
+    barrier, sentences, path = threading.Barrier(16), [], tmp_path / "a.txt"
+
+    def write(number: int) -> None:
+        barrier.wait()
+        try:
+            with output(path) as temporary:
+                temporary.write_text(str(number) * 1000)
+        except InputError as error:
+            sentences.append(str(error))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(sentences) == 15
+    assert all("in use by a running job" in s or "exists already" in s for s in sentences)
+    assert len(set(path.read_text())) <= 2
+    assert len(path.read_text()) in (1000, 2000)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_those_who_share_a_lock_keep_others_out_until_the_last_is_done(tmp_path):
+    path = tmp_path / "a.txt"
+    with lock(path, shared=True):
+        with lock(path, shared=True):
+            pass
+        with pytest.raises(InputError, match="in use"):
+            lock(path).__enter__()
+    with lock(path), pytest.raises(InputError, match="in use"):
+        lock(path, shared=True).__enter__()
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_command_replaces_a_file_that_is_there(tmp_path, capfd):
+    source, out = tmp_path / "jets.h5", tmp_path / "out"
+    jets.write(source, jets.from_lists([[(500, 0, 0), (50, 0.1, 0.2)]] * 3))
+    for seed in range(2):
+        folder = tmp_path / f"seed-{seed}"
+        folder.mkdir()
+        for name in ("config.toml", "metrics.json"):
+            text = (zoo.path("toy-1gauss-nae") / name).read_text()
+            (folder / name).write_text(text.replace("seed = 0", f"seed = {seed}"))
+    out.mkdir()
+    for name, words, forced in (
+        ("a.npz", ["sample", "toy-1gauss-nae", "-n", 10, "--latent-steps", 1, "--feature-steps", 1], True),
+        ("b.h5", ["jets", "convert", source], True),
+        ("c.h5", ["jets", "images", source], False),
+        ("d.csv", ["jets", "observables", source], False),
+        ("e.json", ["spread", tmp_path], True),
+        ("f", ["jets", "show", source], False),
+    ):
+        (out / name).write_text("mine")
+        assert command(*words, "-o", out / name) == 2, words
+        assert "exists already; choose another name, or replace it with --force" in capfd.readouterr().err
+        assert (out / name).read_text() == "mine"
+        if forced:
+            assert command(*words, "-o", out / name, "--force") == 0, capfd.readouterr().err
+            assert (out / name).read_bytes() != b"mine"
+    assert sorted(p.name for p in out.iterdir()) == ["a.npz", "b.h5", "c.h5", "d.csv", "e.json", "f"]

@@ -1,15 +1,29 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, each with one writer.
 
+Every file is written under a temporary name beside its own (`atomic_path`), flushed to the disk, and then renamed. A
+name that a user chose (`output`, `new_folder`) is locked while the work on it lasts, and what has it already stays,
+unless `force` says otherwise. Nothing is ever removed but what these functions made.
+"""
+
+import errno
+import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from normae.errors import InputError
+
+PART, OLD = "normae-part", "normae-old"
+"""Marks in the names of what is not finished, and of what was moved aside."""
+_BEGUN = re.compile(rf"\..*\.[0-9a-f]{{8}}\.{PART}(\..*)?")
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def check_file(path: str | Path, hint: str = "") -> None:
@@ -19,35 +33,193 @@ def check_file(path: str | Path, hint: str = "") -> None:
         raise InputError(f"{path}: {problem}{hint}")
 
 
-@contextmanager
-def atomic_path(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; on success it becomes `path`, on failure it is removed.
-
-    The temporary keeps the suffix of `path`, since many writers choose the format by it.
-    """
+def check_new(path: str | Path, force: bool = False) -> None:
+    """Refuse a name that is taken, by anything but an empty folder; `force` takes it nevertheless."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}.part{path.suffix}")
+    if not force and os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
+        raise InputError(f"{path}: exists already; choose another name, or replace it with --force")
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or the names in a folder, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that cannot
+            raise
+    finally:
+        os.close(handle)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, where they are not there."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
+
+
+# --- one writer
+
+
+@contextmanager
+def held(place: Path, what: Path, shared: bool = False) -> Iterator[None]:
+    """Hold the lock `place` for the work on `what`; the kernel frees it when the process ends, however it ends.
+
+    Args:
+        shared: hold it together with others who share it.
+    """
+    make_folder(place.parent)
+    file = place.open("a")
+    while True:
+        try:
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise InputError(f"{what}: in use by a running job; wait for it or choose another name") from None
+        except OSError:
+            break  # a file system without locks: publishing by link still replaces nothing
+        if place.exists() and os.path.samestat(place.stat(), os.fstat(file.fileno())):
+            break
+        file.close()  # who held it has removed it: take the new one
+        file = place.open("a")
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # those who share it still need it
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            place.unlink(missing_ok=True)
+        file.close()
+
+
+@contextmanager
+def lock(path: Path, shared: bool = False) -> Iterator[None]:
+    """Hold the name `path`; alone, without what killed jobs had begun under it."""
+    with held(path.with_name(f".{path.name}.lock"), path, shared):
+        if not shared:
+            _clear(path.parent, rf"\.{re.escape(path.stem)}\.[0-9a-f]{{8}}\.{PART}{re.escape(path.suffix)}")
+        yield
+
+
+def clear(*folders: Path) -> None:
+    """Remove what killed jobs had begun to write into folders that are locked."""
+    for folder in folders:
+        if folder.is_dir():
+            _clear(folder, _BEGUN.pattern)
+
+
+def _clear(folder: Path, pattern: str) -> None:
+    for path in folder.iterdir():
+        if re.fullmatch(pattern, path.name):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+# --- whole or not at all
+
+
+def _temporary(path: Path, mark: str = PART) -> Path:
+    """The suffix stays, since many writers choose the format by it."""
+    return path.with_name(f".{path.stem}.{secrets.token_hex(4)}.{mark}{path.suffix}")
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    os.replace(temporary, path)
+
+
+def _link(temporary: Path, path: Path) -> None:
+    """Give a file its name, where that is free."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        check_new(path)
+        raise
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        check_new(path)
+        os.rename(temporary, path)
+
+
+def publishing(force: bool) -> Callable[[Path, Path], None]:
+    """How a finished file gets its name: over what has it, or only where it is free."""
+    return _replace if force else _link
+
+
+@contextmanager
+def atomic_path(path: str | Path, publish: Callable[[Path, Path], None] = _replace) -> Iterator[Path]:
+    """Yield a temporary name beside `path`; on success it becomes `path`, on failure it is removed."""
+    path = Path(path)
+    make_folder(path.parent)
+    temporary = _temporary(path)
+    temporary.touch(exist_ok=False)
+    mode = temporary.stat().st_mode  # what the umask leaves
     try:
         yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.chmod(0o644)
-        os.replace(temporary, path)
+        temporary.chmod(mode)
+        sync(temporary)
+        publish(temporary, path)
+        sync(path.parent)
+    except OSError as error:
+        if error.errno in FULL:
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path`, which becomes `path` on success and is removed on failure."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    temporary.mkdir(parents=True)
+def output(path: str | Path, force: bool = False) -> Iterator[Path]:
+    """As `atomic_path`, for a name that a user chose: nobody else writes it, and what is there stays unless `force`."""
+    path = Path(path)
+    with lock(path):
+        check_new(path, force)
+        with atomic_path(path, publishing(force)) as temporary:
+            yield temporary
+
+
+@contextmanager
+def new_folder(path: str | Path, force: bool = False) -> Iterator[Path]:
+    """A temporary folder beside `path`, which becomes `path` on success and is removed on failure.
+
+    With `force` it takes the place of an earlier one, all of whose files it must have too.
+    """
+    path = Path(path)
+    with lock(path):
+        _put_back(path)
+        check_new(path, force)
+        temporary = _temporary(path)
+        temporary.mkdir()
+        try:
+            yield temporary
+            for inside in [*temporary.rglob("*"), temporary]:
+                sync(inside)
+            _publish_folder(temporary, path, force)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+            _put_back(path)
+
+
+def _publish_folder(temporary: Path, path: Path, force: bool) -> None:
+    check_new(path, force)
+    old = {p.relative_to(path) for p in path.rglob("*") if not p.is_dir()} if path.is_dir() else set()
+    if foreign := sorted(old - {p.relative_to(temporary) for p in temporary.rglob("*")}):
+        raise InputError(f"{path}: holds {foreign[0]}, which is not replaced; move it away, or choose another name")
+    if old:
+        os.rename(path, _temporary(path, OLD))
     try:
-        yield temporary
         os.rename(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    except OSError:
+        check_new(path)
+        raise
+    sync(path.parent)
+
+
+def _put_back(path: Path) -> None:
+    """What was moved aside for a new folder: its name again where that did not come, or away with it."""
+    pattern = rf"\.{re.escape(path.stem)}\.[0-9a-f]{{8}}\.{OLD}{re.escape(path.suffix)}"
+    for old in [p for p in path.parent.iterdir() if re.fullmatch(pattern, p.name)]:
+        shutil.rmtree(old) if path.exists() else os.rename(old, path)
 
 
 def write_text(path: str | Path, text: str) -> None:

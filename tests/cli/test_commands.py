@@ -195,7 +195,7 @@ def kill_and_resume(whole: Path, run: Path, kills: int, seconds: float, seed: in
         assert_whole(run)
     assert command("train", preset, "--out", run, "--resume") == 0
     assert same_result(run, whole)
-    assert not list(run.rglob("*.part*")), "what a killed job had begun to write is cleared away"
+    assert not list(run.rglob("*normae-part*")), "what a killed job had begun to write is cleared away"
 
 
 def test_kill_9_and_resume(uninterrupted, tmp_path):

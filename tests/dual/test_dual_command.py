@@ -18,9 +18,9 @@ from normae.dual.judge import DualSettings, judge, supported, true_ratio
 from normae.dual.output import default_folder, notes
 from normae.dual.test import dual, dual_test
 from normae.errors import InputError
+from normae.files import lock
 from normae.inference import Rows
 from normae.report import Report
-from normae.runs.folder import locked
 from normae.runs.session import train
 from normae.statistics.calibration import calibration, choose_correction
 from normae.training.reference import ClassifierReference, classifier_reference
@@ -108,7 +108,7 @@ def test_two_toys(runs, tmp_path, monkeypatch, capsys):
     page = (folder / "report.html").read_text()
     assert page.count("<svg") == 7
     assert "http" not in page.split("<body>")[1].replace("http://www.w3.org", "")
-    assert not list(folder.rglob("*.part*"))
+    assert not list(folder.parent.rglob("*normae-part*"))
 
 
 def test_a_labelled_file_and_no_log_z(runs, tmp_path, monkeypatch, capsys):
@@ -236,23 +236,22 @@ def test_nothing_else_is_overwritten(runs, tmp_path, undrawn):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.tex").write_text("mine")
-    for folder, message in ((mine, "not the folder of a dual test"), (mine / "thesis.tex", "a file, not a folder")):
-        with pytest.raises(InputError, match=message):
+    for folder in (mine, mine / "thesis.tex"):
+        with pytest.raises(InputError, match="exists already; choose another name, or replace it with --force"):
             dual(runs / "two", runs / "one", out=folder, settings=settings)
+    with pytest.raises(InputError, match=r"mine: holds thesis\.tex, which is not replaced"):
+        dual(runs / "two", runs / "one", out=mine, settings=settings, force=True)
     assert [p.name for p in mine.iterdir()] == ["thesis.tex"]
     out = tmp_path / "out"
-    with locked(out), pytest.raises(InputError, match="in use by a running job"):
+    with lock(out), pytest.raises(InputError, match="in use by a running job"):
         dual(runs / "two", runs / "one", out=out, settings=settings)
     dual(runs / "two", runs / "one", out=out, settings=settings)
     before = (out / "dual.json").read_bytes()
-    with pytest.raises(InputError, match="holds another dual test"):
-        dual(runs / "one", runs / "two", out=out, settings=settings)
-    (out / "figures").mkdir()
-    for name in ("own", "reliability"):
-        (out / "figures" / f"{name}.svg").write_text("mine")
-    dual(runs / "two", runs / "one", out=out, settings=settings)
+    dual(runs / "one", runs / "two", out=out, settings=settings, force=True)
+    assert (out / "dual.json").read_bytes() != before
+    dual(runs / "two", runs / "one", out=out, settings=settings, force=True)
     assert (out / "dual.json").read_bytes() == before, "the seed gives all randomness"
-    assert [p.name for p in (out / "figures").iterdir()] == ["own.svg"], "a figure of the earlier test is gone"
+    assert {p.name for p in tmp_path.iterdir()} == {"mine", "out"}, "nothing is left beside it"
 
 
 # --- verdicts

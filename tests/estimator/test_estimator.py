@@ -323,7 +323,7 @@ def test_saved_loaded_and_pickled(table, bayesian, tmp_path):
         assert np.array_equal(other.score_draws(table), bayesian.score_draws(table))
     model = normae.load(tmp_path / "run")
     assert np.allclose(model.log_prob(table), bayesian.score_samples(table), atol=1e-4)
-    with pytest.raises(InputError, match="exists; choose a new folder"):
+    with pytest.raises(InputError, match="exists already"):
         bayesian.save(tmp_path / "run")
 
 

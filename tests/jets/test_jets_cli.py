@@ -96,7 +96,7 @@ def test_show(kind: str, tmp_path: Path, sample: jets.Jets) -> None:
     source = tmp_path / "source.h5"
     jets.write(source, sample[sample.labels == 1] if kind == "one class" else sample)
     if kind == "images":
-        jets.write_images(source, jets.sparse_images(sample[:20]))
+        jets.write_images(source, jets.sparse_images(sample[:20]), force=True)
     output = run("show", source)
     folder = tmp_path / "source-figures"
     names = {"images.png", "images.pdf", "images.csv", "observables.png", "observables.pdf", "observables.csv"}

@@ -146,7 +146,7 @@ def test_bad_jobs(qcd: Path, tmp_path: Path) -> None:
         job(seed=-1)
     with pytest.raises(InputError, match="at least one worker"):
         jets.generate(job(), tmp_path / "a.h5", workers=0)
-    with pytest.raises(InputError, match="there already"):
+    with pytest.raises(InputError, match="exists already"):
         jets.generate(job(), qcd)
 
 
@@ -225,7 +225,7 @@ def test_foreign_files_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_checks_come_before_the_bar(tmp_path: Path) -> None:
     there = tmp_path / "there.h5"
     there.touch()
-    for out, more, words in ((there, [], "there already"), (tmp_path / "b.h5", ["--workers", "0"], "one worker")):
+    for out, more, words in ((there, [], "exists already"), (tmp_path / "b.h5", ["--workers", "0"], "one worker")):
         result = CliRunner().invoke(app, ["generate", "qcd", "-o", str(out), *more])
         assert isinstance(result.exception, InputError)
         assert words in str(result.exception)

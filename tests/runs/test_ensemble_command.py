@@ -95,7 +95,7 @@ def test_seeds_that_cut_one_file_are_refused(tmp_path):
         ("settings", "with another seed, got another training"),
         ("unfinished", "not finished; go on with"),
         ("bayesian", r"expected a run without error bars or with \[bayesian\] alone, got \[ensemble\]"),
-        ("exists", "exists; choose a new folder"),
+        ("exists", "exists already"),
         ("events", "got some of both"),
     ],
 )
@@ -116,6 +116,7 @@ def test_what_is_refused(group, tmp_path, change, message):
         runs[3] = tmp_path / "one"
     elif change == "exists":
         out.mkdir()
+        (out / "thesis.tex").write_text("mine")
     else:
         shutil.copy(runs[0] / "provenance.json", runs[3] / "provenance.json")
     before = sorted(tmp_path.rglob("*"))

@@ -1,6 +1,8 @@
 """Train, load, evaluate, report: the whole way on a tiny run, and everything that can be wrong with a folder."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -39,7 +41,7 @@ def test_everything_is_there(trained):
         trained.provenance,
     ):
         assert path.is_file(), path
-    assert not list(trained.path.rglob("*.part*")), "no temporary file is left"
+    assert not list(trained.path.rglob(".*")), "no temporary file and no lock is left"
     names = {p.stem for p in trained.figures.iterdir()}
     assert {"marginal-x1", "marginal-x2", "grid-correlation", "grid-regions", "test-correlation", "test-deviation",
             "density", "training"} == names  # fmt: skip
@@ -220,12 +222,32 @@ def test_resuming_a_finished_run_touches_nothing(tmp_path, tiny_run):
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
 
 
+def test_files_of_others_stay(tmp_path, tiny_run):
+    mine = [".cache/.movie.part", ".notes.part.txt", "checkpoint/.mine.0123abcd.part"]
+    for name in mine:
+        (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "run" / name).write_text("mine")
+    assert train(tiny_run, tmp_path / "run")
+    assert all((tmp_path / "run" / name).read_text() == "mine" for name in mine)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_stop_with_a_checkpoint(tmp_path, tiny_run, number):
+    def stop(trainer, happening) -> None:
+        if not trainer.stop:
+            os.kill(os.getpid(), number)
+
+    assert not train(tiny_run, tmp_path / "run", watch=stop)
+    assert RunFolder(tmp_path / "run").checkpoint.is_file()
+    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
+
+
 def test_a_job_killed_before_its_first_files_can_begin_again(tmp_path, tiny_run):
     (tmp_path / "runs" / "seed-0").mkdir(parents=True)
     (tmp_path / "runs" / ".lock").touch()
-    (tmp_path / "runs" / "seed-0" / ".config.ab12cd34.part.toml").write_text("name =")
+    (tmp_path / "runs" / "seed-0" / ".config.ab12cd34.normae-part.toml").write_text("name =")
     assert train(tiny_run, tmp_path / "runs", seeds=[0, 1], resume=True)
-    assert not list((tmp_path / "runs").rglob("*.part*"))
+    assert not list((tmp_path / "runs").rglob("*normae-part*"))
 
 
 @pytest.mark.parametrize(
@@ -246,7 +268,7 @@ def test_damaged_files_are_one_sentence(trained, tmp_path, name, content, messag
     shutil.copytree(trained.path, copy)
     (copy / name).write_text(content)
     with pytest.raises(InputError, match=message):
-        report(copy)
+        report(copy, force=True)
 
 
 def test_other_densities_do_not_show_the_paper_s_values(tmp_path, make_run, unrendered):

@@ -4,10 +4,11 @@ import errno
 import io
 import logging
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -224,6 +225,10 @@ def run(app: typer.Typer) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be no text in any encoding
+    with suppress(ValueError):  # not in the main thread
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) == signal.SIG_DFL:  # and not what nohup ignores
+                signal.signal(number, signal.default_int_handler)
     try:
         with shown_by(Bars()):
             app()

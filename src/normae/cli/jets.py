@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from normae.cli.console import Command, note, say
-from normae.cli.options import argument, option
+from normae.cli.options import Force, argument, option
 from normae.errors import InputError
 
 app = typer.Typer(name="jets", no_args_is_help=True, help="Generate jets, convert them, and look at them.")
@@ -45,6 +45,7 @@ def generate(
     workers: Annotated[int, option("Processes.", "--workers")] = 1,
     mpi: Annotated[bool, option("Multi-parton interactions: off as in the paper.", "--mpi/--no-mpi")] = False,
     top_mass: Annotated[float, option("In GeV; 171 looks more like the public files.", "--top-mass")] = 173.0,
+    force: Force = False,
 ) -> None:
     """Generate jets with Pythia and a simple detector.
 
@@ -55,13 +56,18 @@ def generate(
     from normae import jets
 
     begun = time.monotonic()
-    jets.generate(jets.Job(jets.Process(kind, mpi, top_mass), count, seed), out, workers)
+    jets.generate(jets.Job(jets.Process(kind, mpi, top_mass), count, seed), out, workers, force)
     note(f"{count} jets in {out}, {count / (time.monotonic() - begun):.1f} jets/s")
 
 
 @app.command(cls=Command)
 def convert(
-    source: Source, out: Out, rows: RowsOption = None, skip_bad: SkipBad = False, dataset: Dataset = "table"
+    source: Source,
+    out: Out,
+    rows: RowsOption = None,
+    skip_bad: SkipBad = False,
+    dataset: Dataset = "table",
+    force: Force = False,
 ) -> None:
     """Write jets in normae's own HDF5 format.
 
@@ -69,7 +75,7 @@ def convert(
     """
     from normae import jets
 
-    count, skipped = jets.convert(source, out, parse_rows(rows), skip_bad=skip_bad, key=dataset)
+    count, skipped = jets.convert(source, out, parse_rows(rows), skip_bad=skip_bad, key=dataset, force=force)
     _done(f"{count} jets in {out}", skipped)
 
 
@@ -81,6 +87,7 @@ def images(
     skip_bad: SkipBad = False,
     dataset: Dataset = "table",
     single: Annotated[bool, option("Pixel values as float32 instead of float16.", "--float32")] = False,
+    force: Force = False,
 ) -> None:
     """Write sparse, normalized images of jets.
 
@@ -92,8 +99,8 @@ def images(
 
     from normae import jets
 
-    dtype = np.float32 if single else np.float16
-    count, skipped = jets.convert_images(source, out, parse_rows(rows), skip_bad=skip_bad, key=dataset, dtype=dtype)
+    dtype, chosen = np.float32 if single else np.float16, parse_rows(rows)
+    count, skipped = jets.convert_images(source, out, chosen, skip_bad=skip_bad, key=dataset, dtype=dtype, force=force)
     _done(f"{count} images in {out}", skipped)
 
 
@@ -105,6 +112,7 @@ def observables(
     skip_bad: SkipBad = False,
     dataset: Dataset = "table",
     threshold: Annotated[float | None, option("Images only: pixels below it are empty; 1e-5 if not given.")] = None,
+    force: Force = False,
 ) -> None:
     """Write label, eta, phi, mass, tau1, tau2, tau3 of jets or images.
 
@@ -113,10 +121,10 @@ def observables(
     from normae import jets
 
     jets.check_suffix(out)
-    jets.check_output(source, out)
+    jets.check_output(source, out, force)
     least = jets.THRESHOLD if threshold is None else threshold
     columns, skipped = jets.file_observables(source, parse_rows(rows), skip_bad=skip_bad, key=dataset, threshold=least)
-    jets.write_columns(out, columns)
+    jets.write_columns(out, columns, force)
     _done(f"observables of {len(columns['label'])} jets in {out}", skipped)
 
 
@@ -127,6 +135,7 @@ def show(
     rows: RowsOption = None,
     skip_bad: SkipBad = False,
     dataset: Dataset = "table",
+    force: Force = False,
 ) -> None:
     """Draw images and observables of jets: PNG, PDF and CSV.
 
@@ -135,7 +144,7 @@ def show(
     from normae import jets
 
     folder = out or source.with_name(source.stem + "-figures")
-    for path in jets.save_figures(source, folder, parse_rows(rows), skip_bad=skip_bad, key=dataset):
+    for path in jets.save_figures(source, folder, parse_rows(rows), force, skip_bad=skip_bad, key=dataset):
         say(path)
 
 

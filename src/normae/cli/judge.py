@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from normae.cli.console import Command, TrainingDisplay, say, show, use_threads
-from normae.cli.options import Device, Folder, Jets, Run, Seed, Set, argument, option
+from normae.cli.options import Device, Folder, Force, Jets, Run, Seed, Set, argument, option
 from normae.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ def evaluate(
         say(said)
 
 
-def report(run: Folder) -> None:
+def report(run: Folder, force: Force = False) -> None:
     """Write report.html, one page about an evaluated run.
 
     Example: normae report runs/toy
     """
     from normae.evaluation.evaluate import report as report_run
 
-    say(f"Report: {report_run(run)}")
+    say(f"Report: {report_run(run, force)}")
 
 
 def coverage(group: Annotated[Path, argument("A folder of seeds.")], device: Device = "auto") -> None:
@@ -70,6 +70,7 @@ def coverage(group: Annotated[Path, argument("A folder of seeds.")], device: Dev
 def spread(
     runs: Annotated[list[Path], argument("Evaluated runs, one folder of seeds, or dual tests.")],
     out: Annotated[Path | None, option("A JSON file to write.", "--out", "-o")] = None,
+    force: Force = False,
 ) -> None:
     """Show how metrics vary between seeds.
 
@@ -77,7 +78,7 @@ def spread(
     """
     from normae.evaluation.spread import spread_of_runs
 
-    found = spread_of_runs(runs, out)
+    found = spread_of_runs(runs, out, force)
     rows = [
         (name, one.mean, *(f"{v:.2g}" if math.isfinite(v) else "" for v in (one.deviation, one.stated, one.within)))
         for name, one in found.items()
@@ -99,6 +100,7 @@ def dual(
     seed: Seed = 0,
     classifier: Annotated[bool, option("Train a classifier to compare with.")] = True,
     device: Device = "auto",
+    force: Force = False,
 ) -> None:
     """Test the likelihood ratio of two models.
 
@@ -116,7 +118,7 @@ def dual(
     sample = sample_of(read(run_of(run_a).config), data)
     folder = out or default_folder(run_a, run_b, sample, reference)
     settings = DualSettings(events=events, draws=draws, seed=seed, classifier=classifier)
-    result = dual_runs(run_a, run_b, sample, folder, settings, device, reference)
+    result = dual_runs(run_a, run_b, sample, folder, settings, device, reference, force)
     show(("log r = log p_B - log p_A", *(f"against {name}" for name in result.against)), _ratios(result))
     for sentence in [*result.verdicts.values(), *notes(result)]:
         say(sentence)

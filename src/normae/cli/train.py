@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from normae.cli.console import TrainingDisplay, parse_columns, parse_seeds, say, use_threads
-from normae.cli.options import Folder, Jets, NewRun, Set, argument, option
+from normae.cli.options import Folder, Force, Jets, NewRun, Set, argument, option
 from normae.errors import Interrupted
 from normae.presets import describe
 from normae.presets import presets as all_presets
@@ -129,6 +129,7 @@ def ensemble(
     runs: Annotated[list[Path], argument("Run folders or models of the zoo, or one folder of seeds.")],
     out: NewRun,
     jets: Jets = None,
+    force: Force = False,
 ) -> None:
     """Join runs of different seeds into one model.
 
@@ -138,5 +139,5 @@ def ensemble(
     """
     from normae.runs.ensemble import gather
 
-    gather(runs, out, jets)
+    gather(runs, out, jets, force)
     say(f"With error bars: {out}. Next: normae evaluate {out}")

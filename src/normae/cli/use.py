@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from normae.cli.console import note, parse_columns, say, show
-from normae.cli.options import Columns, Dataset, Device, Run, Seed, argument, option
+from normae.cli.options import Columns, Dataset, Device, Force, Run, Seed, argument, option
 from normae.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def score(
         Path | None, option("With --cluster: a TOML file with memory, queue, directives and so on.")
     ] = None,
     insecure: Annotated[bool, option("Allow --cluster tcp://HOST:PORT, without TLS.", "--insecure")] = False,
+    force: Force = False,
 ) -> None:
     """Score files of any size, in constant memory.
 
@@ -46,7 +47,7 @@ def score(
     scorer = open_scorer(run, parse_columns(columns), device, explain)
     for sentence in scorer.notes:
         note(f"Note: {sentence}")
-    done = score_files(scorer, files, out, shard, chunk, dataset, do)
+    done = score_files(scorer, files, out, shard, chunk, dataset, do, force)
     for sentence in done.notes:
         note(f"Note: {sentence}")
     note(f"Scores: {out}" if done.whole else f"Shard {shard} of {out} is done; the last call, without --shard, joins")
@@ -77,6 +78,7 @@ def sample(
     feature_steps: Annotated[int | None, option("Length of the feature chain.")] = None,
     condition: Annotated[str | None, option("3.5,...: m of a model of p(x | m).")] = None,
     device: Device = "auto",
+    force: Force = False,
 ) -> None:
     """Generate events: the array x of an .npz file.
 
@@ -86,15 +88,16 @@ def sample(
         raise InputError(f"--out: expected a name that ends in .npz, got {out}")
     import numpy as np
 
-    from normae.files import atomic_path
+    from normae.files import check_new, output
     from normae.runs.load import load
 
+    check_new(out, force)
     try:
         given = None if condition is None else [float(number) for number in condition.split(",")]
     except ValueError:
         raise InputError(f"--condition: expected numbers such as 3.5, got {condition!r}") from None
     x = load(run, device).sample(n, seed, latent_steps, feature_steps, condition=given)
-    with atomic_path(out) as temporary:
+    with output(out, force) as temporary:
         np.savez(temporary, x=x)
     say(f"{n} events of shape {x.shape[1:]}: {out}")
 
@@ -117,6 +120,7 @@ def histogram(
     columns: Columns = None,
     dataset: Dataset = None,
     device: Device = "auto",
+    force: Force = False,
 ) -> None:
     """Bin scores for a search.
 
@@ -130,7 +134,7 @@ def histogram(
     settings = HistogramSettings(quantity, bins, quantiles, weights, expected, expected_signal, normalization, draws)
     names = parse_columns(columns)
     found, sentences = histogram_of(
-        run, files, out, settings, signal or (), observed or (), names, dataset, device, pseudo_experiments
+        run, files, out, settings, signal or (), observed or (), names, dataset, device, pseudo_experiments, force
     )
     show((quantity, "background", "signal", "observed"), _bins(found))
     for sentence in sentences:
@@ -165,6 +169,7 @@ def export(
     bits: Annotated[int, option("Trigger: bits of weights, inputs and results.")] = 16,
     epochs: Annotated[int, option("Trigger: epochs of the distillation.")] = 30,
     events: Annotated[int, option("Trigger: background events to distill on.")] = 50_000,
+    force: Force = False,
 ) -> None:
     """Write a model as ONNX, or as a small network for a trigger.
 
@@ -175,24 +180,26 @@ def export(
     if onnx == trigger:
         raise InputError("expected one of --onnx and --trigger, which says what to write")
     if trigger:
-        _trigger(run, out, hidden, bits, epochs, events, signal or [])
+        _trigger(run, out, hidden, bits, epochs, events, signal or [], force)
         return
     from normae.export.onnx import export_onnx
 
-    differences = export_onnx(run, out, draws, tolerance)
+    differences = export_onnx(run, out, draws, tolerance, force)
     largest = ", ".join(f"{name} {found.largest:.2g}" for name, found in differences.items())
     say(f"Checked on 1000 events; largest differences: {largest}")
     say(f"Model: {out}")
 
 
-def _trigger(run: str, out: Path, hidden: str, bits: int, epochs: int, events: int, signal: list[Path]) -> None:
+def _trigger(
+    run: str, out: Path, hidden: str, bits: int, epochs: int, events: int, signal: list[Path], force: bool
+) -> None:
     from normae.export.trigger import TriggerSettings, export_trigger
 
     try:
         widths = tuple(int(piece) for piece in hidden.split(","))
     except ValueError:
         raise InputError(f"--hidden: expected widths such as 32,16, got {hidden!r}") from None
-    report = export_trigger(run, out, TriggerSettings(widths, bits, epochs, events), signal)
+    report = export_trigger(run, out, TriggerSettings(widths, bits, epochs, events), signal, force)
     rows = []
     for name in ("noise", "signal"):
         if areas := report.get(f"auc_{name}"):

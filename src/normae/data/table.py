@@ -36,6 +36,8 @@ class Table:
         event: shape of a row; (number of columns,) where they have names.
         kind: what a column holds, in words, where it is not one real number in a row; None where it is.
         pieces: rows start to stop of these columns, in pieces of about `size` rows; of the array where they are None.
+
+    `sources` are all files that hold rows of it, itself first.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Table:
     ) -> None:
         self.path, self.rows, self.event, self.kind, self.pieces = path, rows, event, kind, pieces
         self.columns = None if columns is None else tuple(columns)
+        self.sources = [path]
         doubled = [name for name, count in Counter(self.columns or ()).items() if count > 1]
         if doubled:
             raise InputError(f"{path}: the column {min(doubled)!r} is there more than once")

@@ -373,15 +373,28 @@ def _hdf5(path: Path, dataset: str | None, stack: ExitStack) -> Table:
         flat = {name: data for name, data in inside.items() if data.ndim == 1 and data.dtype.names is None}
         if flat:
             rows = one_length(path, (data.shape[0] for data in flat.values()))
-            return column_table(
-                path, rows, list(flat), lambda name: not_real(flat[name].dtype), lambda name, a, b: flat[name][a:b]
-            )
+            kind, values = lambda name: not_real(flat[name].dtype), lambda name, a, b: flat[name][a:b]
+            table = column_table(path, rows, list(flat), kind, values)
+            table.sources = _sources(path, flat.values())
+            return table
         if len(inside) != 1:
             raise InputError(
                 f"{path}: expected one dataset, or columns of shape (N,), got {sorted(node)}; name a dataset"
             )
         node = next(iter(inside.values()))
-    return array_table(path, node.shape, node.dtype, lambda start, stop: node[start:stop])
+    table = array_table(path, node.shape, node.dtype, lambda start, stop: node[start:stop])
+    table.sources = _sources(path, [node])
+    return table
+
+
+def _sources(path: Path, datasets: Iterable[Any]) -> list[Path]:
+    """A file and those that its datasets are in: behind links, virtual ones, or outside of HDF5."""
+    names: set[str] = set()
+    for data in datasets:
+        names |= {data.file.filename, *(entry[0] for entry in data.external or ())}
+        names |= {source.file_name for source in data.virtual_sources()} if data.is_virtual else set()
+    others = [path.parent / name for name in sorted(names - {"."})]
+    return [path, *(other for other in others if other.is_file() and not other.samefile(path))]
 
 
 def _root(path: Path, dataset: str | None, stack: ExitStack) -> Table:

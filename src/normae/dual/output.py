@@ -3,7 +3,6 @@
 Those are figures 9 and 10 of the paper, the residuals, and the classifier's reliability.
 """
 
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,10 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from normae.dual.judge import REFERENCES, Against, DualResult, fitted_shift
-from normae.errors import InputError
 from normae.figures import ratios, style
 from normae.files import write_json, write_text
 from normae.inference import grid_points
-from normae.report import Fact, Picture, Report, SavedFigure, render, save_figure
-from normae.runs.folder import locked, read_json
+from normae.report import Fact, Picture, Report, render, save_figure
 from normae.statistics import BinnedResiduals, DualRule, Estimate
 from normae.statistics.arrays import Array
 from normae.training.reference import ClassifierReference
@@ -44,28 +41,11 @@ def default_folder(
 Tested = dict[str, str | None]  # what is tested: run_a, run_b, data, and reference where there is one
 
 
-def check_folder(path: Path, tested: Tested) -> None:
-    """One clear sentence if the folder holds anything but an earlier test of the same."""
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path}: a file, not a folder; choose another with -o")
-    if not path.is_dir() or not any(not p.name.startswith(".") for p in path.iterdir()):
-        return
-    if not (path / "dual.json").is_file():
-        raise InputError(f"{path}: exists and is not the folder of a dual test; choose another with -o")
-    content = read_json(path / "dual.json")
-    if not isinstance(content, dict) or content.get("tested") != tested:
-        raise InputError(f"{path}: holds another dual test; choose another folder with -o")
-
-
 def write_dual(path: Path, result: DualResult, tested: Tested) -> None:
-    """Numbers first, then figures, those of an earlier test removed, and page."""
-    with locked(path):
-        write_json(path / "dual.json", _content(result, tested))
-        folder = path / "figures"
-        for name, suffix in product(FIGURES, SavedFigure._fields):
-            (folder / f"{name}.{suffix}").unlink(missing_ok=True)
-        names = draw_dual(result, folder)
-        write_text(path / "report.html", render(page(result, folder, names, tested)))
+    """Numbers, figures and page into a new folder."""
+    write_json(path / "dual.json", _content(result, tested))
+    names = draw_dual(result, path / "figures")
+    write_text(path / "report.html", render(page(result, path / "figures", names, tested)))
 
 
 def _content(result: DualResult, tested: Tested) -> dict[str, Any]:
@@ -285,15 +265,6 @@ def _picture(result: DualResult, name: str, svg: str) -> Picture:
 COLOURS = ("tab:blue", "tab:green")  # of A and B
 CHOICES = {"c0": "$C = 0$", "log_z": r"$C$ from $\log\, Z$", "fit": "$C$ fitted"}
 INDEX = {"true": "true", "classifier": "class", "rows": "rows"}
-FIGURES = (
-    *(f"correlation-{name}" for name in REFERENCES),
-    "calibration",
-    "outside",
-    "distributions",
-    "residuals",
-    "reliability",
-)
-"""All that there can be."""
 BEYOND = 0.0005
 """Share of the values, on either side, that may lie beyond the axes: single events would set them otherwise."""
 MOST_POINTS = 250_000  # of a map; more are not seen, and make the files large

@@ -21,6 +21,7 @@ from normae.data import DENSITIES, Density
 from normae.data.labelled import Labelled, cut, draw_labelled, is_labelled, read_labelled
 from normae.dual.judge import FEWEST_EVENTS, DualResult, DualSettings, judge
 from normae.errors import InputError
+from normae.files import check_new, new_folder
 from normae.inference import Model
 from normae.inference.classifier import Classifier
 from normae.runs.classifier import load_classifier
@@ -202,11 +203,12 @@ def dual(
     settings: DualSettings | None = None,
     device: str = "auto",
     reference: str | Path | None = None,
+    force: bool = False,
 ) -> DualResult:
     """The dual test of two runs, written into a folder: dual.json, figures/ and report.html.
 
-    Arguments as in `dual_test`; `out` is the folder, `output.default_folder` if not given. One that holds something
-    else is refused.
+    Arguments as in `dual_test`; `out` is the folder, `output.default_folder` if not given, which must be new; with
+    `force` an earlier test is replaced.
     """
     from normae.dual import output  # drawing needs matplotlib, the numbers do not
 
@@ -214,7 +216,8 @@ def dual(
     path = output.default_folder(run_a, run_b, data, reference) if out is None else Path(out)
     tested = {"run_a": str(run_a), "run_b": str(run_b), "data": None if data is None else str(data)}
     tested |= {} if reference is None else {"reference": str(reference)}
-    output.check_folder(path, tested)
+    check_new(path, force)
     result = dual_test(run_a, run_b, data, settings, device, reference)
-    output.write_dual(path, result, tested)
+    with new_folder(path, force) as temporary:
+        output.write_dual(temporary, result, tested)
     return result

@@ -8,7 +8,7 @@ from normae.config import Run, read
 from normae.errors import InputError
 from normae.evaluation.study import Metrics, Study
 from normae.figures import figure_style
-from normae.files import write_json, write_text
+from normae.files import check_new, output, write_json
 from normae.report import render
 from normae.runs.folder import RunFolder, locked
 from normae.statistics import Estimate
@@ -65,10 +65,12 @@ def evaluate(
     return metrics
 
 
-def report(path: str | Path) -> Path:
-    """Write report.html of the evaluated run at `path` and return where it is."""
+def report(path: str | Path, force: bool = False) -> Path:
+    """Write report.html of the evaluated run at `path` and return where it is; `force` replaces one."""
     run = RunFolder.existing(path)
+    check_new(run.report, force)
     study = study_of(run)
     metrics = {name: Estimate(m["value"], m["error"]) for name, m in run.read_metrics().items()}
-    write_text(run.report, render(study.page(metrics)))
+    with output(run.report, force) as temporary:
+        temporary.write_text(render(study.page(metrics)), encoding="utf-8")
     return run.report

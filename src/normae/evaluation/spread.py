@@ -9,7 +9,7 @@ import numpy as np
 
 from normae.config import read
 from normae.errors import InputError
-from normae.files import write_json
+from normae.files import check_new, output, write_json
 from normae.runs.folder import RunFolder, is_number, is_pair, read_json
 from normae.runs.load import run_of, seed_folders, shared_settings
 from normae.statistics import Estimate
@@ -29,20 +29,26 @@ class Scatter(NamedTuple):
     values: tuple[float, ...]  # of each training
 
 
-def spread_of_runs(folders: Sequence[str | Path], output: str | Path | None = None) -> dict[str, Scatter]:
+def spread_of_runs(
+    folders: Sequence[str | Path], out: str | Path | None = None, force: bool = False
+) -> dict[str, Scatter]:
     """Finite numbers that all of the trainings have, in the order of the first.
 
     Args:
         folders: evaluated runs that differ in their seeds, or one folder of them; or folders of dual tests.
-        output: a JSON file to write.
+        out: a JSON file to write.
+        force: replace what is there.
     """
+    if out is not None:
+        check_new(out, force)
     found = _numbers(folders)
     shared = [name for name in found[0] if all(name in numbers for numbers in found)]
     if not shared:
         raise InputError(f"{folders[0]}: expected numbers that all of the trainings have, got none")
     result = {name: scatter([numbers[name] for numbers in found]) for name in shared}
-    if output is not None:
-        write_json(Path(output), {name: _described(one) for name, one in result.items()})
+    if out is not None:
+        with output(out, force) as temporary:
+            write_json(temporary, {name: _described(one) for name, one in result.items()})
     return result
 
 

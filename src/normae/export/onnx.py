@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from normae.config import Run
 from normae.errors import InputError, require
-from normae.files import atomic_path
+from normae.files import check_new, output
 from normae.inference import Model
 from normae.inference.model import DRAWS
 from normae.runs.folder import RunFolder
@@ -30,13 +30,14 @@ class Difference(NamedTuple):
 
 
 def export_onnx(
-    run: str | Path, out: str | Path, draws: int = DRAWS, tolerance: float = TOLERANCE
+    run: str | Path, out: str | Path, draws: int = DRAWS, tolerance: float = TOLERANCE, force: bool = False
 ) -> dict[str, Difference]:
     """Write the model of a run folder or of the zoo to `out`, an .onnx file.
 
     Args:
         draws: weight draws of a Bayesian model, the mean over which is exported.
         tolerance: on the score of 1,000 events, against the model; beyond it nothing is written.
+        force: replace what is there.
 
     Returns:
         The largest difference of each output.
@@ -44,8 +45,7 @@ def export_onnx(
     out = Path(out)
     require_that(out.suffix == ".onnx", "--out", "a name that ends in .onnx", out)
     require_that(tolerance > 0, "--tolerance", "a positive number", tolerance)
-    if out.exists():
-        raise InputError(f"{out}: exists already; choose another name, or remove it first")
+    check_new(out, force)
     require("export", "onnx", "onnxruntime")
     from normae.export.model import onnx_model
 
@@ -57,7 +57,7 @@ def export_onnx(
     content = onnx_model(model, draws, about(folder, model.columns))
     events = some_events(config, model, EVENTS)
     expected = _expected(model, events, draws)
-    with atomic_path(out) as temporary:
+    with output(out, force) as temporary:
         temporary.write_bytes(content.SerializeToString())
         differences = compare(run_onnx(temporary, events), expected, tolerance, model.temperature)
         refuse_beyond(differences, tolerance, out)

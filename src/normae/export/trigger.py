@@ -20,7 +20,7 @@ from normae.errors import InputError, require
 from normae.export.onnx import about
 from normae.figures import figure_style, new_figure
 from normae.figures.scores import score_agreement, trigger_rates
-from normae.files import new_folder, write_json
+from normae.files import check_new, new_folder, write_json
 from normae.inference import Model
 from normae.report import save_figure
 from normae.runs.folder import RunFolder, write_tensors
@@ -69,12 +69,13 @@ class TriggerSettings:
 
 
 def export_trigger(
-    run: str | Path, out: str | Path, settings: TriggerSettings, signal: Sequence[str | Path] = ()
+    run: str | Path, out: str | Path, settings: TriggerSettings, signal: Sequence[str | Path] = (), force: bool = False
 ) -> dict[str, Any]:
     """Distill the score of a run into a new folder `out`: hls4ml/, student.safetensors, trigger.json, figures/.
 
     Args:
         signal: files of anomalies to compare on, beside noise.
+        force: replace what is there.
 
     Returns:
         The content of trigger.json.
@@ -83,9 +84,7 @@ def export_trigger(
     from normae.export.distill import distill, noise_around, target
     from normae.export.fixed import write_project
 
-    out = Path(out)
-    if out.exists():
-        raise InputError(f"{out}: exists already; choose another folder, or remove it first")
+    check_new(out, force)
     scorer = open_scorer(run, device="cpu")
     model = scorer.model
     if len(model.event) != 1:
@@ -104,7 +103,7 @@ def export_trigger(
         files = [open_file(scorer, path) for path in signal]
         pieces = [x.copy() for file in files for x in read_events(scorer, file, 0, min(file.rows, MOST_SIGNAL), 8192)]
         samples["signal"] = np.concatenate(pieces)[:MOST_SIGNAL]
-    with new_folder(out) as temporary:
+    with new_folder(out, force) as temporary:
         everything = np.concatenate(list(samples.values()))
         emulated = write_project(student.fixed, temporary / "hls4ml", student.inputs(everything))
         own = student.rounded(everything)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from normae.errors import InputError
-from normae.files import atomic_path
+from normae.files import check_new, new_folder
 from normae.jets.container import UNLABELLED, Jets
 from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE, images
 from normae.jets.pipeline import file_observables, in_frame, made_of_file, write_columns
@@ -99,22 +99,25 @@ def mean_images(path: str | Path, rows: Rows = None, **options: Any) -> tuple[di
 def _save(figure: Any, stem: Path) -> list[Path]:
     paths = [stem.with_suffix(suffix) for suffix in (".png", ".pdf")]
     for path in paths:
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, dpi=130)
+        figure.savefig(path, dpi=130)
     return paths
 
 
-def save_figures(path: str | Path, folder: str | Path, rows: Rows = None, **options: Any) -> list[Path]:
+def save_figures(
+    path: str | Path, folder: str | Path, rows: Rows = None, force: bool = False, **options: Any
+) -> list[Path]:
     """Write images and observables of a file as PNG and PDF, and their numbers as CSV; the paths written."""
-    folder = Path(folder)
+    check_new(folder, force)
     means, firsts = mean_images(path, rows, **options)
     if not means:
         raise InputError(f"{path}: no jets to show")
     columns, _ = file_observables(path, rows, **options)
-    paths = _save(image_page(means, firsts), folder / "images")
     unit = "share of $p_T$" if is_images(path) else "GeV"
-    paths += _save(observables_page(columns["label"], columns, unit), folder / "observables")
     pixels = {f"{kind}_{label}": m[label].ravel() for kind, m in (("mean", means), ("one", firsts)) for label in m}
-    write_columns(folder / "images.csv", pixels)
-    write_columns(folder / "observables.csv", columns)
-    return [*paths, folder / "images.csv", folder / "observables.csv"]
+    with new_folder(folder, force) as temporary:
+        paths = _save(image_page(means, firsts), temporary / "images")
+        paths += _save(observables_page(columns["label"], columns, unit), temporary / "observables")
+        for name, numbers in (("images", pixels), ("observables", columns)):
+            paths.append(temporary / f"{name}.csv")
+            write_columns(paths[-1], numbers)
+    return [Path(folder) / written.name for written in paths]

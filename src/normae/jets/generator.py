@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.errors import InputError
-from normae.files import write_json
+from normae.files import check_new, clear, output, write_json
 from normae.jets.cluster import leading_jet
 from normae.jets.container import Float64, Int64, Jets, compiled, from_lists, missing, offsets_of
 from normae.jets.detector import energy_flow
@@ -42,7 +42,7 @@ PT_RANGE = (550.0, 650.0)
 MAX_ETA = 2.0
 MAX_CONSTITUENTS = 200
 MAX_BATCH = 100
-_OWN = re.compile(r"\.?block-\d{5,}-\d+(\.[0-9a-f]{8}\.part)?\.h5|recipe\.json|\.recipe\.[0-9a-f]{8}\.part\.json")
+_OWN = re.compile(r"block-\d{5,}-\d+\.h5|recipe\.json")
 
 
 # --- Pythia
@@ -279,13 +279,12 @@ def _parts(path: Path) -> Path:
     return path.with_name(path.name + ".parts")
 
 
-def check_run(job: Job, path: str | Path, workers: int = 1) -> None:
+def check_run(job: Job, path: str | Path, workers: int = 1, force: bool = False) -> None:
     """Refuse a run that cannot be done, before anything is written; parts that are there must belong to this run."""
     path = Path(path)
     if workers < 1:
         raise InputError(f"expected at least one worker, got {workers}")
-    if path.exists():
-        raise InputError(f"{path} is there already: remove it first")
+    check_new(path, force)
     folder = _parts(path)
     recipe = folder / "recipe.json"
     if not recipe.exists():
@@ -312,22 +311,24 @@ def _clean(folder: Path) -> None:
         folder.rmdir()
 
 
-def generate(job: Job, path: str | Path, workers: int = 1) -> None:
+def generate(job: Job, path: str | Path, workers: int = 1, force: bool = False) -> None:
     """Generate the jets of `job` into `path`, in `workers` processes; blocks of an earlier run are taken up."""
     path = Path(path)
-    check_run(job, path, workers)
     folder = _parts(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "recipe.json").exists():
-        write_json(folder / "recipe.json", job.attributes())
-    blocks = [(folder / f"block-{block:05d}-{size}.h5", block, size) for block, size in enumerate(job.blocks())]
-    todo = [block for block in blocks if not block[0].exists()]
-    with progress(f"{job.process.kind} jets", job.count) as tick:
-        tick(job.count - sum(size for *_, size in todo))
-        _run(job, todo, workers, tick)
-    with writing(path, job.attributes()) as append:
-        for part, *_ in blocks:
-            append(read(part))
+    with output(path, force) as temporary:
+        clear(folder)
+        check_run(job, path, workers, force)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "recipe.json").exists():
+            write_json(folder / "recipe.json", job.attributes())
+        blocks = [(folder / f"block-{block:05d}-{size}.h5", block, size) for block, size in enumerate(job.blocks())]
+        todo = [block for block in blocks if not block[0].exists()]
+        with progress(f"{job.process.kind} jets", job.count) as tick:
+            tick(job.count - sum(size for *_, size in todo))
+            _run(job, todo, workers, tick)
+        with writing(temporary, job.attributes(), force=True) as append:
+            for part, *_ in blocks:
+                append(read(part))
     _clean(folder)
 
 

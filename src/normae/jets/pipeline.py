@@ -15,7 +15,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from normae.errors import InputError
-from normae.files import atomic_path
+from normae.files import check_new, output
 from normae.jets import imaging
 from normae.jets.container import UNLABELLED, BadJet, Jets, offsets_of
 from normae.jets.imaging import NAMES, THRESHOLD, SparseImages, join_images, observables, sparse_images
@@ -27,10 +27,12 @@ SUFFIXES = (".csv", ".parquet", ".npz")
 
 
 @contextmanager
-def writing(path: str | Path, attributes: dict[str, Any] | None = None) -> Iterator[Callable[[Jets], None]]:
+def writing(
+    path: str | Path, attributes: dict[str, Any] | None = None, force: bool = False
+) -> Iterator[Callable[[Jets], None]]:
     """A function that appends jets to a new file in our own HDF5 format, which appears whole or not at all."""
     counts = [np.zeros(0, dtype=np.int64)]
-    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+    with output(path, force) as temporary, h5py.File(temporary, "w") as file:
         file.attrs.update({"format": FORMAT, "version": VERSION, **(attributes or {})})
         for name, kind in {"labels": np.int8, "pt": np.float32, "eta": np.float32, "phi": np.float32}.items():
             file.create_dataset(name, shape=(0,), maxshape=(None,), dtype=kind, chunks=(1 << 16,))
@@ -52,21 +54,27 @@ def write(path: str | Path, jets: Jets, attributes: dict[str, Any] | None = None
         append(jets)
 
 
-def write_images(path: str | Path, images: SparseImages) -> None:
+def write_images(path: str | Path, images: SparseImages, force: bool = False) -> None:
     """Write sparse images to `path`, whole or not at all."""
-    with atomic_path(path) as temporary, h5py.File(temporary, "w") as file:
+    with output(path, force) as temporary, h5py.File(temporary, "w") as file:
         file.attrs.update({"format": IMAGES, "version": VERSION})
         for name in ("labels", "offsets", "pixel", "value"):
             file[name] = getattr(images, name)
 
 
 def convert(
-    path: str | Path, out: str | Path, rows: Rows = None, *, skip_bad: bool = False, key: str = "table"
+    path: str | Path,
+    out: str | Path,
+    rows: Rows = None,
+    *,
+    skip_bad: bool = False,
+    key: str = "table",
+    force: bool = False,
 ) -> tuple[int, int]:
     """Write the jets of any file in our own format; (jets written, jets skipped)."""
-    check_output(path, out)
+    check_output(path, out, force)
     written = skipped = 0
-    with writing(out, {"source": Path(path).name}) as append:
+    with writing(out, {"source": Path(path).name}, force) as append:
         for part in chunks(path, rows, skip_bad=skip_bad, key=key):
             append(part)
             written, skipped = written + len(part), skipped + part.skipped
@@ -81,20 +89,22 @@ def convert_images(
     skip_bad: bool = False,
     key: str = "table",
     dtype: Any = np.float16,
+    force: bool = False,
 ) -> tuple[int, int]:
     """Write the sparse images of the jets of a file; (images written, jets skipped)."""
-    check_output(path, out)
+    check_output(path, out, force)
     info(path, key)  # which refuses images
     made = list(made_of_file(lambda jets: sparse_images(jets, dtype), in_frame, path, rows, skip_bad, key))
     images = join_images([part for _, part, _ in made])
-    write_images(out, images)
+    write_images(out, images, force)
     return len(images), sum(bad for *_, bad in made)
 
 
-def check_output(path: str | Path, out: str | Path) -> None:
-    """Refuse to write a file onto its own source, before any work is done."""
+def check_output(path: str | Path, out: str | Path, force: bool = False) -> None:
+    """Refuse to write a file onto its own source, or onto any other, before any work is done."""
     if Path(path).exists() and Path(out).exists() and Path(path).samefile(out):
         raise InputError(f"{out}: the output is the input itself; give it another name")
+    check_new(out, force)
 
 
 def in_frame(part: Jets | NDArray[Any]) -> NDArray[np.bool_]:
@@ -165,10 +175,10 @@ def check_suffix(path: str | Path) -> None:
         raise InputError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
 
 
-def write_columns(path: str | Path, columns: dict[str, NDArray[Any]]) -> None:
+def write_columns(path: str | Path, columns: dict[str, NDArray[Any]], force: bool = False) -> None:
     """Write columns of equal length as CSV, Parquet or npz, by the suffix of `path`."""
     check_suffix(path)
-    with atomic_path(path) as temporary:
+    with output(path, force) as temporary:
         if temporary.suffix == ".npz":
             np.savez(temporary, **columns)  # type: ignore[arg-type]
         elif temporary.suffix == ".csv":

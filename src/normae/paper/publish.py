@@ -4,13 +4,12 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from normae.config import read, to_toml
 from normae.errors import InputError
 from normae.evaluation.evaluate import study_of
 from normae.evaluation.toy_posterior import LEVELS, REGION_NAMES
-from normae.files import write_json, write_text
+from normae.files import new_folder, write_json, write_text
 from normae.report.page import markdown_table
 from normae.runs.folder import RunFolder
 from normae.scoring.scorer import open_scorer
@@ -35,18 +34,12 @@ def publish(group: str | Path, seed: int, target: str | Path) -> Path:
     if target.exists() and not (target / "card.md").is_file() and (target.is_file() or any(target.iterdir())):
         raise InputError(f"{target}: expected a new folder or a model of a zoo to replace, got another one")
     chosen[0].read_metrics()
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.part") as folder:
-        part = RunFolder(Path(folder) / target.name)
-        part.path.mkdir()
-        _fill(part, chosen[0], members, RunFolder(group))
-        if target.exists():
-            shutil.rmtree(target)
-        part.path.rename(target)
+    with new_folder(target, force=True) as folder:
+        _fill(RunFolder(folder), chosen[0], members, RunFolder(group), target.name)
     return target
 
 
-def _fill(part: RunFolder, run: RunFolder, members: list[RunFolder], group: RunFolder) -> None:
+def _fill(part: RunFolder, run: RunFolder, members: list[RunFolder], group: RunFolder, name: str) -> None:
     """Write what belongs to a model of the zoo."""
     kept = [run.config, run.model, run.metrics, run.provenance]
     if study_of(run).of_jets and read(run.config).classifier is None:
@@ -60,7 +53,7 @@ def _fill(part: RunFolder, run: RunFolder, members: list[RunFolder], group: RunF
     step = -(-len(lines) // KEPT_LINES)
     write_text(part.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines[step - 1 :: step]))
     _without_paths(run, part)
-    card = study_of(part).card(part.path.name, [study_of(member) for member in members], _coverage(group))
+    card = study_of(part).card(name, [study_of(member) for member in members], _coverage(group))
     write_text(part.path / "card.md", card)
 
 

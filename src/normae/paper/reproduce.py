@@ -172,9 +172,9 @@ def _judged(models: tuple[ToyModel, ...], out: Path, title: str, settings: Setti
     """One run against its density, or two in the dual test."""
     paths = [run_of_model(*model, settings.seed, out, settings, watch).path for model in models]
     if len(paths) > 1:
-        return dual(paths[0], paths[1], out=out / f"dual-{title.lower()}").metrics
+        return dual(paths[0], paths[1], out=out / f"dual-{title.lower()}", force=True).metrics
     metrics = evaluate(paths[0], device=settings.device)
-    report(paths[0])
+    report(paths[0], force=True)
     return metrics
 
 
@@ -194,7 +194,7 @@ def reproduce_jets(out: Path, settings: Settings, watch: Watch | None = None) ->
     for model, folder in folders.items():
         count = None if model == jets.CLASSIFIER or model.begun else settings.generated  # these generate nothing
         runs[model] = Judged(folder, evaluate(folder.path, True, settings.device, count, settings.data))
-        report(folder.path)
+        report(folder.path, force=True)
     result.metrics |= {model.name: judged.metrics for model, judged in runs.items()}
     result.tables |= jets.titled(tagging=jets.tagging_rows(runs), generated=jets.generated_rows(runs))
     result.write(out)
@@ -234,7 +234,7 @@ def _modes(folders: dict[JetModel, RunFolder], out: Path, settings: Settings) ->
             run = _folder(model.name, out, settings)
             seeds = [folders[member] for member in members]
             if run.path.exists() and not made_of(run, seeds):
-                shutil.rmtree(run.path)
+                raise InputError(f"{run.path}: an ensemble of other runs; move it away")
             if not run.path.exists():
                 gather([seed.path for seed in seeds], run.path, settings.data if settings.scratch else None)
             found[model] = run
@@ -263,7 +263,7 @@ def _dual_tests(
             chosen = DualSettings(draws=50 if network == "BNAE" else None, seed=settings.seed)
             folder = out / f"dual-{network.lower()}{variant.end}"
             with _noted(result, f"the dual test of {pair[0].title}"):
-                made = dual(a, b, settings.data, folder, chosen, settings.device, reference)
+                made = dual(a, b, settings.data, folder, chosen, settings.device, reference, force=True)
                 found[pair[0].title] = made.metrics
     return found
 

@@ -249,10 +249,7 @@ def open_kept(kept: Kept) -> Loaded:
 
 
 def write_kept(kept: Kept, folder: str | Path) -> None:
-    """Make a run folder, which must not be there."""
-    path = Path(folder)
-    if path.exists():
-        raise InputError(f"{folder}: exists; choose a new folder")
-    with new_folder(path) as temporary:
+    """Make a run folder, which must be new."""
+    with new_folder(folder) as temporary:
         for name, content in kept.items():
             (temporary / name).write_bytes(content)

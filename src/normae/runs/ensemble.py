@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +18,7 @@ from normae import zoo
 from normae.config import Run, read, to_toml
 from normae.data import SparseEvents
 from normae.errors import InputError
-from normae.files import write_json, write_text
+from normae.files import check_new, new_folder, write_json, write_text
 from normae.runs.folder import History, RunFolder, read_tensors, write_tensors
 from normae.runs.load import PREFIX, load, seed_folders, shared_settings
 from normae.sources import load_events, pieces
@@ -27,18 +26,20 @@ from normae.statistics import mixture_constants
 from normae.training import EnsembleConfig
 
 
-def gather(runs: Sequence[str | Path], out: str | Path, data: str | Path | None = None) -> RunFolder:
+def gather(
+    runs: Sequence[str | Path], out: str | Path, data: str | Path | None = None, force: bool = False
+) -> RunFolder:
     """Write to the new folder `out` the ensemble of finished runs that differ in their seeds.
 
     Args:
         runs: run folders or models of the zoo, deterministic or with mean-field layers, or one folder of seeds.
         data: jets, a folder or a file, for Bayesian runs on jets that are no longer where the runs found them.
+        force: replace what is there.
     """
-    target, folders = RunFolder(out), seed_folders(runs)
+    folders = seed_folders(runs)
     if data is not None and any(read(f.config).data.jets is None or not read(f.config).posteriors for f in folders):
         raise InputError("--jets: expected Bayesian runs on jets with it")
-    if target.path.exists():
-        raise InputError(f"{out}: exists; choose a new folder")
+    check_new(out, force)
     first = _members_settings(folders)
     digests = _digests(folders)
     facts = [folder.read_provenance() for folder in folders]
@@ -48,16 +49,13 @@ def gather(runs: Sequence[str | Path], out: str | Path, data: str | Path | None 
         known = zoo.mixture_constants(digests) if data is None else None
         header["constants"] = known or _constants(config, folders, data)
         header["log_z"] = None  # each draw has its own
-    target.path.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=target.path.parent, prefix=f".{target.path.name}.part") as temporary:
-        part = RunFolder(Path(temporary) / target.path.name)
-        part.path.mkdir()
+    with new_folder(out, force) as temporary:
+        part = RunFolder(temporary)
         write_text(part.config, to_toml(config))
         write_json(part.provenance, _provenance(folders, facts, digests))
         _write_history(part, folders)
         write_tensors(part.model, tensors, header)
-        part.path.rename(target.path)
-    return target
+    return RunFolder(out)
 
 
 def made_of(run: RunFolder, members: Sequence[RunFolder]) -> bool:

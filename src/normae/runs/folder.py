@@ -16,11 +16,10 @@ scores.npz             jets: energies of the test sample, for every weight draw
 generated.npz          jets: observables of generated and of true jets
 """
 
-import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -31,7 +30,7 @@ from torch import Tensor, nn
 
 from normae.coordinates import Coordinates
 from normae.errors import InputError
-from normae.files import atomic_path
+from normae.files import atomic_path, held
 
 WEIGHTS_FORMAT = "normae-1"
 COORDINATES, BASE, HALF = "coordinates.", "base.", "half."
@@ -138,16 +137,9 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: cannot be read as JSON ({error})") from None
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold `folder` for this process. The kernel frees the lock when the process ends, however it ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{folder}: in use by a running job; wait for it or choose another folder") from None
-        yield
+def locked(folder: Path) -> AbstractContextManager[None]:
+    """Hold `folder` for this process."""
+    return held(folder / ".lock", folder)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from normae.config import Run, to_toml
 from normae.coordinates import Coordinates
 from normae.data import linear_errors
 from normae.errors import InputError, LogZDisagreement
-from normae.files import write_json, write_text
+from normae.files import clear, write_json, write_text
 from normae.inference import LogZ, ais_log_z, choose_log_z, fit_base, grid_serves, loosened, proposed_log_z
 from normae.inference.log_z import conditional_log_z
 from normae.networks import Autoencoder, build_autoencoder
@@ -41,6 +41,7 @@ from normae.version import __version__
 
 Watch = Callable[[Any, Happening], None]
 """Called with the training and everything that happens, for a display."""
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 BASE_EVENTS = 100_000
 """Most events that the base of annealed importance sampling is fitted to."""
 
@@ -85,8 +86,8 @@ class Journal:
     def open(self, training: Training) -> bool:
         """Whether there was a checkpoint to go on from; without one the folders are made new."""
         if self.team.rank == 0:
-            for debris in self.group.path.rglob(".*.part*"):  # of a killed job
-                debris.unlink(missing_ok=True)
+            runs = [run.path for run in (self.group, *self.folders)]
+            clear(*(run / inside for run in runs for inside in ("", "checkpoint", "figures", "pretrained")))
         if self.team.rank == 0 and not self.group.checkpoint.exists():
             for history, folder, config in zip(self.histories, self.folders, self.configs, strict=True):
                 history.truncate(0)
@@ -168,7 +169,8 @@ def check_minutes(minutes: float | None) -> None:
 def stoppable(training: Training, minutes: float | None, begun: float) -> Iterator[None]:
     """A signal, or the time `minutes` after `begun`, ends the training after the iteration under way.
 
-    The signals are Ctrl-C and that of termination; a second one ends it at once.
+    The signals are Ctrl-C and those of termination, of a terminal that closes, unless nohup has it ignored, and of a
+    batch system that preempts; a second one ends it at once.
     """
 
     def request(number: int | None = None, _: Any = None) -> None:
@@ -178,7 +180,8 @@ def stoppable(training: Training, minutes: float | None, begun: float) -> Iterat
 
     before: dict[int, Any] = {}
     with suppress(ValueError):  # not in the main thread, where signals cannot be handled
-        before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+        heard = [number for number in STOPS if signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, request) for number in heard}
     timer = threading.Timer(max(60 * (minutes or 0) - (time.monotonic() - begun), 0), request)
     timer.daemon = True
     if minutes is not None:

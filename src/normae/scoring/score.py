@@ -2,12 +2,15 @@
 
 The rows of every file are cut into parts at fixed places, and parts into blocks; a block is what the network sees at
 once. Neither depends on how much is read at a time, on which process does a part, or on what was done before a restart,
-so that the result does not either, to the last bit. A part is a Parquet file, named by a hash of all that its content
-depends on: a part that is there is a part that is done.
+so that the result does not either, to the last bit. A part is a Parquet file, named by a hash of all that its scores
+depend on but the events, of which it holds a hash, beside a checksum of itself. A part that is there and passes both
+is a part that is done; any other is made again.
 """
 
 import hashlib
 import json
+import logging
+import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,30 +28,37 @@ from numpy.typing import NDArray
 from normae.data import open_table
 from normae.data.table import reading
 from normae.errors import InputError
-from normae.files import atomic_path
+from normae.files import atomic_path, check_file, check_new, clear, lock, make_folder, publishing
 from normae.jets import Jets, chunks, concatenate, info, read_images, sparse_images
 from normae.jets.container import BadJet
 from normae.jets.reader import is_images
 from normae.progress import progress
 from normae.scoring.scorer import Columns, Outside, Scorer, open_scorer
 from normae.sources import named
+from normae.version import __version__
 
 __all__ = ["CHUNK", "Scored", "Scorer", "open_scorer", "parse_shard", "score"]
+log = logging.getLogger(__name__)
 CHUNK = 1 << 16
 """Rows that are read at a time."""
-OUTSIDE = "normae.outside"
-"""Entry of the metadata of a part: its rows outside the range of the training sample."""
+SAID = b"normae"
+"""Entry of the metadata of a part: what it says of itself."""
+OWN = re.compile(r"[0-9a-f]{32}\.parquet")
+"""Names of parts."""
+ATTEMPTS = 3
+"""To make parts that are found damaged when they are joined."""
 Watch = Callable[[int], None]
 """Told the rows that are done."""
 
 
 @dataclass(frozen=True)
 class File:
-    """A file to score: its name as given, its rows, what tells it from an earlier state of itself, and where it is."""
+    """A file to score: its name as given, its rows, all files that hold them with their states, and where it is."""
 
     path: Path
     rows: int
-    state: tuple[int, int]
+    sources: tuple[Path, ...]
+    state: list[list[int]]
     dataset: str | None
     place: Path
 
@@ -67,9 +77,15 @@ Doer = Callable[[Scorer, Sequence[Part], Path, int, Watch], None]
 """Writes parts into a folder, reading so many rows at a time."""
 
 
+class BadPart(Exception):
+    """A part that is not there, or not as it was written."""
+
+
 def open_file(scorer: Scorer, path: str | Path, dataset: str | None = None) -> File:
     """A file that fits the run; one sentence, with the column, for one that does not."""
     path = Path(path)
+    check_file(path)
+    sources, before = [path], _state([path])
     if scorer.jets:
         if is_images(path):
             with reading(path), h5py.File(path, "r") as images:
@@ -81,25 +97,26 @@ def open_file(scorer: Scorer, path: str | Path, dataset: str | None = None) -> F
     else:
         with open_table(path, dataset) as table:
             table.select(scorer.columns, scorer.model.event)
-            rows = table.rows
-    return File(path, rows, _state(path), dataset, path)
+            rows, sources = table.rows, table.sources
+    places = tuple(source.absolute() for source in sources)
+    return File(path, rows, places, before + _state(places[1:]), dataset, path)
 
 
-def _state(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
+def _state(paths: Sequence[Path]) -> list[list[int]]:
+    """What tells files from earlier states of themselves; the time of the last change cannot be set back."""
+    found = [path.stat() for path in paths]
+    return [[one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_ino] for one in found]
 
 
 def parts_of(scorer: Scorer, files: Sequence[File]) -> list[Part]:
     """All parts of all files, in order."""
     found = []
+    given = [__version__, scorer.digest, scorer.block, scorer.columns, scorer.model.event_dtype.__name__]
     for file in files:
         for start in range(0, file.rows, scorer.part):
             stop = min(start + scorer.part, file.rows)
-            where = [str(file.path), file.state, file.dataset, start, stop]
-            key = [scorer.digest, scorer.block, scorer.columns, scorer.model.event_dtype.__name__, *where]
-            name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
-            found.append(Part(file, start, stop, f"{name}.parquet"))
+            key = json.dumps([*given, str(file.path), file.dataset, start, stop])
+            found.append(Part(file, start, stop, f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.parquet"))
     return found
 
 
@@ -122,26 +139,43 @@ def here(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch:
 
 def _score_run(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch: Watch) -> None:
     """Score parts that follow each other in one file, whose rows are read in one go."""
-    file = parts[0].file
-    if _state(file.place) != file.state:
-        raise InputError(f"{file.place}: changed since the scoring began; call again when it is complete")
-    blocks = scorer.part // scorer.block
-    fitting = [n for n in range(1, blocks + 1) if blocks % n == 0 and n * scorer.block <= max(chunk, scorer.block)]
     found: list[Columns] = []
     outside: list[Outside] = []
-    waiting = iter(parts)
-    part = next(waiting)
-    row = part.start
-    for events in read_events(scorer, file, row, parts[-1].stop, fitting[-1] * scorer.block):
+    for part, row, events, content in _pieces(scorer, parts, chunk):
         found.append(scorer.score(events))
         outside.append(scorer.outside(events))
-        _check_scores(scorer, file, row, events, found[-1]["score"])
+        _check_scores(scorer, part.file, row, events, found[-1]["score"])
         watch(len(events))
-        row += len(events)
-        if row == part.stop:
+        if content is not None:
             columns = {name: np.concatenate([f[name] for f in found]) for name in found[0]}
-            _write_part(folder, part, columns, reduce(Outside.joined, outside))
-            found, outside, part = [], [], next(waiting, part)
+            _write_part(folder, part, columns, reduce(Outside.joined, outside), content)
+            found, outside = [], []
+
+
+def _pieces(scorer: Scorer, parts: Sequence[Part], chunk: int) -> Iterator[tuple[Part, int, NDArray[Any], str | None]]:
+    """Part, first row and events of parts that follow each other, and with the last of a part the hash of all its own.
+
+    A file that changes meanwhile is refused before a part of it is complete.
+    """
+    file, waiting = parts[0].file, iter(parts)
+    part, row, seen = next(waiting), parts[0].start, hashlib.sha256()
+    blocks = scorer.part // scorer.block
+    fitting = [n for n in range(1, blocks + 1) if blocks % n == 0 and n * scorer.block <= max(chunk, scorer.block)]
+    _check_unchanged(file)
+    for events in read_events(scorer, file, row, parts[-1].stop, fitting[-1] * scorer.block):
+        seen.update(np.ascontiguousarray(events).data)
+        last = row + len(events) == part.stop
+        if last:
+            _check_unchanged(file)
+        yield part, row, events, seen.hexdigest() if last else None
+        row += len(events)
+        if last:
+            part, seen = next(waiting, part), hashlib.sha256()
+
+
+def _check_unchanged(file: File) -> None:
+    if _state(file.sources) != file.state:
+        raise InputError(f"{file.place}: changed since the scoring began; call again when it is complete")
 
 
 def _check_scores(scorer: Scorer, file: File, first: int, events: NDArray[Any], score: NDArray[np.float32]) -> None:
@@ -185,61 +219,117 @@ def _jet_images(file: File, start: int, stop: int, size: int) -> Iterator[NDArra
                 raise InputError(f"{file.place}: row {start - count + error.jet} {error.problem}") from None
 
 
-def _write_part(folder: Path, part: Part, columns: Columns, outside: Outside) -> None:
-    rows = np.arange(part.start, part.stop, dtype=np.int64)
-    names = pa.DictionaryArray.from_arrays(np.zeros(len(rows), np.int32), [str(part.file.path)])
-    table = pa.table({"file": names, "row": rows, **columns}, metadata={OUTSIDE: json.dumps(outside)})
+# --- parts
+
+
+def _write_part(folder: Path, part: Part, columns: Columns, outside: Outside, content: str) -> None:
+    said = {"outside": outside, "content": content, "state": part.file.state}
+    text = json.dumps(said | {"checksum": _checksum(part, columns, said)})
     with atomic_path(folder / part.name) as temporary:
-        pyarrow.parquet.write_table(table, temporary, use_dictionary=["file"])
+        pyarrow.parquet.write_table(pa.table(columns, metadata={SAID: text}), temporary)
+
+
+def _checksum(part: Part, columns: Columns, said: Mapping[str, Any]) -> str:
+    found = hashlib.sha256(json.dumps([part.name, said, list(columns)]).encode())
+    for values in columns.values():
+        found.update(np.ascontiguousarray(values).data)
+    return found.hexdigest()
+
+
+def _read_part(folder: Path, part: Part, checked: bool = True) -> tuple[Columns, dict[str, Any]]:
+    """The columns of a part and what it says of itself; `BadPart` where it is not as it was written."""
+    try:
+        table = pyarrow.parquet.read_table(folder / part.name, use_threads=False)
+        columns = {name: table[name].to_numpy() for name in table.column_names}
+        said = json.loads((table.schema.metadata or {})[SAID])
+        good = len(table) == part.stop - part.start
+        if checked:
+            good &= said.pop("checksum") == _checksum(part, columns, said)
+    except Exception as error:  # a parser of damaged bytes may raise anything
+        raise BadPart(part.name) from error
+    if not good:
+        raise BadPart(part.name)
+    return columns, said
+
+
+def _not_done(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int) -> list[Part]:
+    """The parts that are still to be made. What is there, but damaged or of other events, is removed."""
+    there: dict[str, str] = {}
+    bad: set[str] = set()
+    for part in parts:
+        if (folder / part.name).exists():
+            try:
+                _, said = _read_part(folder, part)
+                if said["state"] != part.file.state:  # touched or changed: its events tell
+                    there[part.name] = said["content"]
+            except BadPart:
+                bad.add(part.name)
+    for run in consecutive([part for part in parts if part.name in there]):
+        contents = (content for *_, content in _pieces(scorer, run, chunk) if content is not None)
+        bad |= {part.name for part, content in zip(run, contents, strict=True) if content != there[part.name]}
+    for name in bad:
+        (folder / name).unlink()
+    return [part for part in parts if not (folder / part.name).is_file()]
 
 
 def _outside_of(parts: Sequence[Part], folder: Path) -> dict[str, Outside]:
     """By file, the rows of parts that are outside the range of the training sample, from what is written in them."""
     found: dict[str, Outside] = {}
     for part in parts:
-        text = (pyarrow.parquet.read_schema(folder / part.name).metadata or {}).get(OUTSIDE.encode())
-        if text is not None:
-            own, name = Outside(*json.loads(text)), str(part.file.path)
-            found[name] = found[name].joined(own) if name in found else own
+        try:
+            said = json.loads(pyarrow.parquet.read_schema(folder / part.name).metadata[SAID])
+            own, name = Outside(*said["outside"]), str(part.file.path)
+        except Exception as error:
+            raise BadPart(part.name) from error
+        found[name] = found[name].joined(own) if name in found else own
     return found
 
 
 # --- parts joined into one file
 
 
-def join(parts: Sequence[Path], out: Path) -> None:
+def join(parts: Sequence[Part], folder: Path, out: Path, force: bool = False) -> None:
     """Write all `parts` in order to `out`, whole or not at all."""
-    with atomic_path(out) as temporary:
-        WRITERS[out.suffix](parts, temporary)
+    with atomic_path(out, publishing(force)) as temporary:
+        WRITERS[out.suffix](parts, folder, temporary)
 
 
-def _parquet(parts: Sequence[Path], out: Path) -> None:
-    schema = pyarrow.parquet.read_schema(parts[0]).remove_metadata()
-    with pyarrow.parquet.ParquetWriter(out, schema, use_dictionary=["file"]) as writer:
-        for path in parts:
-            writer.write_table(pyarrow.parquet.read_table(path))
+def _table(folder: Path, part: Part) -> pa.Table:
+    """The scores of a part, with the name of the file and the numbers of the rows."""
+    rows = np.arange(part.start, part.stop, dtype=np.int64)
+    names = pa.DictionaryArray.from_arrays(np.zeros(len(rows), np.int32), [str(part.file.path)])
+    return pa.table({"file": names, "row": rows, **_read_part(folder, part)[0]})
 
 
-def _csv(parts: Sequence[Path], out: Path) -> None:
-    schema = pyarrow.parquet.read_schema(parts[0])
+def _parquet(parts: Sequence[Part], folder: Path, out: Path) -> None:
+    first = _table(folder, parts[0])
+    with pyarrow.parquet.ParquetWriter(out, first.schema, use_dictionary=["file"]) as writer:
+        writer.write_table(first)
+        for part in parts[1:]:
+            writer.write_table(_table(folder, part))
+
+
+def _csv(parts: Sequence[Part], folder: Path, out: Path) -> None:
+    schema = _table(folder, parts[0]).schema
     schema = schema.set(schema.get_field_index("file"), pa.field("file", pa.string()))
     with pyarrow.csv.CSVWriter(out, schema) as writer:
-        for path in parts:
-            writer.write_table(pyarrow.parquet.read_table(path).cast(schema))
+        for part in parts:
+            writer.write_table(_table(folder, part).cast(schema))
 
 
-def _npz(parts: Sequence[Path], out: Path) -> None:
+def _npz(parts: Sequence[Part], folder: Path, out: Path) -> None:
     """One array for each column; `file` is an index into the array `files`, which has the names."""
-    rows = sum(pyarrow.parquet.read_metadata(path).num_rows for path in parts)
-    names: list[str] = []
+    rows = sum(part.stop - part.start for part in parts)
+    names = list(dict.fromkeys(str(part.file.path) for part in parts))
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-        for field in pyarrow.parquet.read_schema(parts[0]):
+        for k, field in enumerate(_table(folder, parts[0]).schema):
             dtype = np.dtype(np.int32) if field.name == "file" else field.type.to_pandas_dtype()
             with archive.open(_member(f"{field.name}.npy"), "w", force_zip64=True) as stream:
                 header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (rows,)}
                 np.lib.format.write_array_header_1_0(stream, header)
-                for path in parts:
-                    stream.write(_values(path, field.name, names).astype(dtype).tobytes())
+                for part in parts:
+                    values = _values(folder, part, field.name, names, checked=k == 2)
+                    stream.write(values.astype(dtype).tobytes())
         with archive.open(_member("files.npy"), "w") as stream:
             np.lib.format.write_array(stream, np.array(names), allow_pickle=False)
 
@@ -249,17 +339,15 @@ def _member(name: str) -> zipfile.ZipInfo:
     return zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
 
 
-def _values(path: Path, column: str, names: list[str]) -> NDArray[Any]:
-    values = pyarrow.parquet.read_table(path, columns=[column])[column]
-    if column != "file":
-        return np.asarray(values.to_numpy())
-    name = values[0].as_py()
-    if name not in names:
-        names.append(name)
-    return np.full(len(values), names.index(name))
+def _values(folder: Path, part: Part, column: str, names: list[str], checked: bool) -> NDArray[Any]:
+    if column == "file":
+        return np.full(part.stop - part.start, names.index(str(part.file.path)))
+    if column == "row":
+        return np.arange(part.start, part.stop)
+    return _read_part(folder, part, checked)[0][column]
 
 
-WRITERS: Mapping[str, Callable[[Sequence[Path], Path], None]] = {".parquet": _parquet, ".csv": _csv, ".npz": _npz}
+WRITERS: Mapping[str, Callable[[Sequence[Part], Path, Path], None]] = {".parquet": _parquet, ".csv": _csv, ".npz": _npz}
 
 
 # --- all of it
@@ -293,6 +381,7 @@ def score(
     chunk: int = CHUNK,
     dataset: str | None = None,
     do: Doer = here,
+    force: bool = False,
 ) -> Scored:
     """Score `files` into `out`, a .parquet, .csv or .npz file.
 
@@ -302,6 +391,7 @@ def score(
         chunk: rows that are read at a time; it does not change the result.
         dataset: as for `normae.data.open_table`; the pandas key of a file of jets.
         do: scores parts and writes them, in this process or elsewhere (`normae.scoring.cluster`).
+        force: replace what is there.
     """
     out = Path(out)
     if out.suffix not in WRITERS:
@@ -310,27 +400,48 @@ def score(
     if chunk < 1:
         raise InputError(f"--chunk: expected at least 1 row, got {chunk}")
     _check_names(files, out)
+    check_new(out, force)
     opened = [open_file(scorer, path, dataset) for path in files]
     parts = parts_of(scorer, opened)
     mine = parts[len(parts) * number // count : len(parts) * (number + 1) // count]
     folder = out.with_name(out.name + ".parts")
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        missing = [part for part in mine if not (folder / part.name).is_file()]
-        total, left = (sum(part.stop - part.start for part in some) for some in (mine, missing))
+    with lock(out, shared=shard is not None):
+        check_new(out, force)
+        make_folder(folder)
+        try:
+            notes = _made(scorer, mine, folder, chunk, do, None if shard is not None else (out, force))
+            if shard is None:
+                clear(folder)
+                for path in folder.iterdir():
+                    if OWN.fullmatch(path.name):
+                        path.unlink(missing_ok=True)
+        finally:
+            if not any(folder.iterdir()):
+                folder.rmdir()
+    return Scored(shard is None, notes)
+
+
+def _made(
+    scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, do: Doer, out: tuple[Path, bool] | None
+) -> list[str]:
+    """Make the parts that are not done and join all of them into `out`, again where one is bad by then."""
+    for _ in range(ATTEMPTS):
+        there = sum((folder / part.name).exists() for part in parts)
+        missing = _not_done(scorer, parts, folder, chunk)
+        total, left = (sum(part.stop - part.start for part in some) for some in (parts, missing))
+        if bad := there - (len(parts) - len(missing)):
+            log.warning("%s: %d of %d parts are damaged, or of other events; they are made again", folder, bad, there)
         with progress("scoring", total) as tick:
             tick(total - left)
             do(scorer, missing, folder, chunk, tick)
-        notes = scorer.said_of(_outside_of(mine, folder))
-        if shard is not None:
-            return Scored(False, notes)
-        join([folder / part.name for part in parts], out)
-        for path in folder.iterdir():
-            path.unlink(missing_ok=True)
-    finally:
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
-    return Scored(True, notes)
+        try:
+            notes = scorer.said_of(_outside_of(parts, folder))
+            if out is not None:
+                join(parts, folder, *out)
+        except BadPart:
+            continue
+        return notes
+    raise InputError(f"{folder}: parts were damaged {ATTEMPTS} times after they were written; is the disk sound?")
 
 
 def _check_names(files: Sequence[str | Path], out: Path) -> None:
@@ -343,5 +454,3 @@ def _check_names(files: Sequence[str | Path], out: Path) -> None:
         seen.add(path.resolve())
     if out.resolve() in seen:
         raise InputError(f"{out}: the output is one of the inputs; give it another name")
-    if out.exists():
-        raise InputError(f"{out}: exists already; choose another name, or remove it first")

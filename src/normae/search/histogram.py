@@ -20,7 +20,7 @@ from normae.config import read
 from normae.data import open_table
 from normae.errors import InputError, require
 from normae.figures import figure_style, new_figure
-from normae.files import new_folder, write_json, write_text
+from normae.files import check_new, new_folder, write_json, write_text
 from normae.report import save_figure
 from normae.runs.folder import RunFolder
 from normae.runs.load import run_of
@@ -250,6 +250,7 @@ def histogram(
     dataset: str | None = None,
     device: str = "auto",
     experiments: int = 0,
+    force: bool = False,
 ) -> tuple[Templates, list[str]]:
     """Bin the scores of background `files` into a new folder `out`.
 
@@ -257,6 +258,7 @@ def histogram(
         signal: files of a second sample, whose strength is the parameter of interest.
         data: files of what was seen; without them the workspace has the background expectation.
         experiments: pseudo-experiments to draw from the background-only model.
+        force: replace what is there.
 
     Returns:
         The templates, which `out` holds as histogram.json, a pyhf workspace.json, HEPData tables and a figure, and
@@ -269,13 +271,11 @@ def histogram(
     if experiments and not signal:
         raise InputError("--pseudo-experiments: expected --signal, whose strength is fitted")
     require("search", "pyhf", "yaml")
-    out = Path(out)
-    if out.exists():
-        raise InputError(f"{out}: exists already; choose another folder, or remove it first")
+    check_new(out, force)
     scorer = open_scorer(run, columns, device)
     binner = Binner(scorer, run_of(run), settings)
     templates = templates_of(binner, files, signal, data, dataset)
-    with new_folder(out) as temporary:
+    with new_folder(out, force) as temporary:
         write_templates(templates, temporary, scorer.model.name)
         sentences = search_result(templates, temporary, experiments)
     return templates, [*sentences, *binner.notes]
