@@ -428,11 +428,12 @@ def bootstrapped(events: Events, seed: int) -> Events:
     return events.with_rows(torch.randint(n, (n,), generator=stream(seed, "data/bootstrap")))
 
 
-def halved(events: Events, seed: int) -> Events:
-    """The same with a random half of the training events, and of the validation events."""
+def halved(events: Events, seed: int) -> list[Events]:
+    """The two halves of the training events, and of the validation events, in random order; odd ones share an event."""
     sizes = {"train": len(events.train), "validation": 0 if events.validation is None else len(events.validation)}
     orders = [torch.randperm(n, generator=stream(seed, f"data/half/{name}")) for name, n in sizes.items()]
-    return events.with_rows(*(order[: (len(order) + 1) // 2] for order in orders))
+    first = events.with_rows(*(order[: (len(order) + 1) // 2] for order in orders))
+    return [first, events.with_rows(*(order[len(order) // 2 :] for order in orders))]
 
 
 def in_parts(events: Events, parts: int, seed: int) -> list[Events]:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 import normae
 from normae.errors import InputError
@@ -29,6 +30,11 @@ def fitted(rows: torch.Tensor, **settings: int) -> Base:
     return fit_base(rows, frame, BaseConfig(**settings), stream(0, "base"))
 
 
+def leaned(base: Base, leaning: float) -> Base:
+    """The same with another share of the kernels."""
+    return Base(dict(base.named_buffers()) | {"leaning": torch.tensor(leaning)})
+
+
 def grid(limit: float, cells: int) -> tuple[torch.Tensor, float]:
     axis = (torch.arange(cells) + 0.5) * (2 * limit / cells) - limit
     return torch.cartesian_prod(axis, axis), (2 * limit / cells) ** 2
@@ -40,10 +46,20 @@ def test_both_parts_are_densities_and_the_energy_is_their_mean():
     g, k = base.parts(points)
     assert float(g.exp().sum() * cell) == pytest.approx(1, abs=1e-3)
     assert float(k.exp().sum() * cell) == pytest.approx(1, abs=1e-3)
-    value, log_q = base.both(points)
-    assert torch.allclose(value, -SCALE * ((1 - base.leaning) * g + base.leaning * k), rtol=1e-5)
-    assert torch.allclose(log_q.exp(), 0.5 * (g.exp() + k.exp()), rtol=1e-4)
-    assert bool((-value / SCALE <= math.log(2) + log_q + 1e-5).all())  # what rejection rests on
+    for leaning, other in ((0.0, base.wide(points)[1]), (0.5, k)):
+        value, log_q = leaned(base, leaning).both(points)
+        assert torch.allclose(value, -SCALE * ((1 - leaning) * g + leaning * k), rtol=1e-5)
+        assert torch.allclose(log_q.exp(), 0.5 * (g.exp() + other.exp()), rtol=1e-4)
+        assert bool((-value / SCALE <= math.log(2) + log_q + 1e-5).all())  # what rejection rests on
+
+
+def test_wide_gaussians_are_students():
+    scale = torch.tensor([[1.5, 0.0], [0.4, 0.7]])
+    one = {"weights": torch.ones(1), "means": torch.ones(1, 2), "factors": torch.linalg.inv(scale)[None]}
+    base = Base(dict(leaned(fitted(clusters(50)), 0.0).named_buffers()) | one)
+    points = 5 * torch.randn(100, 2, generator=stream(0, "points"))
+    known = stats.multivariate_t([1.0, 1.0], (scale @ scale.T).double().numpy(), df=4)
+    assert np.allclose(base.wide(points)[1], known.logpdf(points.double().numpy()), atol=1e-4)
 
 
 def test_four_groups_are_found_and_one_is_not_split():
@@ -118,8 +134,9 @@ def test_the_gradient_is_that_of_the_energy(dtype):
     assert torch.allclose(slope, grad, rtol=1e-3, atol=1e-3 * float(grad.abs().max()))
 
 
-def test_the_proposal_is_what_is_proposed():
-    base = fitted(clusters(300))
+@pytest.mark.parametrize("leaning", [0.0, 0.5])
+def test_the_proposal_is_what_is_proposed(leaning):
+    base = leaned(fitted(clusters(300)), leaning)
     draws = base.propose(40_000, stream(4, "draws"))
     points, cell = grid(8.0, 200)
     log_q = base.both(points)[1]

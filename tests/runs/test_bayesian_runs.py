@@ -133,11 +133,12 @@ def test_a_table_has_no_other_error_bars(bars_run):
 
 def test_halves():
     events = load_events(structure(tiny()).data, 0)
-    first, second = (halved(events, seed) for seed in (0, 1))
     whole = {tuple(row) for row in events.train.tolist()}
-    both = [{tuple(row) for row in half.train.tolist()} for half in (first, second)]
-    assert all(part < whole and len(part) == -(-len(whole) // 2) for part in both)
-    assert len(both[0] & both[1]) / len(whole) == pytest.approx(0.25, abs=0.06)
+    (first, rest), (second, _) = ([{tuple(row) for row in h.train.tolist()} for h in halved(events, n)] for n in (0, 1))
+    assert first | rest == whole
+    assert len(first) == len(rest) == -(-len(whole) // 2)
+    assert len(first & rest) == len(whole) % 2
+    assert len(first & second) / len(whole) == pytest.approx(0.25, abs=0.06)
 
 
 def test_coverage_over_trainings(tmp_path):

@@ -346,9 +346,10 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     def score_std(self, X: Any) -> Floats:
         """The error of `score_samples` with shape (N,), which covers the truth in 68 % of all cases.
 
-        The standard deviation over members, 1.14 times: eight tell their mean and their spread no better.
+        The standard deviation over members, times `model_.bar`: of what they differ by, their rows count as they are,
+        and the chance of a training as that of a mean of eight.
         """
-        deviation: Floats = AllDraws(self.score_draws(X), whole=True).spread()
+        deviation: Floats = AllDraws(self.score_draws(X), bar=self.model_.bar).spread()
         return deviation
 
     # --- samples

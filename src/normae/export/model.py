@@ -21,7 +21,7 @@ from normae.export.networks import energies
 from normae.inference import Model
 from normae.inference.members import Members
 from normae.inference.model import DRAWS
-from normae.posterior.draw import Draws, widening
+from normae.posterior.draw import Draws
 from normae.posterior.weights import MixedDraws, WeightDraws
 
 EVENTS = "events"  # name of the input, with shape (N, *event)
@@ -74,7 +74,7 @@ def _bayesian(
     mean = graph.reduce("Mean", scores, 0)
     energies_drawn = graph.add("Mul", plain, draws.temperature[:, None])
     off = graph.add("Sub", scores, mean)
-    freedom = (count - 1) / (widening(count) ** 2 if model.whole else 1.0)
+    freedom = (count - 1) / model.bar**2
     variance = graph.add("Div", graph.reduce("SumSquare", off, 0), freedom)
     outputs: Outputs = {
         "energy": (graph.reduce("Mean", energies_drawn, 0), ("N",)),

@@ -1,24 +1,25 @@
 """The partition function by annealed importance sampling (Neal 2001), bounded from both sides (Grosse et al. 2015).
 
 A Gaussian q with mean m and covariance L L^T, fitted to events, is the base, and x = m + L u gives coordinates in which
-it is a standard normal. Between f_0(u) = exp(-|u|^2/2) and f_1(u) = exp(-E(x)/T) leads the geometric path
+it is a standard normal; of a table with a base of its energy it is the proposal of that, and u = x. Between
+f_0(u) = exp(-|u|^2/2), or q(x), and f_1(u) = exp(-E(x)/T) leads the geometric path
 
-    log f_b(u) = -(1 - b) |u|^2/2 - b E(x)/T,   0 = b_0 < b_1 < ... < b_K = 1,
+    log f_b(u) = (1 - b) log f_0(u) - b E(x)/T,   0 = b_0 < b_1 < ... < b_K = 1,
 
 and all of them are zero outside the bounds, where there are any. A chain that starts from f_0 and makes one exact
 Langevin step on each f_b in turn collects
 
-    log w = sum_k (b_k - b_(k-1)) (|u|^2/2 - E/T)(u_(k-1)),   <w> = Z_1/Z_0,
+    log w = sum_k (b_k - b_(k-1)) (-log f_0 - E/T)(u_(k-1)),   <w> = Z_1/Z_0,
 
-and Z = |det L| Z_1, Z_0 = (2 pi)^(d/2) P with P the share of the base within the bounds. By Jensen the log of a mean
-over N chains is below log Z in expectation: the forward bound. The same steps in the other order, from samples of the
-model, have <1/w> = Z_0/Z_1: the reverse bound, from above. The weights of both ways obey p_F(w) w = p_R(w) Z_1/Z_0, so
-their best estimate together is that of Bennett (1976): log Z_1/Z_0 = r at which
+and Z = |det L| Z_1, Z_0 = (2 pi)^(d/2) P (of a proposal: Z = Z_1, Z_0 = P) with P the share of the base within the
+bounds. By Jensen the log of a mean over N chains is below log Z in expectation: the forward bound. The same steps in
+the other order, from samples of the model, have <1/w> = Z_0/Z_1: the reverse bound, from above. The weights of both
+ways obey p_F(w) w = p_R(w) Z_1/Z_0, so their best estimate together is that of Bennett (1976): log Z_1/Z_0 = r at which
 
     sum_F s(log w - r + log N_R/N_F) = sum_R s(r - log w - log N_R/N_F),   s the logistic function.
 
-A pilot run chooses the b_k at equal thermodynamic length int sd_b(|u|^2/2 - E/T) db, for which the variance of log w is
-smallest, and the step sizes along the path; both are fixed before the runs that count, which therefore stay exact.
+A pilot run chooses the b_k at equal thermodynamic length int sd_b(-log f_0 - E/T) db, for which the variance of log w
+is smallest, and the step sizes along the path; both are fixed before the runs that count, which therefore stay exact.
 
 A base or a path that misses a mode gives a forward bound that is too low, and start points that are not samples of the
 model a reverse one that is wrong. Either shows as bounds that disagree: `LogZDisagreement`, and no number.
@@ -36,12 +37,11 @@ from torch import Tensor
 
 from normae.energy import Energy, held, value_and_grad
 from normae.errors import InputError, LogZDisagreement
-from normae.inference.gaussian import GaussianBase
+from normae.inference.gaussian import GaussianBase, Proposed
 from normae.inference.log_z import LogZ
 from normae.progress import counted
-from normae.random import normal
 from normae.sampling.config import ChainConfig, require_that
-from normae.sampling.langevin import LangevinState, Scale, select, step
+from normae.sampling.langevin import LangevinState, Scale, step
 
 EVERYWHERE = (-math.inf, math.inf)
 ACCEPTANCE = 0.65  # towards which the pilot moves the step size
@@ -121,7 +121,9 @@ class AISResult(NamedTuple):
 class _Target:
     """E/T in the coordinates of the base, float64, infinite outside the bounds; it counts its gradients."""
 
-    def __init__(self, energy: Energy, temperature: float, base: GaussianBase, bounds: tuple[float, float]) -> None:
+    def __init__(
+        self, energy: Energy, temperature: float, base: GaussianBase | Proposed, bounds: tuple[float, float]
+    ) -> None:
         self.energy, self.temperature, self.base, self.bounds = held(energy), temperature, base, bounds
         self.gradients = 0
 
@@ -131,8 +133,8 @@ class _Target:
         x = self.base.events(u).flatten(1)
         return ((x >= low) & (x <= high)).all(dim=1)
 
-    def at(self, u: Tensor) -> LangevinState:
-        """The state of a chain on exp(-E/T) at u, with shape (N, d)."""
+    def at(self, u: Tensor) -> "_Point":
+        """What the ends of the path are at u, with shape (N, d)."""
         value, grad = value_and_grad(self.energy, self.base.events(u))
         if value.shape != (len(u),):
             raise InputError(f"expected energies of shape {(len(u),)}, got {tuple(value.shape)}")
@@ -140,7 +142,26 @@ class _Target:
         score = value.double() / self.temperature
         if self.bounds != EVERYWHERE:
             score = torch.where(self.within(u), score, math.inf)
-        return LangevinState(u, score, grad.flatten(1) @ self.base.cholesky / self.temperature)
+        return _Point(u, score, self.base.along(grad) / self.temperature, *self.base.value_and_grad(u))
+
+
+class _Point(NamedTuple):
+    """Positions u (N, d), -log f_1 (N,) with its gradient, and -log f_0 with its own."""
+
+    position: Tensor
+    energy: Tensor
+    grad: Tensor
+    first: Tensor
+    first_grad: Tensor
+
+    def gain(self) -> Tensor:
+        """log f_1 - log f_0 with shape (N,), float64."""
+        return self.first - self.energy
+
+    def moved(self, accepted: Tensor, new: "_Point") -> "_Point":
+        """`new` where accepted, shape (N,), and these elsewhere."""
+        pairs = zip(self, new, strict=True)
+        return _Point(*(torch.where(accepted[:, None] if a.ndim > 1 else accepted, b, a) for a, b in pairs))
 
 
 class _Bridge:
@@ -148,7 +169,7 @@ class _Bridge:
 
     def __init__(self, target: _Target, beta: float) -> None:
         self.target, self.beta = target, beta
-        self.last: LangevinState
+        self.last: _Point
 
     def __call__(self, u: Tensor) -> Tensor:
         return self.value_and_grad(u)[0]
@@ -158,31 +179,21 @@ class _Bridge:
         mixed = self.state(self.last)
         return mixed.energy, mixed.grad
 
-    def state(self, point: LangevinState) -> LangevinState:
-        """The state of a chain on f_b where the target's is `point`."""
-        u, beta = point.position, self.beta
-        energy = (1 - beta) * _base_energy(u) + beta * point.energy
-        return LangevinState(u, energy, (1 - beta) * u + beta * point.grad)
-
-
-def _base_energy(u: Tensor) -> Tensor:
-    """|u|^2/2 with shape (N,), float64."""
-    return 0.5 * u.double().square().sum(1)
-
-
-def _gain(point: LangevinState) -> Tensor:
-    """log f_1 - log f_0 with shape (N,), float64."""
-    return _base_energy(point.position) - point.energy
+    def state(self, point: _Point) -> LangevinState:
+        """The state of a chain on f_b at `point`."""
+        beta = self.beta
+        energy = (1 - beta) * point.first + beta * point.energy
+        return LangevinState(point.position, energy, (1 - beta) * point.first_grad + beta * point.grad)
 
 
 def _move(
-    point: LangevinState, target: _Target, beta: float, size: float, generator: torch.Generator
-) -> tuple[LangevinState, Tensor]:
-    """One Langevin step of step size `size` on f_b, of one gradient: the target's state after it, and who moved."""
+    point: _Point, target: _Target, beta: float, size: float, generator: torch.Generator
+) -> tuple[_Point, Tensor]:
+    """One Langevin step of step size `size` on f_b, of one gradient: the point after it, and who moved."""
     bridge = _Bridge(target, beta)
     scale = Scale.of(1.0, size, math.sqrt(2 * size), point.position)
     _, info = step(bridge.state(point), bridge, _FLAT, scale, generator)
-    return select(info.accepted, bridge.last, point), info.accepted
+    return point.moved(info.accepted, bridge.last), info.accepted
 
 
 _Schedule = tuple[list[float], list[float]]
@@ -199,12 +210,12 @@ def _pilot(target: _Target, start: Tensor, steps: int, generator: torch.Generato
     while betas[-1] < 1:
         if len(betas) > PILOT_STEPS:
             raise InputError("the base is too far from the model for annealing; fit it to events of the model")
-        gain = _gain(point)
+        gain = point.gain()
         whole = PILOT_LENGTH / max(float(gain.std()), PILOT_LENGTH)
         part = min(whole, 1 - betas[-1])
         weight = torch.softmax(part * gain, 0).to(generator.device)
         chosen = torch.multinomial(weight, len(weight), replacement=True, generator=generator).to(gain.device)
-        point = LangevinState(*[values[chosen] for values in point])
+        point = _Point(*[values[chosen] for values in point])
         for _ in range(PILOT_MOVES):
             point, accepted = _move(point, target, betas[-1] + part, size, generator)
             size *= math.exp(0.5 * (float(accepted.double().mean()) - ACCEPTANCE))
@@ -227,7 +238,7 @@ def _walk(
         point, _ = _move(point, target, betas[places[0]], sizes[places[0]], generator)
     moved = 0.0
     for here, there in counted("annealing", list(pairwise(places))):
-        log_weight += abs(betas[there] - betas[here]) * _gain(point)
+        log_weight += abs(betas[there] - betas[here]) * point.gain()
         if there != places[-1]:
             point, accepted = _move(point, target, betas[there], sizes[there], generator)
             moved += float(accepted.double().mean())
@@ -236,14 +247,14 @@ def _walk(
 
 def _base_points(target: _Target, n: int, generator: torch.Generator) -> tuple[Tensor, float, float]:
     """`n` points of the base within the bounds, by rejection; the base's share there, and its relative error."""
-    like, d = target.base.cholesky, target.base.dimension
+    base = target.base
     if target.bounds == EVERYWHERE:
-        return normal((n, d), generator, like), 1.0, 0.0
+        return base.draws(n, generator), 1.0, 0.0
     found, kept, drawn = [], 0, 0
     while kept < n:
         if drawn >= 256 * SHARE_DRAWS:
             raise InputError(f"base: only {kept} of {drawn} points are within the bounds; narrow or move it")
-        u = normal((SHARE_DRAWS, d), generator, like)
+        u = base.draws(SHARE_DRAWS, generator)
         inside = u[target.within(u)]
         found.append(inside[:n])
         kept, drawn = kept + len(inside), drawn + SHARE_DRAWS
@@ -285,7 +296,7 @@ def _bootstrap_error(forward: np.ndarray, reverse: np.ndarray, generator: torch.
 def ais_log_z(
     energy: Energy,
     temperature: float,
-    base: GaussianBase,
+    base: GaussianBase | Proposed,
     reverse_start: Tensor,
     generator: torch.Generator,
     config: AISConfig | None = None,
@@ -296,7 +307,8 @@ def ais_log_z(
     Args:
         energy: from events with shape (N, *event) to (N,).
         temperature: T.
-        base: where the annealing begins, as `fit_base` makes it; it should cover every mode of the model.
+        base: where the annealing begins, as `fit_base` makes it, or the proposal of a table's base; it should
+            cover every mode of the model.
         reverse_start: samples of the model with shape (M, *event), or events near them with a `config.burn_in` that
             makes them so. At most `config.chains` of them are used.
         generator: where all randomness comes from.
@@ -323,8 +335,7 @@ def ais_log_z(
     schedule = _pilot(target, points[:PILOT_CHAINS], config.steps, generator)
     forward, acceptance = _walk(target, points, schedule, generator, False, 0)
     reverse, _ = _walk(target, model_points, schedule, generator, True, config.burn_in)
-    log_det = float(base.cholesky.double().diagonal().log().sum())
-    offset = 0.5 * base.dimension * math.log(2 * math.pi) + math.log(share) + log_det
+    offset = base.log_z + math.log(share)
     lower, upper = offset + float(log_mean_exp(forward)), offset - float(log_mean_exp(-reverse))
     error = math.hypot(_bootstrap_error(forward, reverse, generator), share_error)
     log_z = LogZ(offset + float(bennett(forward, reverse)), max(error, abs(upper - lower) / 2), target.bounds)

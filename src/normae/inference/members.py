@@ -1,10 +1,11 @@
-"""A model of a table that is several: each of its members was trained on a random half of the rows.
+"""A model of a table that is several: each of its members was trained on a half of the rows, two on those of one cut.
 
     log p(x) = 1/K sum_k log p_k(x),    p_k with coordinates, base, network, T and log Z of its own.
 
 For a linear statistic, random halves scatter around the whole as the whole scatters around the truth. So the members
-are the weight draws, all that there are, and their spread is the error of their mean, but for what all of them get
-wrong alike. A draw is an energy in the coordinates y of the whole table,
+are the weight draws, all that there are, and their spread, times `bar`, is the error of their mean
+(`posterior.draw.bar_of_halves`), but for what all of them get wrong alike. A draw is an energy in the coordinates y of
+the whole table,
 
     E_k(y) = T_k (s_k(x) + log |dy/dx| + log Z_k - log Z),    log Z = 1/K sum_k log Z_k,
 
@@ -65,12 +66,15 @@ class Members:
 
 
 class MembersModel(Model):
-    """Members as one model, in the units of the table, with the coordinates of the whole table."""
+    """Members as one model, in the units of the table, with the coordinates of the whole table.
 
-    whole = True
+    Args:
+        bar: what the standard deviation over members is multiplied by to be the error of their mean.
+    """
 
-    def __init__(self, models: Sequence[Model], coordinates: Coordinates, name: str) -> None:
+    def __init__(self, models: Sequence[Model], coordinates: Coordinates, name: str, bar: float = 1.0) -> None:
         first, posterior = models[0], Members(models, coordinates)
+        self.bar = bar
         log_z = None
         if posterior.log_z is not None:
             error = math.sqrt(sum(model.log_z.error**2 for model in models)) / len(models)

@@ -95,8 +95,8 @@ class Model:
         self._kept: dict[tuple[int, int], Draws] = {}
         self._log_z_draws: dict[tuple[int, int], NDArray[np.float64] | None] = {}
 
-    whole = False
-    """Whether the draws are all that there are: trainings on halves of the events."""
+    bar = 1.0
+    """What the standard deviation over draws is multiplied by to be the error of the score."""
 
     def _certain(self) -> Certain:
         return Certain(self._energy, self.like.new_full((1,), self.temperature))
@@ -186,7 +186,7 @@ class Model:
         draws = self.draw_set(n, seed)
         error = self._log_z.error if self.posterior.certain and self._log_z is not None else 0.0
         scores = self._through(lambda events: self._scores(draws, events), x)
-        return Rows(scores, log_z, self.mixture, error, self._unknown(self.posterior.certain), self.whole)
+        return Rows(scores, log_z, self.mixture, error, self._unknown(self.posterior.certain), self.bar)
 
     def _scores(self, draws: Draws, events: Tensor) -> Tensor:
         scores = draws.energies(self._seen(events)) / draws.temperature[:, None]

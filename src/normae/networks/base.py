@@ -13,10 +13,12 @@ exp(-E/T)/Z as ever, and T begins at s: s is so large that a network which has l
 The number of Gaussians, and how strongly their covariances are drawn towards each other, is what suits rows held out
 best, and so is a; the widths are what suits every row best without itself. None of them needs a label or a setting.
 
-    q(y) = 1/2 g(y) + 1/2 k(y)
+    q(y) = 1/2 g(y) + 1/2 k(y),    for a = 0    q(y) = 1/2 g(y) + 1/2 sum_j w_j t(y; m_j, S_j),
 
-is a density that can be drawn from and computed, and b <= 2 q everywhere. So a training can tell rows from draws of q,
-and draws of q that are kept with a probability of exp(-E/T)/q, up to a factor, are samples of the model.
+t Student's density of four degrees of freedom, is a density that can be drawn from and computed, and b <= 2 q
+everywhere. So a training can tell rows from draws of q, and draws of q that are kept with a probability of exp(-E/T)/q,
+up to a factor, are samples of the model. Where kernels do not count nothing computes them, and the tails of t are where
+a model may have more than g.
 
 At a row of the training table its own kernel does not count, one of them where several rows are equal: a row is judged
 by the others, whether it was trained on or not. So scores of training rows can be compared with those of new ones.
@@ -39,8 +41,8 @@ WIDTHS = tuple(0.05 * 2**k for k in range(7))
 """Of kernels, in units of a column's width, each twice the one before."""
 LEAST_SHARE = 0.01
 """Of the narrowest and of the widest that are kept."""
-LOOKED_AT = 2000
-"""Rows that the shares of the widths are found with."""
+LOOKED_AT, CHOICES = 2000, 4
+"""Rows that the shares of the widths are found with, and the first centres of groups; how often these are chosen."""
 HELD_OUT = 0.2
 LEANINGS = (0.0, 0.1, 0.25, 0.5, 0.75)
 """a, the share of the kernels, of which one is chosen."""
@@ -66,6 +68,8 @@ MOST_WORK = 2e10
 SMALLEST, TINY = -80.0, 1e-9
 CLOSE, OWN, FAR = 1e-4, 1e-9, 1e6
 """Squared distances: of what may be the row itself, of what it is, in units of its square; of what is out of sight."""
+FREEDOM = 4
+"""Degrees of freedom of the wide Gaussians, Student's t."""
 SCALE = 20.0
 """s, in units of the reconstruction error of whitened rows."""
 LOG_TWO_PI = math.log(2 * math.pi)
@@ -134,33 +138,49 @@ class Base(nn.Module):
 
     def forward(self, y: Tensor) -> Tensor:
         """-s log b with shape (N,), for y with shape (N, d)."""
-        return self.both(y)[0] if self.kernels else -SCALE * (self._gaussians(y @ self.frame.T) + self.log_det)
+        return self.both(y)[0] if self.kernels else -SCALE * (self._gaussians(self.places(y)) + self.log_det)
 
     def parts(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """log g and log k with shape (N,)."""
-        u, slope = y @ self.frame.T, self.log_det
+        u, slope = self.places(y), self.log_det
         pieces = u.split(max(1, WORK // len(self.centres)))
         return self._gaussians(u) + slope, torch.cat([self._kernels(piece) for piece in pieces]) + slope
+
+    def places(self, y: Tensor) -> Tensor:
+        """u with shape (N, d); what y has beyond its first d columns is not looked at."""
+        u: Tensor = y[:, : self.dimension] @ self.frame.T
+        return u
 
     def both(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """-s log b and log q with shape (N,)."""
         if not len(self.centres):
-            g = self._gaussians(y @ self.frame.T) + self.log_det
+            g = self._gaussians(self.places(y)) + self.log_det
             return -SCALE * g, g
-        g, k = self.parts(y)
-        return -SCALE * torch.lerp(g, k, self.leaning), torch.logaddexp(g, k) - math.log(2)
+        g, other = self.parts(y) if self.kernels else self.wide(y)
+        return -SCALE * torch.lerp(g, other, self.leaning), torch.logaddexp(g, other) - math.log(2)
+
+    def wide(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """log g, and that of the same Gaussians with the tails of Student's t, with shape (N,)."""
+        each, scaled = log_gaussians(self.places(y), self.weights, self.means, self.factors)
+        squared, d = scaled.square().sum(2), self.dimension
+        size = math.lgamma((FREEDOM + d) / 2) - math.lgamma(FREEDOM / 2) - 0.5 * d * math.log(FREEDOM / 2)
+        tails = each + 0.5 * squared - 0.5 * (FREEDOM + d) * (squared / FREEDOM).log1p() + size
+        return torch.logsumexp(each, 0) + self.log_det, torch.logsumexp(tails, 0) + self.log_det
 
     def propose(self, n: int, generator: torch.Generator) -> Tensor:
         """`n` draws of q with shape (n, d)."""
         like, device = self.frame, generator.device
         noise = normal((n, self.dimension), generator, like)
         half = n // 2 if len(self.centres) else n
-        j = torch.multinomial(self.weights.to(device), half, True, generator=generator).to(like.device)
-        u = noise
-        if n > half:
+        number = half if self.kernels else n
+        j = torch.multinomial(self.weights.to(device), number, True, generator=generator).to(like.device)
+        u = torch.empty_like(noise)
+        if self.kernels:
             i = torch.randint(len(self.centres), (n - half,), generator=generator, device=device).to(like.device)
             h = torch.multinomial(self.shares.to(device), n - half, True, generator=generator).to(like.device)
-            u = torch.cat([noise[:half], self.centres[i] + self.widths[h, None] * noise[half:]])
+            u[half:] = self.centres[i] + self.widths[h, None] * noise[half:]
+        elif n > half:
+            noise[half:] /= normal((n - half, FREEDOM), generator, like).square().mean(1, keepdim=True).sqrt()
         for which in range(len(self.weights)):
             rows = (j == which).nonzero().flatten()
             drawn = torch.linalg.solve_triangular(self.factors[which], noise[rows].T, upper=False).T
@@ -184,7 +204,7 @@ class Base(nn.Module):
     def value_and_grad(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """-s log b with shape (N,) and its gradient with shape (N, d)."""
         size = max(1, WORK // (len(self.centres) or self.means.numel()))
-        pieces = [self._at(u) for u in (y @ self.frame.T).split(size)]
+        pieces = [self._at(u) for u in self.places(y).split(size)]
         value, grad = (torch.cat(part) for part in zip(*pieces, strict=True))
         return SCALE * (value - self.log_det), SCALE * (grad @ self.frame)
 
@@ -359,10 +379,10 @@ def fit_gaussians(rows: Tensor, config: BaseConfig) -> tuple[dict[str, Tensor], 
     d, held = rows.shape[1], max(1, round(HELD_OUT * len(few)))
     shrinkage = float(ledoit_wolf_shrinkage(few.numpy()))
     most = _most(len(few) - held, d, config)
-    tried: dict[tuple[int, float], Tensor] = {}
+    tried: dict[tuple[int, float], tuple[Tensor, _Mixture]] = {}
 
     def best() -> tuple[int, float]:
-        return max(tried, key=lambda one: float(tried[one].mean()))
+        return max(tried, key=lambda one: float(tried[one][0].mean()))
 
     number = 1
     for strength in counted("base", STRENGTHS):
@@ -370,12 +390,13 @@ def fit_gaussians(rows: Tensor, config: BaseConfig) -> tuple[dict[str, Tensor], 
         while last <= most and last <= beyond * number:
             if (last, strength) not in tried:
                 fitted = _fit(few[held:], last, strength * d, shrinkage, TRIED)
-                tried[last, strength] = fitted.log_prob(few[:held])
+                tried[last, strength] = fitted.log_prob(few[:held]), fitted
             number, last = best()[0], 2 * last
     number, strength = best()
-    fitted = _fit(rows[: 4 * config.rows], number, strength * d, shrinkage, STEPS)
+    held_out, start = tried[number, strength]  # the groups that suited rows held out are kept
+    fitted = _fit(rows[: 4 * config.rows], number, strength * d, shrinkage, STEPS, start)
     tensors = {"weights": fitted.weights, "means": fitted.means, "factors": fitted.factors}
-    return tensors, tried[number, strength]
+    return tensors, held_out
 
 
 def _most(rows: int, d: int, config: BaseConfig) -> int:
@@ -383,15 +404,19 @@ def _most(rows: int, d: int, config: BaseConfig) -> int:
     return int(max(1, min(config.gaussians, rows // 2, MOST_WORK / (STEPS * d**2 * (rows + d)))))
 
 
-def _fit(rows: Tensor, number: int, strength: float, shrinkage: float, steps: int) -> _Mixture:
-    """`number` Gaussians by expectation and maximization.
+def _fit(
+    rows: Tensor, number: int, strength: float, shrinkage: float, steps: int, start: _Mixture | None = None
+) -> _Mixture:
+    """`number` Gaussians by expectation and maximization, from groups of the rows, or from `start`.
 
     The covariance within all of them, shrunk towards its diagonal, counts as `strength` rows in each.
     """
     n, d = rows.shape
     kept = _Rows(rows)
-    share = torch.nn.functional.one_hot(_groups(rows, number), number).to(rows)
-    sums = kept.sums(share)
+    if start is None:
+        sums = kept.sums(torch.nn.functional.one_hot(_groups(rows, number), number).to(rows))
+    else:
+        sums = kept.expect(start)[1]
     eye, last = torch.eye(d, dtype=rows.dtype), -math.inf
     for _ in range(steps):
         count, first, second = sums
@@ -438,20 +463,34 @@ class _Rows:
 
 
 def _groups(rows: Tensor, number: int) -> Tensor:
-    """The nearest of `number` centres of each row, (N,): rows far from each other, then means of their groups."""
-    centres = rows[:1]
-    distance = torch.cdist(rows, centres).square()[:, 0]
-    order = torch.Generator().manual_seed(0)
+    """The nearest of `number` centres of each row, (N,): rows far from each other, then means of their groups.
+
+    Of several choices on some of the rows that with the shortest distances is taken: one choice may put two centres
+    into a group, and none into another.
+    """
+    order, some = torch.Generator().manual_seed(0), rows[:LOOKED_AT]
+    starts = [_means(some, _far(some, number, order)) for _ in range(CHOICES if number > 1 else 1)]
+    centres = _means(rows, min(starts, key=lambda one: float(torch.cdist(some, one).amin(1).square().sum())))
+    return torch.cdist(rows, centres).argmin(1)
+
+
+def _far(rows: Tensor, number: int, order: torch.Generator) -> Tensor:
+    """`number` of the rows, each chosen by its squared distance from those before."""
+    centres, distance = rows[:1], torch.full_like(rows[:, 0], math.inf)
     while len(centres) < number:
-        far = torch.multinomial((distance + 1e-12).float(), 1, generator=order)
-        centres = torch.cat([centres, rows[far]])
-        distance = torch.minimum(distance, torch.cdist(rows, rows[far]).square()[:, 0])
+        distance = torch.minimum(distance, torch.cdist(rows, centres[-1:]).square()[:, 0])
+        centres = torch.cat([centres, rows[torch.multinomial((distance + 1e-12).float(), 1, generator=order)]])
+    return centres
+
+
+def _means(rows: Tensor, centres: Tensor) -> Tensor:
+    """Centres (K, d) after some steps to the means of the rows that are nearest to each."""
     for _ in range(8):
         nearest = torch.cdist(rows, centres).argmin(1)
-        count = torch.bincount(nearest, minlength=number)
+        count = torch.bincount(nearest, minlength=len(centres))
         sums = torch.zeros_like(centres).index_add_(0, nearest, rows)
         centres = torch.where((count > 0)[:, None], sums / count.clamp_min(1)[:, None], centres)
-    return torch.cdist(rows, centres).argmin(1)
+    return centres
 
 
 def read_base(tensors: Mapping[str, Tensor], d: int, source: str) -> Base:

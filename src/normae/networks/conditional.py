@@ -43,10 +43,6 @@ class ConditionalBase(Base):
         """-s log b + T c with shape (N,)."""
         return self.both(y)[0]
 
-    def parts(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """log g and log k with shape (N,)."""
-        return super().parts(y[:, : self.dimension])
-
     def both(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """-s log b + T c and log q with shape (N,)."""
         value, log_q = super().both(y)

@@ -124,6 +124,38 @@ def widening(n: int) -> float:
     return student(n) * math.sqrt(1 + 1 / n)
 
 
+def bar_of_halves(scores: NDArray[Any]) -> float:
+    """What the standard deviation over members has to be multiplied by to be the error of their mean.
+
+    The members, with scores (K, N), come in J pairs, which were trained on the two halves a, b of one cut of the rows.
+    As far as a half is off the whole, the other half is off to the other side. So the error that comes of the rows, V,
+    is in the differences of pairs and not in their means; what differs between these is the chance of a training, C.
+
+        W = <(a - b)^2>/4 = V + C/2,    B = Var[(a + b)/2] = C/2,    error^2 = V + C/K = W - (1 - 1/J) B.
+
+    Its ratio to the variance over members is averaged over events; a few members tell it at no single one. That J
+    differences tell their spread no better is in it too, as Student's t. Of no pairs, or one, all of the spread is
+    taken for that of rows.
+
+    >>> import numpy as np
+    >>> from normae.posterior.draw import bar_of_halves
+    >>> random = np.random.default_rng(0)
+    >>> rows, chance = random.normal(size=(4, 10_000)), random.normal(size=(8, 10_000))
+    >>> round(bar_of_halves(np.stack([rows, -rows], axis=1).reshape(8, -1)), 2), round(bar_of_halves(chance), 2)
+    (1.07, 0.4)
+    """
+    from normae.statistics.arrays import student
+
+    n = len(scores)
+    if n % 2 or n < 4:
+        return widening(n)
+    pairs = scores.astype(np.float64).reshape(-1, 2, scores.shape[1])
+    between = pairs.mean(1).var(0, ddof=1)
+    error = np.square(pairs[:, 0] - pairs[:, 1]).mean(0) / 4 - (1 - 1 / len(pairs)) * between
+    share = float(np.mean(error / np.maximum(pairs.var((0, 1)) * n / (n - 1), 1e-30)))
+    return student(len(pairs) + 1) * math.sqrt(max(share, 1 / n))
+
+
 # --- what they say about events
 
 
@@ -136,8 +168,7 @@ class Rows(NamedTuple):
         mixture: whether the density is the mean of those of the draws, and not that of the mean score.
         log_z_error: what is left open in log Z of one draw.
         unknown: the sentence of `LogZUnknown`.
-        whole: whether these are all draws that there are, trainings on halves of the events, of which a few have to
-            tell the error of their mean.
+        bar: factor on the standard deviation over draws that makes it the error of what they say together.
 
     >>> import numpy as np, normae.inference
     >>> rows = normae.inference.Rows(np.array([[1.0, 2.0], [3.0, 2.0]]), log_z=np.array([0.5, 0.5]))
@@ -150,7 +181,7 @@ class Rows(NamedTuple):
     mixture: bool = False
     log_z_error: float = 0.0
     unknown: str = "log Z is not known"
-    whole: bool = False
+    bar: float = 1.0
 
     def score(self) -> Any:
         """What the draws say together, with shape (N,): of a mixture each counts with its own log Z, where known."""
@@ -169,11 +200,11 @@ class Rows(NamedTuple):
         return -together(-self.log_prob_draws(), self.mixture)
 
     def spread(self) -> Any:
-        """The standard deviation of the score over draws, with shape (N,), widened where they are few; None of one."""
+        """The error of the score, from its standard deviation over draws, with shape (N,); None of one draw."""
         if len(self.scores) == 1:
             return None
         found = self.scores.std(0) if isinstance(self.scores, Tensor) else self.scores.std(0, ddof=1)
-        return found * widening(len(self.scores)) if self.whole else found
+        return found * self.bar
 
     def _column(self, numbers: NDArray[np.float64]) -> Any:
         """Numbers of each draw with shape (n, 1), of the kind that the scores are."""

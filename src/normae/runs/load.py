@@ -22,7 +22,7 @@ from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.conditional import read_any_base
 from normae.networks.own import EnergyNetwork, copied, own_network
 from normae.networks.reconstruction import all_tensors, fill
-from normae.posterior.draw import Posterior
+from normae.posterior.draw import Posterior, widening
 from normae.posterior.weights import Ensemble, MeanField, Modes
 from normae.random import stream
 from normae.runs.folder import BASE, CHAINS, COORDINATES, HALF, RunFolder, is_number, parse_tensors, read_content
@@ -181,8 +181,10 @@ def _members(config: Run, tensors: dict[str, Tensor], header: dict[str, Any], na
         part = {key.removeprefix(f"{HALF}{k}."): t for key, t in tensors.items() if key.startswith(f"{HALF}{k}.")}
         models.append(build_model(config.alone(config.seed), part, own, name))
     whole = {key.removeprefix(COORDINATES): t for key, t in tensors.items() if key.startswith(COORDINATES)}
-    kind = str(header.get("coordinates", "table"))
-    return MembersModel(models, read_coordinates(kind, whole, models[0].seen_event, name), name)
+    kind, bar = str(header.get("coordinates", "table")), header.get("bar", widening(len(models)))
+    if not (is_number(bar) and 0 < bar < math.inf):
+        raise InputError(f"{name}: the header of model.safetensors garbles bar, expected a positive number, got {bar}")
+    return MembersModel(models, read_coordinates(kind, whole, models[0].seen_event, name), name, float(bar))
 
 
 def _check_shapes(config: Run, parts: dict[str, dict[str, Tensor]], autoencoder: Autoencoder, name: str) -> None:

@@ -236,8 +236,9 @@ def member_events(config: Run, events: Events) -> list[Events]:
     seeds, how = member_seeds(config), "all" if config.ensemble is None else config.ensemble.events
     if how == "split":
         return in_parts(events, len(seeds), config.seed)
-    chosen = {"bootstrap": bootstrapped, "half": halved}.get(how)
-    return [events if chosen is None else chosen(events, seed) for seed in seeds]
+    if how == "half":  # in pairs, the two halves of one cut
+        return [half for seed in seeds[::2] for half in halved(events, seed)][: len(seeds)]
+    return [bootstrapped(events, seed) if how == "bootstrap" else events for seed in seeds]
 
 
 # --- the events of a training

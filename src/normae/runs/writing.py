@@ -25,14 +25,17 @@ from normae.data import linear_errors
 from normae.errors import InputError, LogZDisagreement
 from normae.files import clear, write_json, write_text
 from normae.inference import LogZ, ais_log_z, choose_log_z, fit_base, grid_serves, loosened, proposed_log_z
+from normae.inference.gaussian import Proposed
 from normae.inference.log_z import conditional_log_z
 from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.base import Base
 from normae.networks.conditional import ConditionalBase
 from normae.networks.own import EnergyNetwork, OwnEnergy, copied
 from normae.networks.reconstruction import ReconstructionEnergy, all_tensors, fill
+from normae.posterior.draw import bar_of_halves
 from normae.random import stream
 from normae.runs.folder import CHAINS, HALF, History, RunFolder, read_tensors, stored, write_tensors
+from normae.runs.load import build_model
 from normae.sources import Events
 from normae.training import Happening, Record, Rollback, Trainer
 from normae.training.backends import Group
@@ -42,6 +45,8 @@ from normae.version import __version__
 Watch = Callable[[Any, Happening], None]
 """Called with the training and everything that happens, for a display."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+BAR_ROWS = 2000
+"""Samples of a model that the length of its error bars is found with."""
 BASE_EVENTS = 100_000
 """Most events that the base of annealed importance sampling is fitted to."""
 
@@ -266,7 +271,12 @@ class Finish:
             tensors |= {f"{HALF}{k}.{name}": tensor for name, tensor in own.items()}
             headers.append(header)
             self.annealing = member.annealing if member.annealing and not header["log_z"] else self.annealing
-        return tensors, headers[0] | {"members": headers}
+        header = headers[0] | {"members": headers}
+        if all(own["log_z"] for own in headers):  # what members differ by is asked at rows that none has seen
+            model = build_model(self.config, tensors, header, str(self.folder.path))
+            rows = model.sample(BAR_ROWS, self.config.seed)
+            header["bar"] = bar_of_halves(model.rows(rows).log_prob_draws())
+        return tensors, header
 
     def check_log_z(self) -> None:
         """An error where log Z was not found and the run cannot do without."""
@@ -339,7 +349,7 @@ class Finish:
     def _annealed_log_z(
         self, energy: ReconstructionEnergy, temperature: float, size: float, chains: Tensor | None
     ) -> LogZ | None:
-        """log Z from chains between a Gaussian and samples, a short annealing first; None where the bounds disagree.
+        """log Z from chains between the base, or a Gaussian, and samples; None where the bounds disagree twice.
 
         Samples are the persistent chains, or else training events, within the bounds.
         """
@@ -356,8 +366,9 @@ class Finish:
         for n, run in enumerate(settings.runs()):
             generator = stream(self.config.seed, f"log_z/{n}" if n else "log_z", self.device)
             try:
-                base = fit_base(events, run.widen)
-                found = ais_log_z(energy, temperature, base, events, generator, run, feature.bounds)
+                own = energy.autoencoder.base
+                begin = fit_base(events, run.widen) if own is None else Proposed(own)
+                found = ais_log_z(energy, temperature, begin, events, generator, run, feature.bounds)
             except (LogZDisagreement, InputError) as error:  # a finished training is kept, whatever its log Z
                 self.annealing = {"failed": str(error)}
             else:

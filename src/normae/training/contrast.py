@@ -105,27 +105,42 @@ class Contrast(Phase):
         """Rows that are looked at."""
         return min((self.setup.validation or self.setup.data).size, HELD_OUT)
 
+    @property
+    def draws_told(self) -> int:
+        """Draws of q that the rows are told from: as many as rows, where these are more and no kernel makes it slow."""
+        base, most = self.setup.architecture.base, self.contrast.draws
+        bases = base.each if isinstance(base, Bases) else [base]
+        slow = any(one is not None and one.kernels for one in bases)
+        return most if slow else max(most, min(self.setup.data.size, ROWS))
+
     def _held_samples(self) -> tuple[Samples, Tensor]:
         """Where the rows that are looked at are, and their numbers, (S, n)."""
         few = torch.arange(self.held_out, device=self.setup.device).expand(self.setup.members, -1)
         return self.setup.validation or self.setup.data, few
 
     def _waited(self) -> Tensor:
-        """Iterations since each model should have improved, (S,), below 0 before."""
-        return self.state.iteration - self.found - (self.contrast.patience + 1) * self.contrast.every
+        """Iterations since each model should have improved, (S,), below 0 before: who was best early is done early."""
+        most = self.contrast.patience * self.contrast.every
+        return self.state.iteration - self.found - self.found.clamp(most // 2, most) - self.contrast.every
 
     def _row(self) -> Tensor:
         return torch.cat([self.state.weights, self.state.log_temperature, self.log_z], dim=1)
 
     def begin(self) -> None:
-        """p = b or the Gaussian, with the c that normalizes it; or the weights as they are, with one that rows like."""
+        """p = b or the Gaussian, with the c that normalizes it; or the weights as they are, with one that rows like.
+
+        With f(x) near 0 the error |x|^2/d makes p narrower than b, and T = s + 2/d undoes that: exactly so for a
+        Gaussian b, and without base for s = 0.
+        """
         super().begin()
         state, layout, base = self.state, self.setup.layout, self.setup.architecture.base
         if self.contrast.gaussian:
             last = max(k for k, shape in enumerate(layout.shapes) if len(shape) > 1)
             state.weights[:, sum(layout.sizes[:last]) : sum(layout.sizes)] *= START
         if base is not None or self.contrast.gaussian:
-            state.log_temperature.fill_(math.log(2 / math.prod(self.setup.data.event) if base is None else SCALE))
+            state.log_temperature.fill_(
+                math.log((0.0 if base is None else SCALE) + 2 / math.prod(self.setup.data.event))
+            )
         few = torch.arange(self.held_out, device=self.setup.device).expand(self.setup.members, -1)
         rows = self.setup.data.take(few % self.setup.data.size)
         with torch.no_grad():
@@ -144,7 +159,7 @@ class Contrast(Phase):
 
         They are the same for all models with the same q, whatever their seeds.
         """
-        setup, base, n = self.setup, self.setup.architecture.base, self.contrast.draws + NOISE * self.held_out
+        setup, base, n = self.setup, self.setup.architecture.base, self.draws_told + NOISE * self.held_out
         if self.drawn is None:
             generator = stream(0, "contrast/draws", setup.device)
             if base is None:
@@ -166,13 +181,12 @@ class Contrast(Phase):
         with torch.no_grad():
             samples, few = self._held_samples()
             self.known, held = Known.of(setup.data.take(whole), base), samples.take(few)
-            first = self.contrast.draws
-            later = torch.arange(first, first + NOISE * n, device=setup.device).expand(setup.members, -1)
+            later = (self.draws_told + torch.arange(NOISE * n, device=setup.device)).expand(setup.members, -1)
             self.held = held, Known.of(held, base), *self._noise(later)
         super().prepare()
         self.order = Order(setup.seeds, setup.group.named(self.name), self.rows, self.batch, setup.device)
         noise = setup.group.named("contrast/noise")
-        self.noise_order = Order(setup.seeds, noise, self.contrast.draws, self.batch, setup.device)
+        self.noise_order = Order(setup.seeds, noise, self.draws_told, self.batch, setup.device)
         self.noise_index = torch.zeros_like(self.index)
         if self.state.iteration == 0:
             self._look()
