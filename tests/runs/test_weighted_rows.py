@@ -71,7 +71,7 @@ def test_negative_weights_take_away():
     points, centre = NARROW.rvs(4000, random_state=9), np.array([NARROW.mean])
     assert np.sqrt(np.mean((model.log_prob(points) - log_prob(points)) ** 2)) < 0.2
     assert log_prob(centre) < NARROW.logpdf(centre) - 0.9, "half of the density is taken away there"
-    assert model.log_prob(centre)[0] == pytest.approx(log_prob(centre), abs=0.4)
+    assert model.log_prob(centre)[0] == pytest.approx(log_prob(centre), abs=0.5)  # 0.9 without negative weights
     expected = (1 + SHARE) * NARROW.cov - SHARE * HOLE.cov
     assert np.allclose(np.cov(model.sample(10_000, seed=0).T), expected, atol=0.12)
 

@@ -15,10 +15,9 @@ best, and so is a; the widths are what suits every row best without itself. None
 
     q(y) = 1/2 g(y) + 1/2 k(y),    for a = 0    q(y) = 1/2 g(y) + 1/2 sum_j w_j t(y; m_j, S_j),
 
-t Student's density of four degrees of freedom, is a density that can be drawn from and computed, and b <= 2 q
-everywhere. So a training can tell rows from draws of q, and draws of q that are kept with a probability of exp(-E/T)/q,
-up to a factor, are samples of the model. Where kernels do not count nothing computes them, and the tails of t are where
-a model may have more than g.
+t Student's density of four degrees of freedom, can be drawn from and computed, and b <= 2 q everywhere. So a training
+can tell rows from draws of q, and draws of q that are kept with a probability of exp(-E/T)/q, up to a factor, are
+samples of the model. Where kernels do not count nothing computes them; t has tails where a model may have more than g.
 
 At a row of the training table its own kernel does not count, one of them where several rows are equal: a row is judged
 by the others, whether it was trained on or not. So scores of training rows can be compared with those of new ones.
@@ -148,8 +147,7 @@ class Base(nn.Module):
 
     def places(self, y: Tensor) -> Tensor:
         """u with shape (N, d); what y has beyond its first d columns is not looked at."""
-        u: Tensor = y[:, : self.dimension] @ self.frame.T
-        return u
+        return y[:, : self.dimension] @ self.frame.T
 
     def both(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """-s log b and log q with shape (N,)."""
@@ -413,10 +411,8 @@ def _fit(
     """
     n, d = rows.shape
     kept = _Rows(rows)
-    if start is None:
-        sums = kept.sums(torch.nn.functional.one_hot(_groups(rows, number), number).to(rows))
-    else:
-        sums = kept.expect(start)[1]
+    one_hot = torch.nn.functional.one_hot
+    sums = kept.expect(start)[1] if start else kept.sums(one_hot(_groups(rows, number), number).to(rows))
     eye, last = torch.eye(d, dtype=rows.dtype), -math.inf
     for _ in range(steps):
         count, first, second = sums
@@ -463,10 +459,10 @@ class _Rows:
 
 
 def _groups(rows: Tensor, number: int) -> Tensor:
-    """The nearest of `number` centres of each row, (N,): rows far from each other, then means of their groups.
+    """The nearest of `number` centres of each row, (N,): means of groups around rows far from each other.
 
-    Of several choices on some of the rows that with the shortest distances is taken: one choice may put two centres
-    into a group, and none into another.
+    Of several choices on some of the rows the nearest is taken: one may put two centres into a group, and none into
+    another.
     """
     order, some = torch.Generator().manual_seed(0), rows[:LOOKED_AT]
     starts = [_means(some, _far(some, number, order)) for _ in range(CHOICES if number > 1 else 1)]

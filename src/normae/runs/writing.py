@@ -367,7 +367,7 @@ class Finish:
             generator = stream(self.config.seed, f"log_z/{n}" if n else "log_z", self.device)
             try:
                 own = energy.autoencoder.base
-                begin = fit_base(events, run.widen) if own is None else Proposed(own)
+                begin = Proposed(own) if isinstance(own, Base) else fit_base(events, run.widen)
                 found = ais_log_z(energy, temperature, begin, events, generator, run, feature.bounds)
             except (LogZDisagreement, InputError) as error:  # a finished training is kept, whatever its log Z
                 self.annealing = {"failed": str(error)}
