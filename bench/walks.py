@@ -1,10 +1,11 @@
 """How many modules a reader opens to follow a command: files of the package in which a function runs, counted.
 
-`python bench/walks.py [-v]` trains a small run, scores with it, and asks a Bayesian model for its draws. With a folder
-of jets (`--jets FOLDER`) it walks through `normae reproduce jets` too.
+`python bench/walks.py [-v]` trains a small run, scores with it, and asks a Bayesian model for its draws. With `--jets`
+it walks through `normae reproduce jets` too, on the public jets, which takes minutes.
 """
 
 import argparse
+import inspect
 import sys
 import tempfile
 import threading
@@ -56,7 +57,10 @@ class Walk:
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(ROOT) and code.co_name != "<module>":
+        function = (
+            code.co_flags & inspect.CO_OPTIMIZED
+        )  # and not the body of a module or of a class, which an import runs
+        if event == "call" and function and code.co_filename.startswith(ROOT):
             self.modules.add(code.co_filename.removeprefix(ROOT))
             self.functions.add((code.co_filename, code.co_qualname))
 
@@ -80,7 +84,7 @@ def command(*words: object) -> None:
             raise
 
 
-def walks(folder: Path, jets: Path | None) -> dict[str, Walk]:
+def walks(folder: Path, jets: bool) -> dict[str, Walk]:
     """Each walk after a first call that imports everything."""
     config, table = folder / "run.toml", folder / "x.npy"
     config.write_text(RUN)
@@ -95,15 +99,15 @@ def walks(folder: Path, jets: Path | None) -> dict[str, Walk]:
     model = normae.load("toy-2gauss-bnae")
     with Walk() as found["log_prob_draws"]:
         model.log_prob_draws(np.zeros((50, 2)), n=5)
-    if jets is not None:
+    if jets:
         with Walk() as found["reproduce jets"]:
-            command("reproduce", "jets", "--jets", jets, "-o", folder / "jets")
+            command("reproduce", "jets", "-o", folder / "jets")
     return found
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jets", type=Path)
+    parser.add_argument("--jets", action="store_true")
     parser.add_argument("-v", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:

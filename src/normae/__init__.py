@@ -13,8 +13,8 @@ from normae.version import __version__
 
 if TYPE_CHECKING:
     from normae.estimator import NormalizedAutoencoder
-    from normae.inference import BayesianModel, Classifier, Model
-    from normae.runs.classifier import load_classifier
+    from normae.inference import BayesianModel, Model
+    from normae.runs.classifier import Classifier, load_classifier
     from normae.runs.door import train
     from normae.runs.load import load
     from normae.sampling import langevin
@@ -26,7 +26,7 @@ __all__ = [
 
 _PLACES = {
     "BayesianModel": "normae.inference",
-    "Classifier": "normae.inference",
+    "Classifier": "normae.runs.classifier",
     "Model": "normae.inference",
     "NormalizedAutoencoder": "normae.estimator",
     "langevin": "normae.sampling",

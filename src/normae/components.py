@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from normae.data import SparseEvents
-from normae.data.linear import leading, moments
+from normae.data.images import leading, moments
 from normae.errors import InputError
 
 SHIPPED = Path(__file__).parent / "jets" / "components.npz"

@@ -30,6 +30,7 @@ LARGEST = 1e18
 """Number that can be trained on."""
 OUTSIDE = 1e-3
 """Share of the rows that may lie outside the bounds of the chain: the tails of a toy density do."""
+PUBLIC_JETS = "jets are the 2,000 public ones of the package (zenodo.org/records/2603256, CC BY 4.0)"
 Kind = Literal["qcd", "top"]
 KINDS: tuple[Kind, Kind] = ("qcd", "top")
 """By label: 0 for QCD, 1 for top."""
@@ -359,15 +360,14 @@ def jets_path(config: DataConfig, judged: bool = False) -> Path:
     if not Path(given).exists():
         raise InputError(f"{given}: no such file or folder of jets")
     if not config.path:
-        decided(f"jets are taken from {given}, as NORMAE_JETS says")
+        public = given == str(PUBLIC)
+        decided(PUBLIC_JETS if public else f"jets are taken from {given}, as NORMAE_JETS says")
     return Path(given)
 
 
-def on_public_jets(config: DataConfig, data: str | Path | None) -> str:
-    """The sentence for runs that are judged on the public jets of the package; empty where they are not."""
-    if config.jets is None or jets_path(config if data is None else replace(config, path=str(data)), True) != PUBLIC:
-        return ""
-    return "Judged on the 2,000 public jets that ship with the package (zenodo.org/records/2603256, CC BY 4.0)."
+def on_public_jets(config: DataConfig) -> bool:
+    """Whether a run is judged on the public jets of the package."""
+    return jets_path(config, judged=True) == PUBLIC
 
 
 def file_in(folder: Path, name: str) -> Path:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
 from normae.data import SparseEvents, linear_errors
-from normae.data.linear import moments
+from normae.data.images import moments
 from normae.errors import InputError
 
 
@@ -37,7 +37,7 @@ def test_it_is_sklearn_s_pca(k, seed, d):
 
 
 def test_sparse_images_are_taken_in_blocks(monkeypatch):
-    monkeypatch.setattr("normae.data.linear.ROWS", 7)
+    monkeypatch.setattr("normae.data.images.ROWS", 7)
     generator = torch.Generator().manual_seed(1)
     pixel = torch.stack([torch.randperm(16, generator=generator)[:3] for _ in range(40)]).to(torch.int16)
     images = SparseEvents(pixel, torch.rand(40, 3, generator=generator), torch.eye(4) + 0.1)

@@ -478,7 +478,7 @@ def test_public_jets_are_enough(tmp_path, monkeypatch):
     )
     result = reproduce("jets", tmp_path / "out", Settings(device="cpu"))
     assert [note for note in result.notes if "Left out" in note] == []
-    assert "2,000 public jets that ship with the package" in result.notes[0]
+    assert "2,000 public ones of the package" in result.notes[0]
     found = {name: result.metrics[name] for name in ("jets-classifier", "jets-qcd-nae", "jets-top-nae")}
     for (name, metrics), whole in zip(found.items(), (0.9805, 0.931, 0.874), strict=True):
         assert abs(metrics["auc"].value - whole) < 3 * metrics["auc"].error, f"{name}: as on all of them"

@@ -15,7 +15,7 @@ from normae.statistics import (
     pulls,
     relative_density_check,
 )
-from normae.statistics.posterior import CHUNK
+from normae.statistics.arrays import CHUNK
 
 Array = NDArray[np.float64]
 

@@ -36,13 +36,9 @@ def evaluate(
     from normae.config import read
     from normae.evaluation.evaluate import evaluate as evaluate_run
     from normae.runs.folder import RunFolder
-    from normae.sources import on_public_jets
 
-    config = read(RunFolder.existing(run).config)
-    use_threads(config.threads)
+    use_threads(read(RunFolder.existing(run).config).threads)
     show(("metric", "value"), evaluate_run(run, figures, device, generated, jets).items(), str(run))
-    if said := on_public_jets(config.data, jets):
-        say(said)
 
 
 def report(run: Folder, force: Force = False) -> None:

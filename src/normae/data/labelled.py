@@ -1,6 +1,5 @@
 """Labelled samples for the dual test: label 1 for B, 0 for A; read from a file, or drawn from two known densities."""
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,17 +28,6 @@ class Labelled(NamedTuple):
     def take(self, index: NDArray[Any]) -> "Labelled":
         """The events that `index`, whole numbers or booleans, chooses."""
         return Labelled(self.x[index], self.labels[index])
-
-
-def is_labelled(path: str | Path) -> bool:
-    """Whether a file is an .npz of events `x`, which a file of jets is not."""
-    if Path(path).suffix != ".npz" or not Path(path).is_file():
-        return False
-    try:
-        with np.load(path, allow_pickle=False) as content:
-            return "x" in content
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile):
-        return False
 
 
 def read_labelled(path: str | Path, event: tuple[int, ...], dtype: type[np.floating[Any]] = np.float32) -> Labelled:

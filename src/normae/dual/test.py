@@ -18,13 +18,13 @@ import torch
 from normae.config import Run, read
 from normae.coordinates import Coordinates
 from normae.data import DENSITIES, Density
-from normae.data.labelled import Labelled, cut, draw_labelled, is_labelled, read_labelled
+from normae.data.labelled import Labelled, cut, draw_labelled, read_labelled
 from normae.dual.judge import FEWEST_EVENTS, DualResult, DualSettings, judge
 from normae.errors import InputError
 from normae.files import check_new, new_folder
 from normae.inference import Model
-from normae.inference.classifier import Classifier
-from normae.runs.classifier import load_classifier
+from normae.jets import is_jets
+from normae.runs.classifier import Classifier, load_classifier
 from normae.runs.load import load, run_of
 from normae.sources import KINDS, Kind, events_of_class, file_in, jets_path, read_jet_images
 from normae.statistics import Estimate
@@ -167,7 +167,7 @@ def _samples(
         return [*cut(drawn, PARTS, settings.seed), test]
     if kinds is not None and Path(data).is_dir():
         return _jets_in(Path(data), kinds[1], settings, trains)
-    if kinds is None or is_labelled(data):
+    if kinds is None or (Path(data).suffix == ".npz" and not is_jets(data)):
         sample = read_labelled(data, model.event, model.event_dtype)
     else:
         sample = read_labelled_jets(Path(data), kinds[1], settings.events)

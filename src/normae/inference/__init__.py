@@ -1,7 +1,6 @@
 """From an energy to a density: log Z, log p, scores and samples."""
 
 from normae.inference.ais import AISConfig, AISResult, ais_log_z
-from normae.inference.classifier import Classifier
 from normae.inference.gaussian import GaussianBase, fit_base
 from normae.inference.generation import loosened
 from normae.inference.log_z import (
@@ -19,7 +18,7 @@ from normae.inference.model import BayesianModel, Model
 from normae.posterior.draw import Rows
 
 __all__ = [
-    "AISConfig", "AISResult", "BayesianModel", "Classifier", "GaussianBase", "LogZ", "Model", "Rows", "ais_log_z",
+    "AISConfig", "AISResult", "BayesianModel", "GaussianBase", "LogZ", "Model", "Rows", "ais_log_z",
     "cell_centres", "choose_log_z", "evaluate_in_chunks", "fit_base", "grid_draws", "grid_log_z", "grid_points",
     "grid_serves", "loosened", "proposed_log_z",
 ]  # fmt: skip

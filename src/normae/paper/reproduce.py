@@ -31,7 +31,7 @@ from normae.runs.ensemble import gather, made_of
 from normae.runs.folder import RunFolder, locked
 from normae.runs.session import train
 from normae.runs.writing import Watch
-from normae.sources import KINDS, on_public_jets
+from normae.sources import KINDS, PUBLIC_JETS, on_public_jets
 
 
 @dataclass(frozen=True)
@@ -188,8 +188,8 @@ def reproduce_jets(out: Path, settings: Settings, watch: Watch | None = None) ->
     if not folders:
         raise InputError(f"{', '.join(result.left_out)}: not in the zoo; use --from-scratch")
     folders |= _modes(folders, out, settings)
-    said = on_public_jets(read(next(iter(folders.values())).config).data, settings.data)
-    result.notes += [said] if said else []
+    if settings.data is None and on_public_jets(read(next(iter(folders.values())).config).data):
+        result.notes.append(f"The {PUBLIC_JETS}.")
     runs: dict[JetModel, Judged] = {}
     for model, folder in folders.items():
         count = None if model == jets.CLASSIFIER or model.begun else settings.generated  # these generate nothing

@@ -18,7 +18,7 @@ Each class is resampled by itself, since the sample was made with so many of eac
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,7 @@ from normae.random import stream
 from normae.tensors import by_weight, counts_as
 
 Array = NDArray[np.float64]
+CHUNK = 16_384  # events taken at once: 100 draws of them are 13 MB in float64
 
 
 def as_vector(values: ArrayLike, name: str, least: int = 1) -> Array:
@@ -74,6 +75,26 @@ def as_events(values: ArrayLike, name: str, n: int | None = None) -> Array:
     if infinite := int(np.isinf(vector).sum()):
         raise InputError(f"{name}: expected finite values, got {infinite} infinite ones among {vector.size}")
     return vector
+
+
+def as_draws(draws: ArrayLike, name: str = "draws", least: int = 2) -> NDArray[Any]:
+    """`draws` as an array with shape (n, N) in the dtype it has; n >= `least`."""
+    rows = np.asarray(draws)
+    if rows.ndim != 2:
+        raise InputError(f"{name}: expected one row per weight draw, with shape (n, N), got shape {rows.shape}")
+    if len(rows) < least:
+        raise InputError(f"{name}: expected at least {least} weight draws, got {len(rows)}")
+    return rows
+
+
+def chunks(draws: NDArray[Any], name: str = "draws", size: int = CHUNK) -> Iterator[tuple[slice, Array]]:
+    """The columns of (n, N) in turn, as (slice, float64 array with shape (n, <= size)); refuses what is not finite."""
+    for start in range(0, draws.shape[1], size):
+        part = slice(start, start + size)
+        values = draws[:, part].astype(np.float64)
+        if bad := int((~np.isfinite(values)).sum()):
+            raise InputError(f"{name}: expected finite values, got {bad} that are not among events {start} and on")
+        yield part, values
 
 
 def balanced_weights(labels: NDArray[np.bool_]) -> Array:

@@ -43,15 +43,16 @@ from normae.errors import InputError
 from normae.statistics.arrays import (
     Array,
     Estimate,
+    as_draws,
     as_events,
     as_labels,
     balanced_weights,
+    chunks,
     resampled,
     share_within,
     weighted_pearson,
     weighted_quantiles,
 )
-from normae.statistics.posterior import as_draws, chunks
 
 LEAST_CORRELATION = 0.5
 """Within a class, below which a slope is not a matter of scale."""

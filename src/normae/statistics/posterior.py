@@ -28,18 +28,16 @@ below one even for a perfect posterior; `total_width` adds the scatter of their 
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import erf
 
 from normae.errors import InputError
-from normae.statistics.arrays import Array, Estimate, as_vector, few_mean, student
+from normae.statistics.arrays import Array, Estimate, as_draws, as_vector, chunks, few_mean, student
 from normae.statistics.density import REGION_EDGES, pearson
-
-CHUNK = 16_384  # events taken at once: 100 draws of them are 13 MB in float64
 
 
 class RelativeDensityCheck(NamedTuple):
@@ -50,26 +48,6 @@ class RelativeDensityCheck(NamedTuple):
 
     correlation: Estimate
     ratio: tuple[float, float, float]
-
-
-def as_draws(draws: ArrayLike, name: str = "draws", least: int = 2) -> NDArray[Any]:
-    """`draws` as an array with shape (n, N) in the dtype it has; n >= `least`."""
-    rows = np.asarray(draws)
-    if rows.ndim != 2:
-        raise InputError(f"{name}: expected one row per weight draw, with shape (n, N), got shape {rows.shape}")
-    if len(rows) < least:
-        raise InputError(f"{name}: expected at least {least} weight draws, got {len(rows)}")
-    return rows
-
-
-def chunks(draws: NDArray[Any], name: str = "draws", size: int = CHUNK) -> Iterator[tuple[slice, Array]]:
-    """The columns of (n, N) in turn, as (slice, float64 array with shape (n, <= size)); refuses what is not finite."""
-    for start in range(0, draws.shape[1], size):
-        part = slice(start, start + size)
-        values = draws[:, part].astype(np.float64)
-        if bad := int((~np.isfinite(values)).sum()):
-            raise InputError(f"{name}: expected finite values, got {bad} that are not among events {start} and on")
-        yield part, values
 
 
 def mean_and_std(draws: ArrayLike) -> tuple[Array, Array]:

@@ -42,7 +42,7 @@ from torch import Tensor
 from normae import statistics
 from normae.config import Run, read
 from normae.data import SparseEvents
-from normae.data.linear import moments
+from normae.data.images import moments
 from normae.energy import Energy, value_and_grad
 from normae.errors import InputError
 from normae.figures import component_temperatures, figure_style, new_figure, temperature_estimates
