@@ -343,14 +343,11 @@ def draw_galleries(run: RunFolder, model: Model, test: jets.JetTest, scores: jet
     for name, order in chosen.items():
         index = order[:GALLERY]
         labels = [CLASSES[test.label if i < count else 1 - test.label] for i in index]
-        scored = [_score_words(central[i], sigma[i]) for i in index]
+        pairs = [Estimate(float(central[i]), float(sigma[i])) for i in index]
+        scored = [format_estimate(e, 2) if e.error > 0 else f"{e.value:#.3g}".rstrip(".") for e in pairs]
         titles = [f"{label}, $E/T$ =\n{words}" for label, words in zip(labels, scored, strict=True)]
         parts = [(test.background, i) if i < count else (test.signal, i - count) for i in index.tolist()]
         _gallery(run, name, torch.cat([events[torch.tensor([i])] for events, i in parts]), model, titles)
-
-
-def _score_words(value: float, sigma: float) -> str:
-    return format_estimate(Estimate(float(value), float(sigma)), 2) if sigma > 0 else f"{value:#.3g}".rstrip(".")
 
 
 def _gallery(run: RunFolder, name: str, images: Tensor, model: Model, titles: Sequence[str]) -> None:

@@ -217,13 +217,8 @@ def write_project(network: FixedNetwork, folder: Path, z: NDArray[Any]) -> NDArr
         else:
             graph.compile()
             outputs = np.asarray(graph.predict(np.ascontiguousarray(z, dtype=np.float64)), np.float64).reshape(-1)
-    _forget_path(folder)
-    return outputs
-
-
-def _forget_path(folder: Path) -> None:
-    """The project may be taken anywhere: it names no folder, and build_lib.sh compiles the emulation again."""
-    settings = folder / "hls4ml_config.yml"
+    settings = folder / "hls4ml_config.yml"  # the project names no folder, since it may be taken anywhere
     settings.write_text(settings.read_text(encoding="utf-8").replace(str(folder), "."), encoding="utf-8")
-    for library in folder.rglob("*.so"):
+    for library in folder.rglob("*.so"):  # build_lib.sh compiles the emulation again
         library.unlink()
+    return outputs

@@ -72,7 +72,8 @@ class Graph:
         if self.dtype == np.float32:
             return self.add("Erf", x)
         u = self.add("Sub", self.add("Div", 8.0, self.add("Add", self.add("Abs", x), 4.0)), 1.0)
-        first, *rest = scaled_erfc_coefficients()[::-1]
+        fitted = chebyshev.chebinterpolate(lambda u: erfcx(8 / np.maximum(u + 1, 1e-300) - 4), 20)
+        first, *rest = chebyshev.cheb2poly(fitted)[::-1]  # powers of u, the highest first
         g = self.constant(first)
         for coefficient in rest:
             g = self.add("Add", self.add("Mul", g, u), coefficient)
@@ -106,10 +107,3 @@ class Graph:
         helper.set_model_props(model, metadata)
         checker.check_model(model, full_check=True)
         return model
-
-
-def scaled_erfc_coefficients(degree: int = 20) -> np.ndarray:
-    """Of exp(x^2) erfc(x) in powers of u = 8/(4 + x) - 1, the lowest first, for x from 0 to infinity."""
-    fitted = chebyshev.chebinterpolate(lambda u: erfcx(8 / np.maximum(u + 1, 1e-300) - 4), degree)
-    powers: np.ndarray = chebyshev.cheb2poly(fitted)
-    return powers

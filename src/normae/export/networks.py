@@ -37,7 +37,8 @@ def energies(graph: Graph, autoencoder: Autoencoder, weights: Mapping[str, Tenso
     weights = {name: value.detach() for name, value in weights.items()}
     state = _network(graph, autoencoder.encoder, prefixed(weights, "encoder."), State(x, 1, int(image)))
     if autoencoder.sphere:
-        state = state._replace(name=_to_sphere(graph, state.name))
+        length = graph.add("Max", graph.reduce("L2", state.name, -1, keep=True), np.finfo(graph.dtype).tiny)
+        state = state._replace(name=graph.add("Div", state.name, length))
     state = _network(graph, autoencoder.decoder, prefixed(weights, "decoder."), state)
     square = graph.square(graph.add("Sub", x, state.name))
     if not image:
@@ -82,11 +83,6 @@ def _without_own(graph: Graph, distance: str, length: str, centres: int) -> str:
     ends = graph.constant([0.0, FAR if centres > 1 else 0.0], np.float32)  # OneHot takes no others
     hot = graph.add("OneHot", place, graph.integers([centres]), ends, axis=1)
     return graph.add("Add", distance, graph.add("Mul", own, graph.enter(hot, np.float32)))
-
-
-def _to_sphere(graph: Graph, z: str) -> str:
-    length = graph.reduce("L2", z, -1, keep=True)
-    return graph.add("Div", z, graph.add("Max", length, np.finfo(graph.dtype).tiny))
 
 
 def _network(graph: Graph, network: nn.Module, weights: Mapping[str, Tensor], state: State) -> State:

@@ -56,21 +56,16 @@ def export_onnx(
         raise InputError(f"{run}: a mixture of several trainings has no ONNX form; export the runs that it was made of")
     content = onnx_model(model, draws, about(folder, model.columns))
     events = some_events(config, model, EVENTS)
-    expected = _expected(model, events, draws)
+    rows = model.rows(events, draws)
+    energy = model.energy(events) if model.posterior.certain else model.energy_draws(events, draws).mean(0)
+    expected = {"energy": energy, "score": rows.score()}
+    expected |= {} if (spread := rows.spread()) is None else {"score_std": spread}
+    expected |= {} if rows.log_z is None else {"log_prob": rows.log_prob()}
     with output(out, force) as temporary:
         temporary.write_bytes(content.SerializeToString())
         differences = compare(run_onnx(temporary, events), expected, tolerance, model.temperature)
         refuse_beyond(differences, tolerance, out)
     return differences
-
-
-def _expected(model: Model, events: NDArray[Any], draws: int) -> dict[str, NDArray[Any]]:
-    """The model's own outputs."""
-    rows = model.rows(events, draws)
-    energy = model.energy(events) if model.posterior.certain else model.energy_draws(events, draws).mean(0)
-    found = {"energy": energy, "score": rows.score()}
-    found |= {} if (spread := rows.spread()) is None else {"score_std": spread}
-    return found if rows.log_z is None else found | {"log_prob": rows.log_prob()}
 
 
 def run_onnx(path: Path, events: NDArray[Any], batch: int = 512) -> dict[str, NDArray[Any]]:

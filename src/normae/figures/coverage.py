@@ -47,8 +47,11 @@ def pull_histogram(ax: Axes, pulls: Mapping[str, ArrayLike]) -> Axes:
     for (label, values), colour in zip(pulls.items(), CURVE_COLOURS, strict=False):
         t = as_vector(values, "pulls", least=2)
         density = np.histogram(t, edges)[0] / (t.size * (edges[1] - edges[0]))
+        outside = float(np.mean(np.abs(t) > REACH))
+        share = f"{100 * outside:.0f}" if outside >= 0.01 else f"{100 * outside:.1g}"
+        words = rf"$\mu={t.mean():.2f}$, $\sigma={t.std():.2f}$" + (f", {share} % outside" if outside >= 5e-4 else "")
         ax.plot(fine, _normal(fine, t.mean(), t.std()), color=colour, linestyle=DASHES, linewidth=0.9)
-        ax.stairs(density, edges, color=colour, linewidth=1.4, label=f"{label}: {_pull_words(t)}")
+        ax.stairs(density, edges, color=colour, linewidth=1.4, label=f"{label}: {words}")
         top = max(top, float(density.max()))
     ax.set(xlim=(-REACH, REACH), ylim=(0, top * (1.22 + 0.13 * len(pulls))), xlabel="pull $t$", ylabel="density")
     ax.legend(loc="upper center", borderaxespad=0.3, labelspacing=0.3).set_in_layout(False)
@@ -58,13 +61,6 @@ def pull_histogram(ax: Axes, pulls: Mapping[str, ArrayLike]) -> Axes:
 def _normal(t: Array, mean: float, width: float) -> Array:
     density: Array = np.exp(-(((t - mean) / width) ** 2) / 2) / (width * np.sqrt(2 * np.pi))
     return density
-
-
-def _pull_words(t: Array) -> str:
-    outside = float(np.mean(np.abs(t) > REACH))
-    share = f"{100 * outside:.0f}" if outside >= 0.01 else f"{100 * outside:.1g}"
-    beyond = f", {share} % outside" if outside >= 5e-4 else ""
-    return rf"$\mu={t.mean():.2f}$, $\sigma={t.std():.2f}${beyond}"
 
 
 def coverage_curves(ax: Axes, levels: ArrayLike, curves: Sequence[Curve]) -> Axes:

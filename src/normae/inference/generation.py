@@ -44,7 +44,6 @@ def walk(
     like: Tensor,
     latent_steps: int | None = None,
     feature_steps: int | None = None,
-    trace: int | None = None,
     chains: Tensor | None = None,
     start: Tensor | None = None,
     loose: bool = False,
@@ -70,13 +69,13 @@ def walk(
             start = loosened(energy, start, feature, temperature, generator)
     if start is not None:
         with progress("chain", feature.steps) as tick:
-            return run_chain(energy, start, feature, temperature, generator, None, trace, energy.members, tick)
+            return run_chain(energy, start, feature, temperature, generator, members=energy.members, tick=tick)
     z = energy.latent_noise(n, generator, like)
     with progress("chain", latent.steps + feature.steps) as tick:
         end = run_chain(energy.latent(), z, latent, temperature, generator, tick=tick)
         with torch.no_grad():
             start = into_bounds(energy.decode(end.position), feature)
-        return run_chain(energy, start, feature, temperature, generator, None, trace, energy.members, tick)
+        return run_chain(energy, start, feature, temperature, generator, members=energy.members, tick=tick)
 
 
 def drawn(

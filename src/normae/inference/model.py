@@ -410,12 +410,7 @@ class Model:
         return position
 
     def sample_chain(
-        self,
-        n: int,
-        generator: torch.Generator,
-        latent_steps: int | None = None,
-        feature_steps: int | None = None,
-        trace: int | None = None,
+        self, n: int, generator: torch.Generator, latent_steps: int | None = None, feature_steps: int | None = None
     ) -> Chain:
         """The feature chain of `sample`, in y with shape (n, *event), and its acceptance, on the model's device.
 
@@ -426,15 +421,14 @@ class Model:
         start = None
         if self.autoencoder.base is not None:
             start = drawn(self._energy, self.temperature, count * each, generator, self.sampling.feature.bounds)
-        more = (self.like, latent_steps, feature_steps, trace, self.chains, start, self.autoencoder.base is not None)
+        more = (self.like, latent_steps, feature_steps, self.chains, start, self.autoencoder.base is not None)
         if self.posterior.certain:
             return walk(self._energy, self.sampling, n, generator, self.temperature, *more)
         draws = self.posterior.draws(count, generator)
         temperature = draws.temperature.repeat_interleave(each)
         chain = walk(draws.stacked(), self.sampling, count * each, generator, temperature, *more)
         order = torch.randperm(count * each, generator=generator, device=generator.device)[:n].to(self.device)
-        trace_kept = None if chain.trace is None else chain.trace[:, order]
-        return Chain(chain.position[order], chain.energy[order], chain.acceptance.mean(1, keepdim=True), trace_kept)
+        return Chain(chain.position[order], chain.energy[order], chain.acceptance.mean(1, keepdim=True), None)
 
     def continue_chain(self, position: Tensor, generator: torch.Generator, steps: int) -> Chain:
         """A feature chain of `steps` steps from `position` y, with shape (N, *event), on the model's device.

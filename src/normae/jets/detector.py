@@ -36,14 +36,6 @@ ELECTRON, MUON, HADRON = 0, 1, 2
 
 
 @compiled
-def _straight(x: float, y: float, px: float, py: float) -> float:
-    """Transverse path from (x, y) inside the cylinder to its side along (px, py)."""
-    pt = math.hypot(px, py)
-    along = (x * px + y * py) / pt
-    return -along + math.sqrt(along * along + RADIUS * RADIUS - x * x - y * y)
-
-
-@compiled
 def _helix(x: float, y: float, phi: float, r: float) -> float:
     """Transverse path to the cylinder's side on a circle of signed radius r; infinite where it stays inside."""
     xc, yc = x + r * math.sin(phi), y - r * math.cos(phi)
@@ -69,7 +61,9 @@ def propagate(p: Float64, vertex: Float64, charge: float) -> tuple[bool, float, 
         return False, 0.0, 0.0
     phi = math.atan2(p[1], p[0])
     r = pt / (CURVATURE * charge) if charge != 0.0 else math.inf
-    side = _straight(x, y, p[0], p[1]) if charge == 0.0 else _helix(x, y, phi, r)
+    along = (x * p[0] + y * p[1]) / pt
+    straight = -along + math.sqrt(along * along + RADIUS * RADIUS - x * x - y * y)
+    side = straight if charge == 0.0 else _helix(x, y, phi, r)
     end = math.inf
     if p[2] != 0.0:
         end = ((HALF_LENGTH if p[2] > 0 else -HALF_LENGTH) - z) * pt / p[2]

@@ -98,12 +98,6 @@ def _double(value: Scalar) -> Scalar:
     return value.double() if isinstance(value, Tensor) else value
 
 
-def _square_difference(a: Tensor, b: Tensor) -> Tensor:
-    """|a|^2 - |b|^2 = (a - b) (a + b) of each sample, with shape (N,), in float64."""
-    a, b = a.double().flatten(1), b.double().flatten(1)
-    return sum_features((a - b).mul_(a + b))
-
-
 def tangent(x: Tensor, v: Tensor) -> Tensor:
     """What is left of v (N, d) beside the direction of unit vectors x."""
     return v - (v * x).sum(1, keepdim=True) * x
@@ -162,7 +156,9 @@ def step(
         return select(move.valid, proposal, state), LangevinInfo(move.valid, log_ratio)
     drift_back = _projected(move.position, scale.drift * proposal.grad, config)
     gain = (state.energy - proposal.energy).double() / scale.temperature
-    log_ratio = gain + _square_difference(move.there - drift, move.back - drift_back) / scale.variance
+    there, back = (way.double().flatten(1) for way in (move.there - drift, move.back - drift_back))
+    squares = sum_features((there - back).mul_(there + back))  # |there|^2 - |back|^2 of each sample
+    log_ratio = gain + squares / scale.variance
     accepted = uniform(log_ratio.shape, generators, log_ratio).log() < log_ratio
     if move.valid is not None:
         accepted = accepted & move.valid

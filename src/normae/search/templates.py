@@ -118,7 +118,11 @@ def hepdata_tables(templates: Templates, comment: str) -> dict[str, list[dict[st
         comment: what the submission is about.
     """
     entries = [_entry("Histogram", "histogram.yaml", f"Events in bins of the {NAMES[templates.quantity]}. {FLOWS}")]
-    files = {"histogram.yaml": [_histogram(templates)]}
+    columns = [_variable(f"{name.capitalize()} events", _values(s)) for name, s in templates.samples.items()]
+    if templates.data is not None:
+        columns.append(_variable("Data events", [{"value": float(n)} for n in templates.data]))
+    axis = _variable(NAMES[templates.quantity], _bins(templates.edges))
+    files = {"histogram.yaml": [{"independent_variables": [axis], "dependent_variables": columns}]}
     if templates.covariance is not None:
         words = "Covariance of the background's bins over weight draws of the Bayesian network. " + FLOWS
         entries.append(_entry("Covariance over weight draws", "covariance.yaml", words))
@@ -137,14 +141,6 @@ def _bins(edges: Array) -> list[dict[str, float]]:
 
 def _variable(name: str, values: list[Any]) -> dict[str, Any]:
     return {"header": {"name": name}, "values": values}
-
-
-def _histogram(templates: Templates) -> dict[str, Any]:
-    columns = [_variable(f"{name.capitalize()} events", _values(s)) for name, s in templates.samples.items()]
-    if templates.data is not None:
-        columns.append(_variable("Data events", [{"value": float(n)} for n in templates.data]))
-    axis = _variable(NAMES[templates.quantity], _bins(templates.edges))
-    return {"independent_variables": [axis], "dependent_variables": columns}
 
 
 def _values(sample: Sample) -> list[dict[str, Any]]:

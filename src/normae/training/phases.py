@@ -200,18 +200,15 @@ class Likelihood(Phase):
         state.average.copy_(state.weights)
         state.average_log_temperature.copy_(state.log_temperature)
         if setup.sampling.buffer_space == "feature":
-            start = self._rows(state.buffer.capacity) if setup.sampling.chains_from == "data" else self._decoded()
+            if setup.sampling.chains_from == "data":
+                start = self._rows(state.buffer.capacity)
+            else:
+                n, energy = setup.members * state.buffer.capacity, state.energy(setup.noise.mean(state.weights))
+                with torch.no_grad():
+                    start = energy.decode(energy.latent_noise(n, state.generators, state.weights))
             state.buffer.storage.copy_(into_bounds(start, setup.sampling.feature).unflatten(0, (setup.members, -1)))
         if setup.schedules.contrast is not None or setup.sampling.chains_from == "data":
             self._tune()
-
-    def _decoded(self) -> Tensor:
-        """Points decoded from latent noise, as many as the buffers hold."""
-        state, setup = self.state, self.setup
-        energy = state.energy(setup.noise.mean(state.weights))
-        with torch.no_grad():
-            n = setup.members * state.buffer.capacity
-            return energy.decode(energy.latent_noise(n, state.generators, state.weights))
 
     def _rows(self, n: int) -> Tensor:
         """Random training events, `n` for each model, (S * n, *event)."""

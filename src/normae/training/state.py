@@ -111,13 +111,6 @@ class WeightNoise:
         self.columns = (empty if config is None else bayesian_columns(layout, config.layers)).to(device)
         self.size = sum(layout.sizes)
 
-    def extended(self, weights: Tensor) -> Tensor:
-        """Weights (S, P) with the initial rho behind them, (S, P + B)."""
-        if self.config is None:
-            return weights
-        rho = weights.new_full((len(weights), len(self.columns)), rho_of(self.config.initial_width))
-        return torch.cat([weights, rho], dim=1)
-
     def local(self, phase: str) -> bool:
         """Whether a phase uses local reparameterization."""
         return self.config is not None and getattr(self.config, phase) == "local"
@@ -312,7 +305,10 @@ class State:
         if setup.architecture.spectral_norm:
             streams = [stream(seed, "spectral", device) for seed in setup.seeds]
             self.spectral = SpectralNorm(setup.layout, weights, streams)
-        self.weights = setup.noise.extended(weights)
+        self.weights, noise = weights, setup.noise
+        if noise.config is not None:  # the first rho stand behind the means
+            rho = weights.new_full((members, len(noise.columns)), rho_of(noise.config.initial_width))
+            self.weights = torch.cat([weights, rho], dim=1)
         self.log_temperature = torch.full((members, 1), math.log(setup.schedules.temperature.initial), device=device)
         self.average, self.average_log_temperature = self.weights.clone(), self.log_temperature.clone()
         self.optimizer, self.temperature_optimizer = Adam(self.weights), Adam(self.log_temperature)

@@ -124,7 +124,9 @@ class ClassifierTrainer(Training):
         self.layout = Layout.of(network)
         self.data, self.labels = _labelled(train, device)
         self.held, self.held_labels = _labelled(validation, device)
-        self.scale = 1 / _root_mean_square(self.data)
+        rows = torch.split(torch.arange(len(self.data), device=device), ROWS)
+        squares = sum(float(self.data[index].double().square().sum()) for index in rows)
+        self.scale = 1 / math.sqrt(squares / math.prod(self.data.shape))
         self.prior = math.log(len(train[1]) / len(train[0]))
         self.batch = min(config.batch, len(self.data))
         self.weights = self.layout.flatten([network]).to(device)
@@ -219,10 +221,3 @@ def _labelled(classes: Classes, device: torch.device) -> tuple[SparseEvents, Ten
     """All images and their labels, 0 or 1 with shape (N,), on the device."""
     labels = torch.cat([torch.full((len(images),), float(k)) for k, images in enumerate(classes)])
     return SparseEvents.joined(classes).to(device), labels.to(device)
-
-
-def _root_mean_square(images: SparseEvents) -> float:
-    """Of the pixels of all images."""
-    rows = torch.arange(len(images), device=images.device)
-    total = sum(float(images[index].double().square().sum()) for index in torch.split(rows, ROWS))
-    return math.sqrt(total / math.prod(images.shape))

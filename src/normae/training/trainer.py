@@ -79,7 +79,10 @@ class Guard:
 
     def remember(self, training: "Training", record: Record) -> None:
         """A checkpoint is a place to return to if all is well: who runs away is ill for a while before."""
-        if self._well(record):
+        columns, limit = record.values, self.config.calm * self.config.largest_gap
+        names = ("positive_energy", "negative_energy", "temperature")
+        energies = zip(*(columns[name] for name in names), strict=True) if names[1] in columns else ()
+        if all(abs(up - down) / t <= limit for up, down, t in energies):
             self.good[1:] = [*self.good[1:][-RECENT:], training.snapshot()]
 
     def trouble(self, training: "Training", record: Record) -> dict[int, str]:
@@ -109,13 +112,6 @@ class Guard:
         training.load(self.good.pop() if len(self.good) > 1 else self.good[0])
         training.rate_scale.copy_(scale)
         training.rollbacks.copy_(count)
-
-    def _well(self, record: Record) -> bool:
-        columns = record.values
-        if "negative_energy" not in columns:
-            return True
-        energies = zip(columns["positive_energy"], columns["negative_energy"], columns["temperature"], strict=True)
-        return max(abs(up - down) / t for up, down, t in energies) <= self.config.calm * self.config.largest_gap
 
     def _reason(self, values: dict[str, float]) -> str | None:
         config = self.config
