@@ -7,6 +7,12 @@ separate groups in eight, `skewed` spans powers of ten, and `events` looks like 
 edges. `--bars` trains with error bars too. The pull of a row is (log p - truth)/error bar; its width is the root of its
 mean square, and the coverage is the share of rows within one error bar. Every seed is another sample of rows and
 another training. Errors are over 5,000 rows that nothing was trained on, with the normalization as the model states it.
+
+    python bench/known_densities.py --log-z --densities clusters,wide --rows 10000 --seeds 0-9
+
+judges log Z instead: the integral of the model is the mean of p/p_true over 20,000 rows of the true density, and should
+be 1. `wide` has four groups in 64 columns. `off` is log Z as stated minus log Z by that integral, `error` the error of
+the two together, and `bounds` the difference of the two bounds of an annealing from the base.
 """
 
 import argparse
@@ -25,13 +31,18 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from normae import NormalizedAutoencoder
+from normae.errors import LogZDisagreement
 from normae.files import write_json
+from normae.inference import ais_log_z
+from normae.inference.gaussian import Proposed
+from normae.runs.automatic import LOG_Z
 
-TEST, SIGNAL = 5000, 1000
+TEST, SIGNAL, INTEGRAL = 5000, 1000, 20_000
 ROTATION = stats.ortho_group.rvs(10, random_state=7)
 FACTOR = np.array([[1.0, 0.0, 0.0], [0.8, 0.6, 0.0], [-0.3, 0.5, 0.4]])
 CENTRES = 2.0 * np.random.RandomState(5).standard_normal((4, 8))
 SHAPES = np.linalg.cholesky(np.stack([np.cov(np.random.RandomState(k).standard_normal((8, 20))) for k in range(4)]))
+WIDE_CENTRES = 0.7 * np.random.RandomState(6).standard_normal((4, 64))
 
 
 class Density(NamedTuple):
@@ -82,6 +93,21 @@ def clusters_log_p(x: np.ndarray) -> np.ndarray:
     return np.logaddexp.reduce(each, axis=0) - np.log(4)
 
 
+def wide_rows(n: int, random: np.random.RandomState) -> np.ndarray:
+    """Four groups in 64 columns, each of which is correlated with the next, the more the higher the group's number."""
+    which, z = random.randint(4, size=n), random.standard_normal((n, 64))
+    z[:, 1:] += 0.3 * which[:, None] * z[:, :-1]
+    return WIDE_CENTRES[which] + z
+
+
+def wide_log_p(x: np.ndarray) -> np.ndarray:
+    each = []
+    for k, centre in enumerate(WIDE_CENTRES):
+        mixing = np.eye(64) + 0.3 * k * np.eye(64, k=-1)  # of determinant 1
+        each.append(stats.norm.logpdf(np.linalg.solve(mixing, (x - centre).T)).sum(0))
+    return np.logaddexp.reduce(each, axis=0) - np.log(4)
+
+
 def skewed_rows(n: int, random: np.random.RandomState) -> np.ndarray:
     """Two lognormal columns, sigma 2 and 1, with correlated logarithms."""
     z = random.standard_normal((n, 2))
@@ -128,6 +154,7 @@ DENSITIES = {
     "banana": Density(banana_rows, banana_log_p), "clusters": Density(clusters_rows, clusters_log_p),
     "skewed": Density(skewed_rows, skewed_log_p), "events": Density(events_rows, events_log_p),
 }  # fmt: skip
+WIDE = {"wide": Density(wide_rows, wide_log_p)}
 
 
 def measure(name: str, rows: int, seed: int, bars: bool, settings: dict[str, object]) -> dict[str, object]:
@@ -155,12 +182,40 @@ def measure(name: str, rows: int, seed: int, bars: bool, settings: dict[str, obj
     return found
 
 
+def measure_log_z(name: str, rows: int, seed: int, settings: dict[str, object]) -> dict[str, object]:
+    """log Z of one training, against the integral of its density, and the bounds of an annealing."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    random, density = np.random.RandomState(seed), (DENSITIES | WIDE)[name]
+    model = NormalizedAutoencoder(random_state=seed, **settings).fit(density.rows(rows, random))
+    found: dict[str, object] = {"density": name, "rows": rows, "seed": seed, "kind": model.score_kind_}
+    if model.score_kind_ != "log_prob":
+        return found
+    points = density.rows(INTEGRAL, random)
+    ratio = np.exp(model.score_samples(points) - density.log_p(points))
+    integral, counted = float(ratio.mean()), float(ratio.std() / ratio.mean() / np.sqrt(INTEGRAL))
+    inner, generator = model.model_, torch.Generator().manual_seed(seed)
+    found |= {
+        "off": -np.log(integral),
+        "stated": inner.log_z.error,
+        "error": float(np.hypot(inner.log_z.error, counted)),
+    }
+    starts = inner.coordinates.forward(torch.from_numpy(inner.sample(LOG_Z.chains, seed))).float()
+    begin, bounds = Proposed(inner.autoencoder.base), inner.sampling.feature.bounds
+    try:
+        both = ais_log_z(inner.energy_function, inner.temperature, begin, starts, generator, LOG_Z, bounds)
+    except LogZDisagreement as error:
+        both = error.result
+    return found | {"bounds": both.reverse - both.forward, "annealed": both.log_z.value - inner.log_z.value}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--densities", default=",".join(DENSITIES))
     parser.add_argument("--rows", default="1000,10000,100000")
     parser.add_argument("--seeds", default="0-2")
     parser.add_argument("--bars", action="store_true", help="train with error bars")
+    parser.add_argument("--log-z", action="store_true", help="judge log Z instead")
     parser.add_argument("--set", action="append", default=[], help="name=value of the estimator")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("-o", "--out", type=Path)
@@ -172,11 +227,22 @@ def main() -> None:
     )
     with ProcessPoolExecutor(asked.jobs) as pool:
         order = sorted(wanted, reverse=True)
-        tasks = [pool.submit(measure, name, rows, seed, asked.bars, settings) for rows, name, seed in order]
+        tasks = [
+            pool.submit(measure_log_z, name, rows, seed, settings) if asked.log_z
+            else pool.submit(measure, name, rows, seed, asked.bars, settings)
+            for rows, name, seed in order
+        ]  # fmt: skip
         results = []
         for task in tasks:
             results.append(task.result())
             print({key: round(v, 4) if isinstance(v, float) else v for key, v in results[-1].items()}, flush=True)
+    if asked.log_z:
+        known = [one for one in results if one["kind"] == "log_prob"]
+        held = sum(abs(one["off"]) <= 2 * one["error"] for one in known)
+        close = sum(abs(one["bounds"]) <= LOG_Z.tolerance for one in known)
+        print(
+            f"log Z is known for {len(known)} of {len(results)}, within two errors for {held}, bounds agree for {close}"
+        )
     if asked.out is not None:
         write_json(asked.out, results)
 
