@@ -1,7 +1,7 @@
 """The estimator for tables: scikit-learn's conventions, the density's norm, error bars and failures."""
 
 import pickle
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pandas as pd
@@ -58,7 +58,7 @@ def curved(plane):
 def test_check_estimator():
     few = "weights that count as fewer than 10 rows are refused"
     refused = {f"check_sample_weight{name}": few for name in ("s_not_overwritten", "_equivalence_on_dense_data")}
-    check_estimator(tiny(start_iterations=10, iterations=2), on_skip=None, expected_failed_checks=refused)
+    check_estimator(tiny(start_iterations=10, iterations=2, log_z="auto"), on_skip=None, expected_failed_checks=refused)
 
 
 # --- what the density is
@@ -132,6 +132,12 @@ def test_never_and_bounds_that_disagree_leave_the_score_unnormalized(table, monk
     assert np.array_equal(failed.score_samples(table), never.score_samples(table))
     with pytest.raises(LogZUnknown):
         _ = failed.log_z_
+    with pytest.raises(LogZUnknown, match=r"fit with log_z='auto'"):
+        never.score(table)
+    with pytest.raises(LogZUnknown, match=r"differ by more than 1e-09.*log_z.steps and log_z.chains"):
+        failed.score(table)
+    assert "log_z" in failed.get_params()
+    assert {"steps", "chains"} <= {field.name for field in fields(automatic.LOG_Z)}
 
 
 def test_the_units_of_the_columns_do_not_matter(table):
@@ -154,7 +160,7 @@ def test_signs_and_contamination(table):
 
 
 def test_pipeline_cross_validation_and_clone(table):
-    pipeline = make_pipeline(StandardScaler(), tiny())
+    pipeline = make_pipeline(StandardScaler(), tiny(log_z="auto"))
     assert np.isfinite(cross_val_score(pipeline, table, cv=2)).all()
     copy = clone(tiny(latent=2))
     assert copy.get_params()["latent"] == 2

@@ -329,7 +329,15 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         return np.where(self.decision_function(X) < 0, -1, 1)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:  # noqa: ARG002
-        """Weighted mean of `score_samples`, for cross-validation. Comparable where `score_kind_` is "log_prob"."""
+        """Weighted mean of log p, for cross-validation; `LogZUnknown` where log Z is not known.
+
+        Without it the means of two fits differ by a constant that nobody knows.
+        """
+        check_is_fitted(self)
+        if self.score_kind_ == "unnormalized":
+            left_out = "log Z was left out; fit with log_z='auto'"
+            why = left_out if self.log_z == "never" else f"{self._failure()} (log_z.steps and log_z.chains of a run)"
+            raise LogZUnknown(f"score: {why}. score_samples orders rows without it")
         return float(np.average(self.score_samples(X), weights=sample_weight))
 
     # --- error bars
