@@ -271,8 +271,18 @@ def _parts(n: int, config: DataConfig, seed: int, expected: str) -> list[Tensor]
     return split(n, [size, test, config.validation], stream(seed, "data/split"))
 
 
-def check_rows(rows: Tensor, bounds: tuple[float, float] | None, columns: Sequence[str] | None, source: str) -> None:
-    """Refuse rows (N, d) that cannot be trained on: not finite, too large, or outside the chain's bounds."""
+def check_rows(
+    rows: Tensor,
+    bounds: tuple[float, float] | None,
+    columns: Sequence[str] | None,
+    source: str,
+    allowed: float = OUTSIDE,
+) -> None:
+    """Refuse rows (N, d) that cannot be trained on: not finite, too large, or outside the chain's bounds.
+
+    Args:
+        allowed: share of the rows that may be outside.
+    """
     finite = torch.isfinite(rows).flatten(1).all(dim=1)
     if not bool(finite.all()):
         first = int((~finite).nonzero()[0])
@@ -282,7 +292,7 @@ def check_rows(rows: Tensor, bounds: tuple[float, float] | None, columns: Sequen
         return
     outside = ((rows < bounds[0]) | (rows > bounds[1])).flatten(1)
     count = int(outside.any(1).sum())
-    if count > OUTSIDE * len(rows):
+    if count > allowed * len(rows):
         place = int(outside.sum(0).argmax())
         column = rows.flatten(1)[:, place]
         raise InputError(

@@ -5,6 +5,7 @@ import io
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import h5py
@@ -21,7 +22,7 @@ from normae import machine, zoo
 from normae.cli import console
 from normae.config import structure, to_toml
 from normae.errors import InputError
-from normae.runs.folder import read_tensors, write_tensors
+from normae.runs.folder import RunFolder, read_tensors, write_tensors
 from normae.training.backends import processes
 from tiny_run import tiny
 
@@ -158,6 +159,44 @@ def test_headers_that_no_training_writes(key, value, tmp_path):
     write_tensors(tmp_path / "model.safetensors", tensors, header | {key: value})
     with pytest.raises(InputError, match="the header of model.safetensors lacks or garbles"):
         normae.load(tmp_path)
+
+
+def test_a_history_of_many_lines(tmp_path):
+    """Every k-th is held, with all rollbacks and the last; a line that is none of metrics is refused still."""
+    line = '{"phase": "training", "iteration": %d, "positive_energy": 0.1, "temperature": 1.0}\n'
+    with (tmp_path / "metrics.jsonl").open("w") as file:
+        for k in range(1, 40_001):
+            file.write(line % k if k != 777 else '{"phase": "training", "iteration": 777, "rollback": "why"}\n')
+    folder = RunFolder(tmp_path)
+    tracemalloc.start()
+    try:
+        found = folder.read_history(4000)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    assert [one["iteration"] for one in found[:2]] == [10, 20]
+    assert [one["iteration"] for one in found if "rollback" in one] == [777]
+    assert found[-1]["iteration"] == 40_000
+    assert len(found) == 4001
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write("x\n")
+    with pytest.raises(InputError, match="line 40001 is not a line of metrics"):
+        folder.read_history()
+
+
+@pytest.mark.parametrize("outside", [1, 540])
+def test_rows_outside_the_bounds(outside, tmp_path, capsys):
+    """Where the density is zero by definition no row of a table may be, not even one."""
+    x = np.random.default_rng(0).uniform(-1, 1, size=(1000, 2))
+    np.save(tmp_path / "t.npy", x)
+    config = preset(tmp_path, data={"file": str(tmp_path / "t.npy"), "train": 0, "test": 0}, pretraining__epochs=1,
+                    training__epochs=0, sampling__feature__bounds=[-1.5, 1.5])  # fmt: skip
+    assert command("train", config, "-o", tmp_path / "fits") == 0
+    x[:outside, 1] = 1.6
+    np.save(tmp_path / "t.npy", x)
+    capsys.readouterr()
+    assert command("train", config, "-o", tmp_path / "run") == 2
+    assert f"{outside} of 1000 rows lie outside the bounds of the chain, -1.5 to 1.5" in sentence(capsys)
 
 
 # --- the environment

@@ -1,5 +1,8 @@
 """The page is whole, escaped, needs no network, and its pictures do not disturb each other."""
 
+import base64
+import csv
+import hashlib
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,6 +12,7 @@ import pytest
 
 from normae.errors import InputError
 from normae.figures import density_map, new_figure
+from normae.figures.scores import column_histograms
 from normae.report import Check, Comparison, Fact, Picture, Report, render, save_figure
 from normae.report.page import aspect_ratio, inline_svg, verdict
 from normae.statistics import Estimate
@@ -88,7 +92,7 @@ def test_an_empty_report_is_a_page() -> None:
 
 
 def test_svg_loses_what_belongs_to_a_file() -> None:
-    assert inline_svg(PLAIN, "p1") == '<svg viewBox="0 0 9 3"><g id="p1-a"/><use href="#p1-a"/></svg>'
+    assert inline_svg(PLAIN, "p1") == '<svg viewBox="0 0 9 3"><g id="p1-a" /><use href="#p1-a" /></svg>'
     assert aspect_ratio(PLAIN) == 3.0
     assert aspect_ratio("<svg></svg>") == 1.0
 
@@ -98,14 +102,52 @@ def test_a_wide_picture_takes_the_whole_width() -> None:
     assert '<figure class="wide">' in page
 
 
-@pytest.mark.parametrize("svg", ["no picture", "<svg><script>1</script></svg>", '<svg onload="x()"></svg>'])
+XLINK = 'xmlns:xlink="http://www.w3.org/1999/xlink"'
+HOSTILE = [
+    "no picture",
+    "<svg",
+    "<html></html>",
+    "<svg><script>1</script></svg>",
+    '<svg onload="x()"></svg>',
+    "<svg/onload=alert(1)>",
+    "<svg><svg/onload=alert(1)></svg>",
+    '<svg><g onclick="x()"/></svg>',
+    '<svg><iframe srcdoc="x"/></svg>',
+    "<svg><foreignObject><b/></foreignObject></svg>",
+    '<svg><a href="java&#115;cript:x()"/></svg>',
+    '<svg><use href="java&#115;cript:x()"/></svg>',
+    f'<svg {XLINK}><use xlink:href="https://a.b/c.svg#d"/></svg>',
+    f'<svg {XLINK}><image xlink:href="data:image/svg+xml;base64,AA"/></svg>',
+    '<svg><animate attributeName="href" values="javascript:x()"/></svg>',
+    '<svg><set attributeName="onload" to="x()"/></svg>',
+    '<svg><rect style="fill: url(http://a.b/c)"/></svg>',
+    '<svg><rect style="fill: u\\72l(http://a.b/c)"/></svg>',
+    "<svg><rect style=\"background: image-set('http://a.b/c' 1x)\"/></svg>",
+    '<svg xmlns:h="http://www.w3.org/1999/xhtml"><h:script>1</h:script></svg>',
+    '<!DOCTYPE svg [<!ENTITY a "b">]><svg>&a;</svg>',
+    "<svg>" + "<g>" * 20_000 + "</g>" * 20_000 + "</svg>",
+]
+
+
+@pytest.mark.parametrize("svg", HOSTILE, ids=range(len(HOSTILE)))
 def test_what_is_no_plain_picture_is_refused(svg: str) -> None:
     with pytest.raises(InputError, match="expected"):
         render(Report("T", "S", pictures=[Picture("a", svg, "b")]))
 
 
 def test_a_label_that_reads_like_a_handler_is_none() -> None:
-    assert "one = 1" in inline_svg("<svg><!-- only one = 1 --></svg>", "p")
+    title = "<title>only onload=1 &lt;script&gt;</title>"
+    assert inline_svg(f"<svg>{title}<style>* {{ x: url(http://a) }}</style></svg>", "p") == f"<svg>{title}</svg>"
+
+
+def test_the_page_lets_one_script_run(figure_text: str) -> None:
+    """Its own, by its hash; nothing is loaded from anywhere."""
+    page = render(full(figure_text))
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)[1]
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}';" in policy
 
 
 def test_verdict_is_the_worst() -> None:
@@ -118,3 +160,25 @@ def test_verdict_is_the_worst() -> None:
 def test_an_unknown_status_is_refused() -> None:
     with pytest.raises(InputError, match="status of a: expected one of"):
         Check("a", "fine", "")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [r"$\frac{$", r"a$b$\$c", "tab\tand\x00nothing", "=1+1"])
+def test_any_name_of_a_column(name: str, tmp_path: Path) -> None:
+    """As it is: dollars begin no formula, and no cell of the table begins one for a spreadsheet."""
+    figure, axes = new_figure()
+    column_histograms(axes[0], [name], np.random.default_rng(0).normal(size=(50, 1)), np.ones((50, 1)), [""])
+    paths = save_figure(figure, tmp_path, "columns", {name: np.zeros(2)})
+    assert inline_svg(paths.svg.read_text(encoding="utf-8"), "p").startswith("<svg")
+    with paths.csv.open(encoding="utf-8", newline="") as file:
+        assert next(csv.reader(file)) == [f"'{name}" if name == "=1+1" else name]
+    label = axes[0, 0].get_xlabel()
+    assert label.count("$") == label.count(r"\$") == name.count("$"), "all are escaped"
+
+
+def test_a_formula_that_is_none(tmp_path: Path) -> None:
+    """In any label; one that is a formula stays one."""
+    figure, _ = new_figure()
+    figure.axes[0].set(xlabel=r"$\frac{$", ylabel="$x^2$", title="5 $")
+    save_figure(figure, tmp_path, "line", {"x": np.zeros(2)})
+    assert not figure.axes[0].xaxis.label.get_parse_math()
+    assert figure.axes[0].yaxis.label.get_parse_math()

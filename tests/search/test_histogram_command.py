@@ -190,3 +190,23 @@ def test_a_run_on_a_table(table_run: TableRun, tmp_path):
     assert 10 < found.edges[0] < score.min()
     assert np.array_equal(found.background.value, np.histogram(score, [0, *found.edges[1:-1], 1e9])[0])
     assert sentences[0].startswith("signal: ALL 300 rows lie outside the range of the training sample in `pt`")
+
+
+@pytest.mark.parametrize("kind", ["negative", "cancelling"])
+@pytest.mark.parametrize("sample", ["signal", "background"])
+def test_weights_that_sum_to_nothing(folder, tmp_path, kind, sample):
+    """A sum below zero turned the signal's sign, a sum of zero was a division by it."""
+    weights = -np.ones(500) if kind == "negative" else np.resize([0.1, 0.2, -0.3], 500 - 500 % 3)
+    wrong = write(tmp_path / "wrong.parquet", rows(len(weights), 3), weights)
+    files = {"background": folder / "background.parquet", "signal": folder / "signal.parquet"} | {sample: wrong}
+    settings = HistogramSettings(bins="0,1,2,4", weights="w", expected_signal=10)
+    with pytest.raises(InputError, match=f"--weights w: expected a positive sum for the {sample}, got"):
+        histogram(folder / "plain", [files["background"]], tmp_path / "out", settings, [files["signal"]], device="cpu")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["expected", "expected_signal"])
+def test_events_that_no_fit_can_count(name):
+    for value in (1e300, float("inf"), float("nan"), 0.0, -1.0):
+        with pytest.raises(InputError, match="expected a number of events above 0, up to 1e.12"):
+            HistogramSettings(**{name: value})

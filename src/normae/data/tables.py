@@ -33,7 +33,7 @@ from normae.data.table import (
     reading,
 )
 from normae.errors import InputError, require
-from normae.files import check_file
+from normae.files import arrow_file, check_file
 from normae.machine import check_memory
 
 BLOCK = 4 << 20  # bytes of a CSV file that are parsed at a time
@@ -296,7 +296,10 @@ def _csv_batches(path: Path, columns: Sequence[str], kind: str) -> Iterator[Any]
     options = pyarrow.csv.ConvertOptions(include_columns=chosen, column_types=dict.fromkeys(chosen, kind))
     read = pyarrow.csv.ReadOptions(block_size=BLOCK, use_threads=False)
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)  # or a quoted one that ends a block is the end of a row
-    with pyarrow.csv.open_csv(path, read_options=read, parse_options=parse, convert_options=options) as stream:
+    with (
+        arrow_file(path) as file,
+        pyarrow.csv.open_csv(file, read_options=read, parse_options=parse, convert_options=options) as stream,
+    ):
         yield from stream
 
 
@@ -335,7 +338,8 @@ def _parquet(path: Path, _: str | None, stack: ExitStack) -> Table:
     import pyarrow.parquet
     from pyarrow import types
 
-    file = stack.enter_context(pyarrow.parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False))
+    source = stack.enter_context(arrow_file(path))
+    file = stack.enter_context(pyarrow.parquet.ParquetFile(source, buffer_size=1 << 20, pre_buffer=False))
     schema, metadata = file.schema_arrow, file.metadata
     counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     edges = [0, *accumulate(counts)]

@@ -35,7 +35,8 @@ def column_histograms(
         edges = even_edges(held_out[:, k], 0.002, 40, 1.0)
         for values, kind in ((held_out[:, k], "held out"), (sampled[:, k], "sampled")):
             ax.stairs(density_in(values, edges), edges, color=KIND_COLOURS[kind], label=kind, linewidth=1.3)
-        ax.set(xlabel=name, ylabel="normalized", xlim=(edges[0], edges[-1]))
+        label = "".join(letter if letter.isprintable() else "?" for letter in name).replace("$", r"\$")
+        ax.set(xlabel=label, ylabel="normalized", xlim=(edges[0], edges[-1]))
         ax.set_ylim(0, 1.3 * ax.get_ylim()[1])
         ax.text(0.03, 0.97, text, transform=ax.transAxes, va="top", fontsize=8)
     axes[0].legend(loc="upper right", fontsize=8)

@@ -15,7 +15,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from normae.errors import InputError
-from normae.files import check_new, output
+from normae.files import arrow_file, check_new, output
 from normae.jets import imaging
 from normae.jets.container import UNLABELLED, BadJet, Jets, offsets_of
 from normae.jets.imaging import NAMES, THRESHOLD, SparseImages, join_images, observables, sparse_images
@@ -181,10 +181,10 @@ def write_columns(path: str | Path, columns: dict[str, NDArray[Any]], force: boo
     with output(path, force) as temporary:
         if temporary.suffix == ".npz":
             np.savez(temporary, **columns)  # type: ignore[arg-type]
-        elif temporary.suffix == ".csv":
-            pyarrow.csv.write_csv(pa.table(columns), temporary)
-        else:
-            pyarrow.parquet.write_table(pa.table(columns), temporary)
+            return
+        write = pyarrow.csv.write_csv if temporary.suffix == ".csv" else pyarrow.parquet.write_table
+        with arrow_file(temporary, "wb") as file:
+            write(pa.table(columns), file)
 
 
 def summary(path: str | Path, *, skip_bad: bool = False, key: str = "table") -> dict[str, str]:

@@ -6,12 +6,16 @@ figure's name, and no date is written.
 
 **The page** is made from values only. Whoever has a run folder fills a `Report` and writes what `render` returns.
 
-Ids are unique in a picture but not in a page: two matplotlib figures both have an `axes_1`, and a clip path of one
-would cut the other. So every id of a picture, and every reference to it (`url(#id)`, `href="#id"`), gets the prefix of
-that picture; what is only for a file of its own (XML declaration, document type, metadata) is dropped.
+A picture may come from anyone. It is parsed, and only elements and attributes of a list reach the page; the page lets
+nothing be loaded and no script run but its own. Ids are unique in a picture but not in a page: two matplotlib figures
+both have an `axes_1`, and a clip path of one would cut the other. So every id of a picture, and every reference to it
+(`url(#id)`, `href="#id"`), gets the prefix of that picture; what is only for a file of its own (XML declaration,
+document type, metadata, style sheet) is dropped.
 """
 
+import base64
 import csv
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,26 +24,39 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
+from xml.etree import ElementTree
 
 import matplotlib as mpl
 import numpy as np
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 from matplotlib.figure import Figure
+from matplotlib.mathtext import MathTextParser
+from matplotlib.text import Text
 from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
-from normae.files import atomic_path
+from normae.files import as_cell, atomic_path
 from normae.statistics.arrays import Estimate
 
 Status = Literal["good", "warning", "bad"]
 Value = str | Estimate
+OWN_SCRIPT = "'sha256-'"  # in the page's policy: stands for the one script that may run
 WIDE = 1.7  # aspect ratio from which a picture takes the whole width of the page
-_REFERENCE = re.compile(r"""(\bid=["']|\burl\(["']?\#|\bhref=["']\#)""")
-_METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
-_ACTIVE = re.compile(r"<script|<foreignObject|<[a-z][^>]*\son\w+\s*=|javascript:", re.IGNORECASE)
+SPACES = ("", "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}")  # of names in a picture
+DROPPED = {"metadata", "style"}
+ELEMENTS = re.compile(
+    "svg|g|defs|path|use|image|clipPath|mask|pattern|marker|symbol|rect|circle|ellipse|line|polyline|polygon|text|tspan|"
+    "title|desc|linearGradient|radialGradient|stop"
+)
+_ATTRIBUTE = re.compile(
+    r"id|class|d|points|x|y|[xy][12]|[cfr][xy]|r|width|height|transform|viewBox|preserveAspectRatio|version|style|href|"
+    r"offset|opacity|overflow|image-rendering|\w+Units|\w+Transform|marker\w+|ref[XY]|orient|"
+    r"(fill|stroke|stop|clip|font|text|mask|marker|color|dominant|letter)(-[a-z]+)*"
+)
+FUNCTIONS = {"url", "rgb", "rgba", "translate", "scale", "rotate", "matrix", "skewX", "skewY"}
+_HREF = re.compile(r"#.*|data:image/png;base64,[\w+/=\s]*", re.DOTALL)
 _VIEW_BOX = re.compile(r"""viewBox=["']\s*\S+\s+\S+\s+(\S+)\s+(\S+?)\s*["']""")
-_SIZE = re.compile(r"""\s(?:width|height)=["'][^"']*["']""")
 
 
 class Fact(NamedTuple):
@@ -98,12 +115,15 @@ def render(report: Report) -> str:
         {
             "title": picture.title,
             "sentence": picture.sentence,
-            "svg": Markup(inline_svg(picture.svg, f"picture{number}")),  # checked there for scripts
+            "svg": Markup(inline_svg(picture.svg, f"picture{number}")),  # nothing but what the lists there allow
             "wide": aspect_ratio(picture.svg) >= WIDE,
         }
         for number, picture in enumerate(report.pictures, start=1)
     ]
-    return _template().render(report=report, pictures=pictures, verdict=verdict(report.checks))
+    page = _template().render(report=report, pictures=pictures, verdict=verdict(report.checks))
+    script = page.rpartition("<script>")[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return page.replace(OWN_SCRIPT, f"'sha256-{digest}'", 1)
 
 
 def verdict(checks: Sequence[Check]) -> tuple[Status, str]:
@@ -124,14 +144,53 @@ def _template() -> Template:
 
 def inline_svg(svg: str, prefix: str) -> str:
     """The `<svg>` element of a file's text, with prefixed ids and its size left to the page."""
-    start, end = svg.find("<svg"), svg.rfind("</svg>")
-    if start < 0 or end < 0:
-        raise InputError("expected the text of an SVG file, got none with an <svg> element")
-    if _ACTIVE.search(svg):
-        raise InputError("expected a plain SVG picture, got one that holds a script")
-    body = _METADATA.sub("", svg[start : end + len("</svg>")])
-    head, bracket, rest = body.partition(">")
-    return _REFERENCE.sub(rf"\g<1>{prefix}-", _SIZE.sub("", head) + bracket + rest)
+    if "<!ENTITY" in svg:
+        raise InputError("expected a plain SVG picture, got one that defines entities")
+    try:
+        found = _plain(ElementTree.fromstring(svg), f"{prefix}-")
+        if found is None or found.tag != "svg":
+            raise InputError("expected the text of an SVG file, got none with an <svg> element")
+        for size in ("width", "height"):
+            found.attrib.pop(size, None)
+        return ElementTree.tostring(found, encoding="unicode")
+    except (ElementTree.ParseError, RecursionError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"expected the text of an SVG file, got none that can be read ({error})") from None
+
+
+def _plain(element: ElementTree.Element, prefix: str) -> ElementTree.Element | None:
+    """An element with what the lists allow; None for what is dropped."""
+    name = _local(str(element.tag))
+    if name in DROPPED:
+        return None
+    if name is None or not ELEMENTS.fullmatch(name):
+        raise InputError(f"expected a plain SVG picture, got one with an element {element.tag!r}")
+    found = ElementTree.Element(name)
+    for long, value in element.attrib.items():
+        key = _local(long)
+        if key is None:
+            continue  # of another program's name space
+        if not _ATTRIBUTE.fullmatch(key) or not (_HREF.fullmatch(value) if key == "href" else _harmless(value)):
+            raise InputError(f"expected a plain SVG picture, got one with {key}={value[:40]!r}")
+        value = prefix + value if key == "id" else re.sub(r"(url\(\s*[\"']?#|^#(?=.*$))", rf"\g<1>{prefix}", value)
+        found.set(key, value)
+    found.text, found.tail = element.text, element.tail
+    found.extend([one for child in element if (one := _plain(child, prefix)) is not None])
+    return found
+
+
+def _harmless(value: str) -> bool:
+    """Whether a value calls nothing but what draws, and refers to nothing outside of its picture."""
+    places = re.split(r"url\s*\(", value, flags=re.IGNORECASE)[1:]
+    own = all(place.lstrip(" \t\n\"'").startswith("#") for place in places)
+    return own and not set("\\@") & set(value) and set(re.findall(r"([\w-]*)\s*\(", value)) <= FUNCTIONS
+
+
+def _local(name: str) -> str | None:
+    """A name without its name space; None where that is not one of a picture."""
+    space, bracket, rest = name.rpartition("}")
+    return rest if space + bracket in SPACES else None
 
 
 def aspect_ratio(svg: str) -> float:
@@ -181,6 +240,9 @@ def save_figure(
     shapes = {key: values.shape for key, values in table.items()}
     if len(set(shapes.values())) != 1 or any(len(shape) != 1 for shape in shapes.values()):
         raise InputError(f"expected columns of one length, got {shapes}")
+    for text in figure.findobj(Text):
+        if "$" in text.get_text() and not _parses(text.get_text()):
+            text.set_parse_math(False)
     with mpl.rc_context({"svg.hashsalt": f"normae/{name}", "svg.fonttype": "path", "pdf.fonttype": 42}):
         for path, metadata in ((paths.svg, {"Date": None}), (paths.pdf, {"CreationDate": None})):
             with atomic_path(path) as temporary:
@@ -190,6 +252,15 @@ def save_figure(
     return paths
 
 
+def _parses(text: str) -> bool:
+    """Whether what a label has between dollars is a formula."""
+    try:
+        MathTextParser("path").parse(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _write_table(path: Path, table: Mapping[str, NDArray[Any]]) -> None:
     rows = len(next(iter(table.values())))
     every = max(1, -(-rows // MOST_ROWS))
@@ -197,9 +268,9 @@ def _write_table(path: Path, table: Mapping[str, NDArray[Any]]) -> None:
         if every > 1:
             stream.write(f"# rows 1, {1 + every}, {1 + 2 * every}, ... (every {every}th) of {rows}\n")
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(table)
+        writer.writerow(map(as_cell, table))
         writer.writerows(zip(*(map(_cell, values[::every].tolist()) for values in table.values()), strict=True))
 
 
 def _cell(value: object) -> str:
-    return f"{value:.9g}" if isinstance(value, float) else str(value)
+    return f"{value:.9g}" if isinstance(value, float) else str(value) if isinstance(value, int) else as_cell(str(value))

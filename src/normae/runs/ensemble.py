@@ -159,7 +159,7 @@ def _provenance(folders: list[RunFolder], facts: list[dict[str, Any]], digests: 
 def _write_history(target: RunFolder, folders: list[RunFolder]) -> None:
     """Means over the runs, as of an ensemble that was trained side by side; at the places that all of them have."""
     kept = [
-        {(line["phase"], line["iteration"]): line for line in folder.read_history() if "rollback" not in line}
+        {(line["phase"], line["iteration"]): line for line in folder.read_history(None) if "rollback" not in line}
         for folder in folders
     ]
     history = History(target.history)

@@ -37,6 +37,7 @@ COORDINATES, BASE, HALF = "coordinates.", "base.", "half."
 """Prefix of the tensors of the coordinates there."""
 CHAINS = "chains"
 """Name of the persistent chains there, with shape (M, *event)."""
+MOST_LINES = 20_000  # of metrics.jsonl that are held; a report of a million lines would take gigabytes
 PROVENANCE = ("normae", "commit", "python", "torch", "seed", "device", "backend", "rollbacks", "wall_seconds")
 """What every provenance.json holds at least."""
 
@@ -103,19 +104,25 @@ class RunFolder:
         found = read_json(self.provenance).get("log_z") if self.provenance.is_file() else None
         return found.get("failed") if isinstance(found, dict) else None
 
-    def read_history(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl."""
+    def read_history(self, most: int | None = MOST_LINES) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; of more than `most` every k-th, with those of rollbacks and the last."""
         if not self.history.is_file():
             return []
+        with self.history.open("rb") as file:
+            count = sum(1 for _ in file)
+        every = 1 if most is None else max(1, -(-count // most))
         lines: list[dict[str, Any]] = []
-        for number, line in enumerate(self.history.read_bytes().splitlines(), start=1):
-            try:
-                content = json.loads(line)
-            except (ValueError, RecursionError):
-                content = None
-            if not isinstance(content, dict) or not {"phase", "iteration"} <= set(content):
-                raise InputError(f"{self.history}: line {number} is not a line of metrics")
-            lines.append(content)
+        with self.history.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if number % every and number != count and b'"rollback"' not in line:
+                    continue
+                try:
+                    content = json.loads(line)
+                except (ValueError, RecursionError):
+                    content = None
+                if not isinstance(content, dict) or not {"phase", "iteration"} <= set(content):
+                    raise InputError(f"{self.history}: line {number} is not a line of metrics")
+                lines.append(content)
         return lines
 
 

@@ -40,6 +40,7 @@ from normae.runs.classifier import train_classifier
 from normae.runs.folder import RunFolder, locked, read_tensors
 from normae.runs.writing import Finish, Journal, Prepared, Watch, check_minutes
 from normae.sources import (
+    OUTSIDE,
     Events,
     Weights,
     bootstrapped,
@@ -259,8 +260,10 @@ def prepare(config: Run, events: Events, coordinates: Coordinates | None = None)
         return Prepared(coordinates, events)
     prepared = _in_coordinates(config, events, coordinates)
     assert isinstance(prepared.train, Tensor)
-    columns = events.columns if config.coordinates.kind == "identity" else None
-    check_rows(prepared.train, config.sampling.feature.bounds, columns, source)
+    same = config.coordinates.kind == "identity"
+    allowed = 0 if same and config.data.file is not None else OUTSIDE  # p is zero beyond the bounds
+    columns = events.columns if same else None
+    check_rows(prepared.train, config.sampling.feature.bounds, columns, source, allowed)
     if not config.halves:
         return Prepared(coordinates, prepared, _base(config, prepared, coordinates, weights))
     halves = zip(member_seeds(config), member_events(config, events), strict=True)

@@ -248,7 +248,7 @@ def _standing(dask_scheduler: Any) -> dict[str, Any]:
 async def _end(workers: list[str], dask_scheduler: Any) -> None:
     """End workers by their nannies; what they were at is done elsewhere."""
     await dask_scheduler.restart_workers(
-        workers, timeout=PATIENCE, wait_for_workers=False, on_error="return", stimulus_id="normae-hangs"
+        workers, timeout=2, wait_for_workers=False, on_error="return", stimulus_id="normae-hangs"
     )
 
 

@@ -28,7 +28,18 @@ from numpy.typing import NDArray
 from normae.data import open_table
 from normae.data.table import reading
 from normae.errors import InputError
-from normae.files import atomic_path, check_file, check_new, clear, lock, make_folder, publishing
+from normae.files import (
+    arrow_file,
+    as_cell,
+    as_text,
+    atomic_path,
+    check_file,
+    check_new,
+    clear,
+    lock,
+    make_folder,
+    publishing,
+)
 from normae.jets import Jets, chunks, concatenate, info, read_images, sparse_images
 from normae.jets.container import BadJet
 from normae.jets.reader import is_images
@@ -225,8 +236,8 @@ def _jet_images(file: File, start: int, stop: int, size: int) -> Iterator[NDArra
 def _write_part(folder: Path, part: Part, columns: Columns, outside: Outside, content: str) -> None:
     said = {"outside": outside, "content": content, "state": part.file.state}
     text = json.dumps(said | {"checksum": _checksum(part, columns, said)})
-    with atomic_path(folder / part.name) as temporary:
-        pyarrow.parquet.write_table(pa.table(columns, metadata={SAID: text}), temporary)
+    with atomic_path(folder / part.name) as temporary, arrow_file(temporary, "wb") as file:
+        pyarrow.parquet.write_table(pa.table(columns, metadata={SAID: text}), file)
 
 
 def _checksum(part: Part, columns: Columns, said: Mapping[str, Any]) -> str:
@@ -239,7 +250,8 @@ def _checksum(part: Part, columns: Columns, said: Mapping[str, Any]) -> str:
 def _read_part(folder: Path, part: Part, checked: bool = True) -> tuple[Columns, dict[str, Any]]:
     """The columns of a part and what it says of itself; `BadPart` where it is not as it was written."""
     try:
-        table = pyarrow.parquet.read_table(folder / part.name, use_threads=False)
+        with arrow_file(folder / part.name) as file:
+            table = pyarrow.parquet.read_table(file, use_threads=False)
         columns = {name: table[name].to_numpy() for name in table.column_names}
         said = json.loads((table.schema.metadata or {})[SAID])
         good = len(table) == part.stop - part.start
@@ -277,8 +289,9 @@ def _outside_of(parts: Sequence[Part], folder: Path) -> dict[str, Outside]:
     found: dict[str, Outside] = {}
     for part in parts:
         try:
-            said = json.loads(pyarrow.parquet.read_schema(folder / part.name).metadata[SAID])
-            own, name = Outside(*said["outside"]), str(part.file.path)
+            with arrow_file(folder / part.name) as file:
+                said = json.loads(pyarrow.parquet.read_schema(file).metadata[SAID])
+            own, name = Outside(*said["outside"]), as_text(part.file.path)
         except Exception as error:
             raise BadPart(part.name) from error
         found[name] = found[name].joined(own) if name in found else own
@@ -297,13 +310,16 @@ def join(parts: Sequence[Part], folder: Path, out: Path, force: bool = False) ->
 def _table(folder: Path, part: Part) -> pa.Table:
     """The scores of a part, with the name of the file and the numbers of the rows."""
     rows = np.arange(part.start, part.stop, dtype=np.int64)
-    names = pa.DictionaryArray.from_arrays(np.zeros(len(rows), np.int32), [str(part.file.path)])
+    names = pa.DictionaryArray.from_arrays(np.zeros(len(rows), np.int32), [as_text(part.file.path)])
     return pa.table({"file": names, "row": rows, **_read_part(folder, part)[0]})
 
 
 def _parquet(parts: Sequence[Part], folder: Path, out: Path) -> None:
     first = _table(folder, parts[0])
-    with pyarrow.parquet.ParquetWriter(out, first.schema, use_dictionary=["file"]) as writer:
+    with (
+        arrow_file(out, "wb") as file,
+        pyarrow.parquet.ParquetWriter(file, first.schema, use_dictionary=["file"]) as writer,
+    ):
         writer.write_table(first)
         for part in parts[1:]:
             writer.write_table(_table(folder, part))
@@ -312,15 +328,16 @@ def _parquet(parts: Sequence[Part], folder: Path, out: Path) -> None:
 def _csv(parts: Sequence[Part], folder: Path, out: Path) -> None:
     schema = _table(folder, parts[0]).schema
     schema = schema.set(schema.get_field_index("file"), pa.field("file", pa.string()))
-    with pyarrow.csv.CSVWriter(out, schema) as writer:
+    with arrow_file(out, "wb") as file, pyarrow.csv.CSVWriter(file, schema) as writer:
         for part in parts:
-            writer.write_table(_table(folder, part).cast(schema))
+            names = pa.repeat(as_cell(as_text(part.file.path)), part.stop - part.start)
+            writer.write_table(_table(folder, part).set_column(0, "file", names).cast(schema))
 
 
 def _npz(parts: Sequence[Part], folder: Path, out: Path) -> None:
     """One array for each column; `file` is an index into the array `files`, which has the names."""
     rows = sum(part.stop - part.start for part in parts)
-    names = list(dict.fromkeys(str(part.file.path) for part in parts))
+    names = list(dict.fromkeys(as_text(part.file.path) for part in parts))
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         for k, field in enumerate(_table(folder, parts[0]).schema):
             dtype = np.dtype(np.int32) if field.name == "file" else field.type.to_pandas_dtype()
@@ -341,7 +358,7 @@ def _member(name: str) -> zipfile.ZipInfo:
 
 def _values(folder: Path, part: Part, column: str, names: list[str], checked: bool) -> NDArray[Any]:
     if column == "file":
-        return np.full(part.stop - part.start, names.index(str(part.file.path)))
+        return np.full(part.stop - part.start, names.index(as_text(part.file.path)))
     if column == "row":
         return np.arange(part.start, part.stop)
     return _read_part(folder, part, checked)[0][column]

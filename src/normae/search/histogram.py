@@ -34,6 +34,7 @@ from normae.statistics.histogram import check_edges, fill, tail_levels
 AXIS_NAMES = {"score": "score $E/T$", "log_prob": r"$\log p$", "p_value": "p-value"}
 QUANTITIES = tuple(AXIS_NAMES)
 MOST_REFERENCES = 50_000  # held-out events that are scored with every draw, for p-values of draws
+MOST_EXPECTED = 1e12  # events; a fit of more loses its digits
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ class HistogramSettings:
         if self.quantity not in QUANTITIES:
             raise InputError(f"--quantity: expected one of {', '.join(QUANTITIES)}, got {self.quantity!r}")
         for name, value in (("expected", self.expected), ("expected-signal", self.expected_signal)):
-            if value is not None and not (value > 0 and np.isfinite(value)):
-                raise InputError(f"--{name}: expected a positive number of events, got {value}")
+            if value is not None and not 0 < value <= MOST_EXPECTED:
+                raise InputError(f"--{name}: expected a number of events above 0, up to {MOST_EXPECTED:g}, got {value}")
         if not 0 <= self.normalization < 1:
             raise InputError(f"--normalization: expected a share from 0 to 1, got {self.normalization}")
         if self.draws < 2:
@@ -186,6 +187,8 @@ def fill_sample(
         seen[str(file.path)] = reduce(Outside.joined, outside)
     binner.notes += [f"{name}: {sentence}" for sentence in scorer.said_of(seen)]
     assert total is not None  # every file has events
+    if column is not None and not total.value.sum() > 1e-9 * np.sqrt(total.events * total.variance.sum()):  # of sum |w|
+        raise InputError(f"--weights {column}: expected a positive sum for the {name}, got {total.value.sum():.4g}")
     return total
 
 
@@ -214,10 +217,6 @@ def templates_of(
     """The samples of a search as the settings ask."""
     settings, edges = binner.settings, binner.edges()
     background = fill_sample(binner, "background", edges, files, dataset)
-    if settings.weights is not None and background.value.sum() <= 0:
-        raise InputError(
-            f"--weights {settings.weights}: expected weights with a positive sum, got {background.value.sum():.4g}"
-        )
     if not (background.value > 0).all():
         empty = int(np.argmin(background.value))
         raise InputError(
