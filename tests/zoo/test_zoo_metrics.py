@@ -4,9 +4,10 @@ import json
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from normae import zoo
+from normae import jets, zoo
 from normae.config import read
 from normae.evaluation.evaluate import study_of
 from normae.evaluation.toy import agreement, density_test, paper_grid
@@ -16,7 +17,7 @@ from normae.report.page import markdown_table
 from normae.runs.folder import RunFolder
 from normae.runs.load import load
 from normae.sources import load_events
-from normae.statistics import Estimate
+from normae.statistics import Estimate, auc
 
 
 def metrics(name: str) -> dict[str, Estimate]:
@@ -62,6 +63,27 @@ def test_the_coverage_by_region_comes_from_the_weights(name):
     assert len(found) > 3
     for key, one in found.items():
         assert one.value == pytest.approx(said[key].value, abs=2e-3), key
+
+
+def check_tagging(name: str, each: int) -> None:
+    """The AUC of `each` public jets of both classes is that of metrics.json, of other jets, within 4 errors."""
+    part = jets.public()
+    rows = np.concatenate([np.flatnonzero(part.labels == label)[:each] for label in (0, 1)])
+    part = jets.from_lists([np.column_stack([one.pt, one.eta, one.phi]) for one in (part[i : i + 1] for i in rows)])
+    score, signal = load(zoo.path(name), "cpu").score(jets.images(part)), np.repeat([0, 1], each) == ("qcd" in name)
+    found, said = auc(score[signal], score[~signal]), metrics(name)["auc"]
+    assert abs(found.value - said.value) < 4 * np.hypot(found.error, said.error)
+
+
+@pytest.mark.parametrize("name", ["jets-qcd-nae", "jets-top-nae"])
+def test_jets_are_tagged_as_the_metrics_say(name):
+    check_tagging(name, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in zoo.names() if re.match(r"jets-\w+-(ae|nae|bae|bnae)", name)])
+def test_public_jets_are_tagged_as_the_metrics_say(name):
+    check_tagging(name, 900)
 
 
 @pytest.mark.parametrize("name", [name for name in zoo.names() if (zoo.path(name) / "metrics.json").is_file()])
