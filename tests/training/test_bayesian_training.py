@@ -26,6 +26,17 @@ class Nothing(nn.Module):
         return 0 * x * self.unused
 
 
+class Scaled(nn.Module):
+    """An encoder with one weight, of which E knows nothing with a constant decoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([0.7]))
+
+    def forward(self, x):
+        return self.weight * x
+
+
 class Constant(nn.Module):
     """A decoder that always answers theta, so that E = (x - theta)^2."""
 
@@ -92,3 +103,22 @@ def test_gradient_of_the_pretraining_by_hand(loss_scale, factor):
     assert mean == pytest.approx(factor * (slope + temperature * m / n), rel=1e-4)
     inner = 1 / (1 + math.exp(-rho))  # ds/drho of s = log(1 + exp(rho))
     assert spread == pytest.approx(factor * (slope * e + temperature * (s - 1 / s) / n) * inner, rel=1e-3)
+
+
+def test_the_latent_penalty_is_of_events_and_of_samples():
+    """Samples of a constant decoder are theta: the gradient of the penalty is 2 a w (<x^2> + theta^2)."""
+    penalty, theta, n = 0.5, 3.0, 50
+    x = torch.randn(n, 1, generator=stream(0, "data"))
+    schedules = Schedules(
+        PhaseConfig(epochs=0), TrainingConfig(epochs=1, batch=n, latent_penalty=penalty), TemperatureConfig()
+    )
+    sampling = SamplingConfig(
+        buffer=n, replay=1.0, buffer_space="feature", backend="reference", feature=ChainConfig(steps=0)
+    )
+    network = Autoencoder(Scaled(), Constant(), 1)
+    network.decoder.theta.data.fill_(theta)
+    trainer = Trainer([network], [x], schedules, sampling, [0], torch.device("cpu"))
+    for _ in trainer.run():  # one iteration
+        pass
+    found = float(trainer.models.optimizer.first[0, 0] / 0.1)
+    assert found == pytest.approx(2 * penalty * 0.7 * (float(x.square().mean()) + theta**2), rel=1e-4)

@@ -92,6 +92,8 @@ class ToyStudy(Study):
             "auc_classifier_long": f"feature chain {self.config.evaluation.long_factor} times as long",
             "auc_classifier_generation": f"feature chain of {self.config.sampling.generation_steps} steps",
         }
+        if self.config.sampling.kept:
+            notes["auc_classifier_recipe"] = "not the recipe: goes on from the chains of the training"
         theirs = self.config.data.density == "two-gaussians"
         return [v._replace(value=v.value if theirs else "—", note=notes.get(v.metric, v.note)) for v in self.paper]
 

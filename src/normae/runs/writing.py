@@ -309,7 +309,7 @@ class Finish:
         if ensemble:
             views = self.trainer.setup.layout.views(weights[members])
             tensors |= {f"member.{name}": view for name, view in views.items()}
-        if not last and self.config.sampling.chains_from == "data":  # samples of the model, where others can begin
+        if not last and self.config.sampling.kept:  # samples of the model, where others can begin
             tensors |= {CHAINS: self.trainer.models.buffer.storage[members.start].clone()}
         return tensors | stored(self.coordinates, self.base), header
 

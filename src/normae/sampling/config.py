@@ -111,6 +111,8 @@ class SamplingConfig:
             space, and only fresh chains go through the latent space.
         chains_from: where persistent feature chains begin: "latent", points decoded from latent noise, or "data",
             training events.
+        keep_chains: whether the run keeps persistent feature chains, and samples of the model go on from them. Always
+            so where they began at the data.
         generation: length of the feature chain that generates samples; as in training where it is None, which is the
             paper's recipe. The latent chain of generation is eight times as long as in training.
         latent, feature: the two chains of the on-manifold start.
@@ -121,6 +123,7 @@ class SamplingConfig:
     replay: float = 0.95
     buffer_space: Literal["latent", "feature"] = "latent"
     chains_from: Literal["latent", "data"] = "latent"
+    keep_chains: bool = False
     generation: int | None = None
     latent: ChainConfig = field(default_factory=lambda: ChainConfig(steps=50))
     feature: ChainConfig = field(default_factory=lambda: ChainConfig(steps=100))
@@ -130,6 +133,13 @@ class SamplingConfig:
         require_that(0 <= self.replay <= 1, "sampling.replay", "a share between 0 and 1", self.replay)
         if self.generation is not None:
             require_that(self.generation >= 0, "sampling.generation", "at least 0", self.generation)
+        persistent = self.buffer_space == "feature" or not self.keep_chains
+        require_that(persistent, "sampling.keep_chains", 'buffer_space = "feature"', self.buffer_space)
+
+    @property
+    def kept(self) -> bool:
+        """Whether a run keeps its feature chains."""
+        return self.keep_chains or self.chains_from == "data"
 
     @property
     def generation_steps(self) -> int:
