@@ -113,8 +113,9 @@ def test_the_latent_penalty_is_of_events_and_of_samples():
         PhaseConfig(epochs=0), TrainingConfig(epochs=1, batch=n, latent_penalty=penalty), TemperatureConfig()
     )
     sampling = SamplingConfig(
-        buffer=n, replay=1.0, buffer_space="feature", backend="reference", feature=ChainConfig(steps=0)
-    )
+        buffer=n, replay=1.0, buffer_space="feature", backend="reference",
+        feature=ChainConfig(steps=1, noise=0.0, metropolis="off"),
+    )  # fmt: skip
     network = Autoencoder(Scaled(), Constant(), 1)
     network.decoder.theta.data.fill_(theta)
     trainer = Trainer([network], [x], schedules, sampling, [0], torch.device("cpu"))
