@@ -4,7 +4,6 @@ ROC curves, energies, generated jets of both classes, and estimates of their tem
 """
 
 from collections.abc import Mapping
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -194,7 +193,8 @@ JETS, POINTS = 200, 20_000  # events of each class of jets, and of a toy density
 TOYS = {"toy-1gauss-nae": "one Gaussian", "toy-2gauss-nae": "two Gaussians"}
 DUALS = (("AE", BEST), ("NAE", BEST), ("BNAE", BEST), ("NAE", PAPER), ("BNAE", PAPER), ("NAE", MIXING), ("BNAE", MODES))
 """Networks of the dual tests; that of the autoencoders, which the paper does not have, shows what the training adds."""
-WITHIN = ("pearson", "slope")  # what is given for each class by itself
+QUANTITIES = {"pearson": "Pearson", "slope": "slope m"}  # of the dual test, for all jets and for each class
+CLASS_COLUMNS = ("QCD only", "tops only")
 ESTIMATED = (("NAE", BEST), ("BNAE", BEST), ("NAE", MIXING))  # whose temperatures are estimated
 GENERATORS = {"NAE, d_z = 6": ("NAE", BEST), "BNAE, d_z = 6": ("BNAE", BEST), "NAE, d_z = 3": ("NAE", SMALL)}
 TITLES = {
@@ -239,20 +239,17 @@ def _shown(model: JetModel, metrics: Metrics, name: str) -> str:
 
 
 def ratio_rows(duals: dict[str, Metrics]) -> Rows:
-    """Correlation, slope and constant of section 4.2; ours within each class, and by labels, too."""
-    titles = {"pearson": "Pearson correlation with log r_class", "slope": "slope m", "constant": "constant C"}
-    keys = {f"{quantity}_classifier_c0": words for quantity, words in titles.items()}
-    for side, jets in (("a", "QCD jets"), ("b", "tops")):
-        keys |= {f"{quantity}_{side}_classifier_c0": f"{titles[quantity]}, {jets} only" for quantity in WITHIN}
-    keys |= {"logistic_slope": "factor b that labels give to log r"}
-    ends = {"pearson": "", "slope": "", "constant": "_c0"}
-    keys |= {f"{of}_pairs_classifier{end}": f"{titles[of]}, over all pairs of draws" for of, end in ends.items()}
-    rows = [["quantity", *[cell for title in duals for cell in (f"{title}, paper", f"{title}, ours")]]]
-    for key, words in keys.items():
-        if any(key in found for found in duals.values()):
-            theirs = [RATIO[title.partition(",")[0]].get(key.removesuffix("_classifier_c0"), "—") for title in duals]
-            ours = [str(found.get(key, "—")) for found in duals.values()]
-            rows.append([words, *chain(*zip(theirs, ours, strict=True))])
+    """Section 4.2: correlation, slope and constant, a row for each pair; ours within each class and by labels too."""
+    rows = [["pair", *(cell for words in QUANTITIES.values() for cell in (f"{words}, paper", "ours", *CLASS_COLUMNS))]]
+    rows[0] += ["constant C, paper", "ours", "factor b by labels"]
+    for title, found in duals.items():
+        theirs, row = RATIO[title.partition(",")[0]], [title]
+        for quantity in QUANTITIES:
+            ours = [found[f"{quantity}{side}_classifier_c0"] for side in ("", "_a", "_b")]
+            over = found.get(f"{quantity}_pairs_classifier")
+            row += [theirs[quantity], f"{ours[0]}" + ("" if over is None else f" (pairs of draws: {over})")]
+            row += map(str, ours[1:])
+        rows.append([*row, theirs["constant"], str(found["constant_classifier_c0"]), str(found["logistic_slope"])])
     return rows if duals else []
 
 
