@@ -1,6 +1,10 @@
 """Small tensor operations that several rooms share."""
 
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -29,3 +33,16 @@ def sum_features(x: Tensor) -> Tensor:
     """Sum over the last axis; on a CPU by a product with ones: torch's sum of a short axis takes four times as long."""
     total: Tensor = x.sum(-1) if x.is_cuda else x @ x.new_ones(x.shape[-1])
     return total
+
+
+def keeps(values: NDArray[Any], dtype: type[np.floating[Any]]) -> bool:
+    """Whether whole numbers keep all their digits in `dtype`; other numbers are rounded, as they always are."""
+    if values.dtype == dtype or values.dtype.kind not in "iuf" or not values.size:
+        return True
+    if not max(abs(values.min().item()), abs(values.max().item())) > 2 ** (np.finfo(dtype).nmant + 1):
+        return True
+    with np.errstate(over="ignore", invalid="ignore"):
+        kept = values.astype(dtype).astype(values.dtype) == values
+        if values.dtype.kind == "f":  # beyond 2^53 every one is whole, and none is meant as a whole number
+            kept |= (values != np.trunc(values)) | ~(np.abs(values) <= 2.0**53)
+    return bool(kept.all())

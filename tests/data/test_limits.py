@@ -15,8 +15,8 @@ import pytest
 import normae
 from normae import machine
 from normae.data import as_rows, open_table, read_table, tables
-from normae.data.frames import keeps
 from normae.errors import InputError
+from normae.tensors import keeps
 
 
 def peak(function) -> int:

@@ -15,7 +15,7 @@ import normae
 from normae.cli import app
 from normae.config import read, structure
 from normae.errors import InputError
-from normae.networks.conv import conv_decoder
+from normae.networks.autoencoder import conv_decoder
 from normae.networks.mlp import ACTIVATIONS
 from normae.runs.session import train
 from tiny_run import tiny

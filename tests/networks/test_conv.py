@@ -9,8 +9,7 @@ from torch.nn.functional import interpolate
 
 from normae.errors import InputError
 from normae.networks import NetworkConfig, build_autoencoder
-from normae.networks.autoencoder import to_sphere
-from normae.networks.conv import Upsample, upsampling_matrix
+from normae.networks.autoencoder import Upsample, to_sphere, upsampling_matrix
 from normae.networks.scoring_energy import ScoringEnergy
 from plain_conv import PlainConv
 

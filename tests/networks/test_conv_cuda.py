@@ -22,11 +22,10 @@ from conv_chains import DEVICE, SIDE, close, generator, images, models, normal, 
 from normae.errors import InputError
 from normae.networks import Autoencoder, Layout, conv_cuda
 from normae.networks.conv_cuda import FusedConvEnergy, chain_defines, fused_conv_runner, launch_chain, network_defines
-from normae.networks.conv_packing import conv_shape
 from normae.networks.cuda_source import CudaSourceError
 from normae.networks.fused_chain import keys
 from normae.networks.reconstruction import ReconstructionEnergy
-from normae.networks.scoring_energy import ScoringEnergy
+from normae.networks.scoring_energy import ScoringEnergy, conv_shape
 from normae.sampling.config import ChainConfig, SamplingConfig
 from normae.training.backends import choose_backend
 
@@ -284,7 +283,7 @@ def test_why_not(changes, reason):
 def test_other_networks_are_refused():
     (good,) = models(1)
     other = Autoencoder(good.encoder, nn.Sequential(*good.decoder, nn.ReLU()), 3)
-    reason = "encoder and decoder are not the convolutional ones of networks.conv"
+    reason = "encoder and decoder are not the convolutional ones of networks.autoencoder"
     assert conv_cuda.why_not(other, torch.device(DEVICE), "energies") == reason
     assert conv_shape(Autoencoder(nn.Flatten(), good.decoder, 3)) is None
     layout = Layout.of(other)

@@ -14,7 +14,7 @@ from normae.cli import main
 from normae.config import Run, read, structure, to_toml
 from normae.data import SparseEvents
 from normae.errors import InputError
-from normae.networks.conv import conv_encoder
+from normae.networks.autoencoder import conv_encoder
 from normae.runs.classifier import Classifier, _correction, _correction_tensors
 from normae.runs.folder import RunFolder, read_tensors
 from normae.runs.session import train

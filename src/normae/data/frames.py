@@ -7,22 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.errors import InputError
+from normae.tensors import keeps
 
 KINDS = {"M": "dates", "m": "time differences", "c": "complex numbers"}
 """Kinds of numpy's types that are not real numbers, in words."""
-
-
-def keeps(values: NDArray[Any], dtype: type[np.floating[Any]]) -> bool:
-    """Whether whole numbers keep all their digits in `dtype`; other numbers are rounded, as they always are."""
-    if values.dtype == dtype or values.dtype.kind not in "iuf" or not values.size:
-        return True
-    if not max(abs(values.min().item()), abs(values.max().item())) > 2 ** (np.finfo(dtype).nmant + 1):
-        return True
-    with np.errstate(over="ignore", invalid="ignore"):
-        kept = values.astype(dtype).astype(values.dtype) == values
-        if values.dtype.kind == "f":  # beyond 2^53 every one is whole, and none is meant as a whole number
-            kept |= (values != np.trunc(values)) | ~(np.abs(values) <= 2.0**53)
-    return bool(kept.all())
 
 
 class Rows(NamedTuple):

@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.data.frames import keeps
 from normae.errors import InputError
 from normae.machine import check_memory
+from normae.tensors import keeps
 
 Floats = NDArray[Any]
 """In float32, or in float64 where that is asked for."""

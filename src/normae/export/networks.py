@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from normae.errors import InputError
 from normae.export.graph import Graph
-from normae.networks.autoencoder import Autoencoder
+from normae.networks.autoencoder import Autoencoder, Upsample
 from normae.networks.base import FAR, OWN, SCALE, Base, log_gaussians
 from normae.networks.bases import Bases
-from normae.networks.conv import Upsample
 from normae.networks.mlp import MLP
 from normae.networks.reconstruction import prefixed
 

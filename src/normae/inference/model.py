@@ -18,7 +18,6 @@ from torch import Tensor
 from normae.components import ComponentsCoordinates
 from normae.conditional import ConditionalCoordinates
 from normae.coordinates import Coordinates, Identity
-from normae.data.frames import keeps
 from normae.energy import stands_for
 from normae.errors import InputError, LogZUnknown
 from normae.inference.generation import ChainEnergy, drawn, lengthened, samples_at, walk
@@ -32,6 +31,7 @@ from normae.progress import counted
 from normae.random import stream
 from normae.sampling.chain import Chain, run_chain
 from normae.sampling.config import SamplingConfig
+from normae.tensors import keeps
 
 DRAWS = 100  # number of draws behind `energy`, `score` and `log_prob`
 CELLS = 300

@@ -3,7 +3,7 @@
 Libraries for convolutions are made for many channels; with eight, a step of a chain is some fifty kernels that are
 mostly launches and traffic. Here one block of threads takes an image through all steps, or through forward and
 backward, with all of its activations in the shared memory of a multiprocessor (`conv_*.cu`). The mathematics is that of
-`sampling.langevin`, `reconstruction` and `networks.conv`, and the tests hold it against them.
+`sampling.langevin`, `reconstruction` and `networks.autoencoder`, and the tests hold it against them.
 
 Numbers. Planes (images, residuals, gradients of images) and everything at the dense layers' hidden vectors are float32.
 Maps of eight channels and the dense matrices are rounded to 10 bits of mantissa, sums are in float32, and vectors
@@ -20,10 +20,10 @@ from torch import Tensor
 
 from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
-from normae.networks.conv_packing import ConvShape, conv_shape, dense_gradients, pack, packing, unpacking
+from normae.networks.conv_packing import dense_gradients, pack, packing, unpacking
 from normae.networks.cuda_source import CudaSourceError, Kernel, compile_kernel
 from normae.networks.fused_chain import ended, keys, numbers, spread
-from normae.networks.reconstruction import LatentEnergy, Layout, ReconstructionEnergy
+from normae.networks.reconstruction import ConvShape, LatentEnergy, Layout, ReconstructionEnergy, conv_shape
 from normae.random import Generators
 from normae.sampling.chain import Chain, run_chain
 from normae.sampling.config import ChainConfig
@@ -42,7 +42,7 @@ def why_not(architecture: Autoencoder, device: torch.device, name: str) -> str |
     """Why the kernel "energies", or "gradient" and with it all others, cannot serve; None where it can."""
     shape = conv_shape(architecture)
     if shape is None:
-        return "encoder and decoder are not the convolutional ones of networks.conv"
+        return "encoder and decoder are not the convolutional ones of networks.autoencoder"
     if shape.channels != 8:
         return f"{shape.channels} channels are not 8"
     if shape.side % 8:
@@ -100,7 +100,9 @@ class FusedConvEnergy(ReconstructionEnergy):
         super().__init__(autoencoder, layout.views(weights), explicit=False)
         shape = conv_shape(autoencoder)
         if shape is None:
-            raise InputError("the fused kernels cannot serve: encoder and decoder are not those of networks.conv")
+            raise InputError(
+                "the fused kernels cannot serve: encoder and decoder are not those of networks.autoencoder"
+            )
         self.shape, self.layout, self.weights = shape, layout, weights
         self._packed: tuple[Tensor, Tensor] | None = None
 

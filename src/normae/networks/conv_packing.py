@@ -10,16 +10,13 @@ would pack the weights themselves, done once on the numbers of the columns. Padd
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
-from normae.networks.autoencoder import Autoencoder
-from normae.networks.conv import Upsample, conv_decoder, conv_encoder
-from normae.networks.reconstruction import Layout
+from normae.networks.reconstruction import ConvShape, Layout
 
 MIXING = ("encoder.2", "encoder.5", "encoder.7", "decoder.7", "decoder.10")
 SINGLE = ("encoder.0", "encoder.9", "decoder.5", "decoder.12")
@@ -32,57 +29,6 @@ SLOPES = (
     "decoder.6", "decoder.8", "decoder.11",
 )  # fmt: skip
 DENSE = ("encoder.12", "encoder.14", "decoder.0", "decoder.2")
-
-
-@dataclass(frozen=True)
-class ConvShape:
-    """What the kernels must know of a convolutional autoencoder."""
-
-    side: int
-    channels: int
-    hidden: int
-    latent: int
-    sphere: bool
-    sigmoid: bool
-
-    @property
-    def small(self) -> int:
-        """Pixels of the small image."""
-        return (self.side // 2) ** 2
-
-    @property
-    def hp(self) -> int:
-        """The hidden vector's padded length."""
-        return max(16, 1 << (self.hidden - 1).bit_length())
-
-    @property
-    def zp(self) -> int:
-        """The latent point's padded length."""
-        return max(8, 1 << (self.latent - 1).bit_length())
-
-    @property
-    def gathered(self) -> int:
-        """Length of what a program gathers."""
-        c = self.channels
-        return 45 * c * c + 45 * c + 16
-
-
-def conv_shape(architecture: Autoencoder) -> ConvShape | None:
-    """The shape, if the autoencoder is `build_conv_autoencoder`'s; otherwise None."""
-    encoder, decoder = architecture.encoder, architecture.decoder
-    if not isinstance(encoder, nn.Sequential) or not isinstance(decoder, nn.Sequential):
-        return None
-    upsample = next((layer for layer in decoder if isinstance(layer, Upsample)), None)
-    if upsample is None or not isinstance(encoder[0], nn.Conv2d) or not isinstance(decoder[0], nn.Linear):
-        return None
-    side, channels, hidden = upsample.matrix.shape[0], encoder[0].out_channels, decoder[0].out_features
-    sigmoid = isinstance(decoder[-1], nn.Sigmoid)
-    generator, sizes = torch.Generator(), (side, channels, hidden, architecture.latent_dimension)
-    expected = (conv_encoder(*sizes, generator), conv_decoder(*sizes, sigmoid, generator))
-    for mine, theirs in zip(expected, (encoder, decoder), strict=True):
-        if [type(layer) for layer in mine] != [type(layer) for layer in theirs] or Layout.of(mine) != Layout.of(theirs):
-            return None
-    return ConvShape(side, channels, hidden, architecture.latent_dimension, architecture.sphere, sigmoid)
 
 
 @cache  # never given up: a captured graph reads it

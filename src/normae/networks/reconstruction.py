@@ -23,7 +23,7 @@ from torch.func import functional_call, vmap
 
 from normae.energy import autograd_value_and_grad
 from normae.errors import InputError
-from normae.networks.autoencoder import Autoencoder, to_sphere
+from normae.networks.autoencoder import Autoencoder, Upsample, conv_decoder, conv_encoder, to_sphere
 from normae.networks.mlp import ACTIVATIONS, MLP, Pass, Plan, split_decoder
 from normae.random import Generators, normal
 from normae.tensors import sum_features
@@ -316,3 +316,57 @@ class ExplicitEnergy:
             return sum_features(residual.square()) / d, torch.mul(found, 2 / d, out=torch.empty_like(start))
 
         return run
+
+
+# --- what fast kernels must know of a network
+
+
+@dataclass(frozen=True)
+class ConvShape:
+    """What the kernels must know of a convolutional autoencoder."""
+
+    side: int
+    channels: int
+    hidden: int
+    latent: int
+    sphere: bool
+    sigmoid: bool
+
+    @property
+    def small(self) -> int:
+        """Pixels of the small image."""
+        return (self.side // 2) ** 2
+
+    @property
+    def hp(self) -> int:
+        """The hidden vector's padded length."""
+        return max(16, 1 << (self.hidden - 1).bit_length())
+
+    @property
+    def zp(self) -> int:
+        """The latent point's padded length."""
+        return max(8, 1 << (self.latent - 1).bit_length())
+
+    @property
+    def gathered(self) -> int:
+        """Length of what a program gathers."""
+        c = self.channels
+        return 45 * c * c + 45 * c + 16
+
+
+def conv_shape(architecture: Autoencoder) -> ConvShape | None:
+    """The shape, if the autoencoder is `build_conv_autoencoder`'s; otherwise None."""
+    encoder, decoder = architecture.encoder, architecture.decoder
+    if not isinstance(encoder, nn.Sequential) or not isinstance(decoder, nn.Sequential):
+        return None
+    upsample = next((layer for layer in decoder if isinstance(layer, Upsample)), None)
+    if upsample is None or not isinstance(encoder[0], nn.Conv2d) or not isinstance(decoder[0], nn.Linear):
+        return None
+    side, channels, hidden = upsample.matrix.shape[0], encoder[0].out_channels, decoder[0].out_features
+    sigmoid = isinstance(decoder[-1], nn.Sigmoid)
+    generator, sizes = torch.Generator(), (side, channels, hidden, architecture.latent_dimension)
+    expected = (conv_encoder(*sizes, generator), conv_decoder(*sizes, sigmoid, generator))
+    for mine, theirs in zip(expected, (encoder, decoder), strict=True):
+        if [type(layer) for layer in mine] != [type(layer) for layer in theirs] or Layout.of(mine) != Layout.of(theirs):
+            return None
+    return ConvShape(side, channels, hidden, architecture.latent_dimension, architecture.sphere, sigmoid)

@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normae.networks.autoencoder import Autoencoder, to_sphere
-from normae.networks.conv_packing import conv_shape
 from normae.networks.mlp import MLP
 from normae.networks.own import EnergyNetwork, OwnEnergy
-from normae.networks.reconstruction import Layout, ReconstructionEnergy
+from normae.networks.reconstruction import Layout, ReconstructionEnergy, conv_shape
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from normae.config import Run, choose_device, read
 from normae.errors import InputError
 from normae.files import write_json
-from normae.networks.conv import conv_encoder
+from normae.networks.autoencoder import conv_encoder
 from normae.random import stream
 from normae.runs.folder import RunFolder, locked, read_tensors, write_tensors
 from normae.runs.load import run_of

@@ -16,10 +16,9 @@ from torch import Tensor
 from normae.errors import InputError
 from normae.machine import decided, team
 from normae.networks.autoencoder import Autoencoder
-from normae.networks.conv_packing import conv_shape
 from normae.networks.mlp import MLP
 from normae.networks.own import EnergyNetwork, OwnEnergy
-from normae.networks.reconstruction import Layout, ReconstructionEnergy
+from normae.networks.reconstruction import Layout, ReconstructionEnergy, conv_shape
 from normae.sampling.chain import Runner, run_chain
 from normae.sampling.config import SamplingConfig
 
