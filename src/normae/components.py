@@ -12,10 +12,10 @@ log p is that of the K components: what a picture has beside them does not count
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -44,13 +44,14 @@ class ComponentsConfig:
         power: a, of a pixel.
         noise: sigma, the width of the noise in units of a component's own.
         basis: "jets", the components that ship with the package, of QCD jets with a = 1/2; "own", those of the training
-            sample. Models whose densities are to be compared need the same.
+            sample; or a run folder or a model of the zoo, whose first K are taken. Models whose densities are to be
+            compared need the same.
     """
 
     number: int = 12
     power: float = 0.5
     noise: float = 0.3
-    basis: Literal["jets", "own"] = "jets"
+    basis: str = "jets"
 
     def __post_init__(self) -> None:
         if not 1 <= self.number <= MOST:
@@ -89,7 +90,7 @@ class ComponentsCoordinates:
 
     @classmethod
     def of(cls, config: ComponentsConfig, events: SparseEvents) -> "ComponentsCoordinates":
-        """The components that a run asks for, of N pictures with shape (N, *event) where they are its own."""
+        """The components that ship, or those of N pictures with shape (N, *event)."""
         if config.basis == "jets":
             centre, basis, width = (part[: config.number] if k else part for k, part in enumerate(shipped()))
             if tuple(basis.shape[1:]) != tuple(events.shape[1:]):
@@ -98,6 +99,16 @@ class ComponentsCoordinates:
             centre, basis, width = principal(events, config.power, config.number)
         numbers = (torch.tensor(value, dtype=torch.float64) for value in (config.power, config.noise))
         return cls(centre, basis, width, *numbers)
+
+    def first(self, config: ComponentsConfig, source: str) -> "ComponentsCoordinates":
+        """The first of these components, with the noise of `config`; `source` names the run that has them."""
+        if config.number > len(self.width) or config.power != float(self.power):
+            raise InputError(
+                f"coordinates.components: {source} has {len(self.width)} of pixels to the power of "
+                f"{float(self.power):g}, expected {config.number} with {config.power:g}"
+            )
+        noise = torch.tensor(config.noise, dtype=torch.float64)
+        return replace(self, basis=self.basis[: config.number], width=self.width[: config.number], noise=noise)
 
     @property
     def event(self) -> tuple[int, ...]:

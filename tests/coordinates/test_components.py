@@ -137,6 +137,17 @@ def test_halves_share_their_components(tmp_path):
     assert model.rows(x).spread().shape == (6,)
 
 
+def test_components_of_another_run(run, tmp_path):
+    changes = [*TINY, f"data.path={SAMPLE}", f"coordinates.components.basis={run}", "contrast.iterations=5"]
+    assert train(read("jets-components-top", [*changes, "coordinates.components.number=3"]), tmp_path / "run")
+    mine, theirs = normae.load(tmp_path / "run").coordinates, normae.load(run).coordinates
+    assert torch.equal(mine.basis, theirs.basis[:3])
+    with pytest.raises(InputError, match="has 4 of pixels to the power of 0.5, expected 5"):
+        train(read("jets-components-top", [*changes, "coordinates.components.number=5"]), tmp_path / "more")
+    with pytest.raises(InputError, match="expected a run in components, got jets-qcd-nae"):
+        train(read("jets-components-top", [*changes, "coordinates.components.basis=jets-qcd-nae"]), tmp_path / "zoo")
+
+
 def test_what_is_refused():
     path = f"data.path={SAMPLE}"
     with pytest.raises(InputError, match="1 to 64, got 65"):
