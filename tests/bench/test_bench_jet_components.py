@@ -1,0 +1,48 @@
+"""bench/jet_components.py trains a pair, judges it, and makes a table and a picture."""
+
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from normae.training.reference import RatioSettings
+from tiny_jets import SAMPLE
+
+SCRIPT = Path(__file__).parents[2] / "bench" / "jet_components.py"
+CHANGES = (
+    "data.train=60,data.validation=20,data.test=20,contrast.iterations=20,contrast.batch=20,network.hidden=[8],"
+    "coordinates.components.number=3,sampling.buffer=64,training.batch=20,pretraining.batch=20,contrast.draws=500,"
+    "contrast.every=10,base.gaussians=2"
+)
+
+
+def test_a_point_of_the_map(tmp_path, capsys, monkeypatch):
+    spec = importlib.util.spec_from_file_location("jet_components", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "CLASSIFIER", RatioSettings(hidden=(8,), batch=32, max_epochs=2, patience=1))
+    monkeypatch.setattr(module, "TOLD", 60)
+    jets, out = tmp_path / "jets", tmp_path / "out"
+    jets.mkdir()
+    for name in ("train", "val", "test"):
+        shutil.copy(SAMPLE, jets / f"{name}.npz")
+
+    def call(*words: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["jet_components.py", *map(str, words)])
+        module.main()
+        return capsys.readouterr().out
+
+    call("map", jets, out, "few=0," + CHANGES, "--halves")
+    found = json.loads((out / "few-0.json").read_text())
+    assert 0.5 < found["auc"] < 1
+    with np.load(out / "few-0.npz") as kept:
+        ratio, labels = kept["top"] - kept["qcd"], kept["labels"]
+    assert found["auc"] == pytest.approx(roc_auc_score(labels, ratio))
+    assert found["apart_qcd"] > 0
+    assert "| few | 1 |" in call("show", out, "--figure", tmp_path / "map.svg")
+    assert (tmp_path / "map.svg").stat().st_size > 1000
