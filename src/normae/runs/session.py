@@ -275,13 +275,13 @@ def prepare(config: Run, events: Events, coordinates: Coordinates | None = None)
 def _fitted(config: Run, events: Events, seen: list[Tensor], weights: Tensor | None) -> Coordinates:
     """The coordinates of a run, from its training and validation rows where they are a table."""
     if isinstance(events.train, SparseEvents):
-        given = config.coordinates.components
-        if given is None or given.basis in ("jets", "own"):
+        wanted = config.coordinates.components
+        if wanted is None or wanted.basis in ("jets", "own"):
             return fit_coordinates(config.coordinates, events.train)
-        known = load(given.basis).coordinates
+        known = load(wanted.basis).coordinates
         if not isinstance(known, ComponentsCoordinates):
-            raise InputError(f"coordinates.components.basis: expected a run in components, got {given.basis}")
-        return known.first(given, given.basis)
+            raise InputError(f"coordinates.components.basis: expected a run in components, got {wanted.basis}")
+        return known.first(wanted, wanted.basis)
     table = torch.cat(seen) if config.data.file is not None and events.train.ndim == 2 else None
     if table is not None and (given := config.coordinates.condition):
         return ConditionalCoordinates.of(table, given, config.coordinates.noise)
