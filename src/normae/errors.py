@@ -7,6 +7,10 @@ class InputError(ValueError):
     """What the user gave cannot be used. One sentence; the command line shows it and exits with code 2."""
 
 
+class DataChanged(InputError):
+    """A finished run finds other data than it was trained on."""
+
+
 class LogZUnknown(InputError):
     """log p was asked of a model whose partition function is not known."""
 

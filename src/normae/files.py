@@ -84,13 +84,13 @@ def held(place: Path, what: Path, shared: bool = False) -> Iterator[None]:
             break
         file.close()  # who held it has removed it: take the new one
         file = place.open("a")
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # those who share it still need it
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            place.unlink(missing_ok=True)
-        file.close()
+    with file:
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # those who share it still need it
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                place.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -98,7 +98,8 @@ def lock(path: Path, shared: bool = False) -> Iterator[None]:
     """Hold the name `path`; alone, without what killed jobs had begun under it."""
     with held(path.with_name(f".{path.name}.lock"), path, shared):
         if not shared:
-            _clear(path.parent, rf"\.{re.escape(path.stem)}\.[0-9a-f]{{8}}\.{PART}{re.escape(path.suffix)}")
+            stem, suffix = re.escape(path.stem), re.escape(path.suffix)  # what is within one begun was begun too
+            _clear(path.parent, rf"\.+{stem}(\.[0-9a-f]{{8}}\.{PART})+{suffix}(\.lock)?")
         yield
 
 

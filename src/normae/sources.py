@@ -5,6 +5,7 @@ have to have, the training events.
 """
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from normae.data import DENSITIES, Density, Rows, SparseEvents, read_rows, split
-from normae.errors import InputError
+from normae.errors import DataChanged, InputError
 from normae.jets import PUBLIC, read, read_images, sparse_images
 from normae.jets.container import UNLABELLED
 from normae.jets.imaging import SIGMA, SparseImages, filter_matrix
@@ -113,6 +114,7 @@ class Events:
         density: the true density, where it is known.
         columns: gives the names of the features of a table that has names.
         weights: gives the weights of rows that have some.
+        digest: gives a hash of all rows of a table, and of how they were cut.
     """
 
     def __init__(
@@ -123,9 +125,10 @@ class Events:
         density: Density | None = None,
         columns: Callable[[], tuple[str, ...] | None] = lambda: None,
         weights: Callable[[], Weights | None] = lambda: None,
+        digest: Callable[[], str] | None = None,
     ) -> None:
         self._train, self._validation, self._test, self._columns = train, validation, test, columns
-        self._weights = weights
+        self._weights, self.digest = weights, digest
         self.density = density
 
     @cached_property
@@ -183,15 +186,16 @@ class Events:
         return Events(lambda: train, lambda: validation, lambda: self.test, self.density, *named)
 
 
-def load_events(config: DataConfig, seed: int, table: Rows | None = None) -> Events:
+def load_events(config: DataConfig, seed: int, table: Rows | None = None, expected: str | None = None) -> Events:
     """The events of a run with this seed.
 
     Args:
         table: in memory, in place of `config.file`.
+        expected: `events_hash` of the rows of a table; others are refused.
     """
     if config.density is not None:
         return _drawn(config, DENSITIES[config.density](), seed)
-    return load_jets(config, seed) if config.jets is not None else _rows(config, seed, table)
+    return load_jets(config, seed) if config.jets is not None else _rows(config, seed, table, expected)
 
 
 def _drawn(config: DataConfig, density: Density, seed: int) -> Events:
@@ -208,7 +212,7 @@ def _drawn(config: DataConfig, density: Density, seed: int) -> Events:
     )
 
 
-def _rows(config: DataConfig, seed: int, given: Rows | None) -> Events:
+def _rows(config: DataConfig, seed: int, given: Rows | None, expected: str | None) -> Events:
     """Rows of a table, read once and split by the seed; test rows may have a file of their own.
 
     Where none are asked for, validation rows stand for them: they decided on when the start ended, and on nothing else.
@@ -221,7 +225,23 @@ def _rows(config: DataConfig, seed: int, given: Rows | None) -> Events:
         rows = given or read_rows(str(config.file), config.columns, config.dataset, config.weights)
         if given is None:
             _check_sizes(torch.from_numpy(rows.values), rows.columns, str(config.file))
-        return rows._replace(columns=rows.columns or config.columns)  # names that the configuration gives to an array
+        rows = rows._replace(columns=rows.columns or config.columns)  # names that the configuration gives to an array
+        if expected is not None and digest(rows) != expected:
+            raise DataChanged(f"{config.file}: not the rows that the run was trained on; put them back, or train again")
+        return rows
+
+    def digest(rows: Rows) -> str:
+        """Of values, names and weights, in the order of the file, and of what is cut out of them."""
+        facts = [rows.columns, rows.values.shape, config.train, config.test, config.validation, seed]
+        found = hashlib.sha256(json.dumps(facts).encode())
+        tables = [rows] if config.test_file is None else [rows, own_test(rows.columns)]
+        for array in (a for one in tables for a in (one.values, one.weights) if a is not None):
+            found.update(np.ascontiguousarray(array).data)
+        return found.hexdigest()
+
+    @cache
+    def own_test(columns: tuple[str, ...] | None) -> Rows:
+        return read_rows(str(config.test_file), columns, config.dataset, config.weights)
 
     @cache
     def parts() -> list[Tensor]:
@@ -230,7 +250,7 @@ def _rows(config: DataConfig, seed: int, given: Rows | None) -> Events:
     @cache
     def part(k: int) -> Rows:
         if k == 1 and config.test_file is not None:
-            return read_rows(config.test_file, table().columns, config.dataset, config.weights)
+            return own_test(table().columns)
         values, columns, weights = table()
         return Rows(values[parts()[k]], columns, None if weights is None else weights[parts()[k]])
 
@@ -244,6 +264,7 @@ def _rows(config: DataConfig, seed: int, given: Rows | None) -> Events:
         None,
         lambda: table().columns,
         weights,
+        lambda: digest(table()),
     )
 
 
@@ -456,8 +477,9 @@ def in_parts(events: Events, parts: int, seed: int) -> list[Events]:
 
 
 def events_hash(events: Events) -> str:
-    """SHA-256 of the bytes of the training events, and of their weights."""
+    """SHA-256 of the training events; of a table, of all rows with their names and weights."""
+    if events.digest is not None:
+        return events.digest()
     if isinstance(events.train, SparseEvents):
         return events.train.sha256()
-    parts = [events.train] if events.weights is None else [events.train, events.weights.train]
-    return hashlib.sha256(b"".join(part.contiguous().numpy().tobytes() for part in parts)).hexdigest()
+    return hashlib.sha256(events.train.contiguous().numpy().tobytes()).hexdigest()

@@ -105,7 +105,8 @@ def test_what_is_refused(group, tmp_path, change, message):
     if change == "few":
         runs.pop()
     elif change == "same":
-        shutil.copy(runs[1] / "model.safetensors", runs[3] / "model.safetensors")
+        for name in ("model.safetensors", "config.toml"):
+            shutil.copy(runs[1] / name, runs[3] / name)
     elif change == "settings":
         config = runs[3] / "config.toml"
         config.write_text(config.read_text().replace("average = 0.9", "average = 0.8"))

@@ -268,7 +268,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
         config = read(run.config)
         try:
-            events = load_events(config.data, config.seed)
+            events = run.events(config)
             self._set_offset(events.test.numpy(), None if events.weights is None else events.weights.test.numpy())
         except InputError as error:
             log.warning("predict calls no row anomalous, since the run's table is not here: %s", error)

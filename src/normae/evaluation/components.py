@@ -23,7 +23,7 @@ from normae.jets.imaging import NAMES
 from normae.random import stream
 from normae.report import save_figure
 from normae.runs.load import load
-from normae.sources import Events, load_events, pieces
+from normae.sources import Events, pieces
 from normae.statistics import background_efficiency
 
 SHOWN, SMALL = 8, 1.5
@@ -44,7 +44,7 @@ class ComponentsStudy(TableStudy):
 
     def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:
         """What a table's study says of the components, and tagging and generated jets."""
-        model, events = load(self.run.path, device), load_events(self.config.data, self.config.seed)
+        model, events = load(self.run.path, device), self.run.events(self.config)
         rows = component_events(model, events, self.config.seed)
         test = table_test(model.in_components(), self.config, rows)
         metrics = table_metrics(model.in_components(), self.config, test)

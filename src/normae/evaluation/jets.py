@@ -41,7 +41,7 @@ from normae.random import stream
 from normae.report import Check, save_figure
 from normae.report.paper import TAGGING, TAGGING_METRICS, PaperValue
 from normae.runs.classifier import load_classifier
-from normae.runs.folder import RunFolder, read_json, read_tensors
+from normae.runs.folder import RunFolder, model_digest, read_json, read_tensors
 from normae.sources import KINDS, events_of_class, file_in, held_out, jets_path, pieces, read_jet_images
 from normae.statistics import Estimate, background_efficiency, sample_mean
 from normae.statistics.arrays import Array
@@ -166,7 +166,7 @@ def energies(model: Model, events: SparseEvents, draws: int) -> NDArray[np.float
 
 def digest(run: RunFolder, *parts: str) -> str:
     """Stands for a run's weights and for `parts`."""
-    return hashlib.sha256("\n".join([hashlib.sha256(run.model.read_bytes()).hexdigest(), *parts]).encode()).hexdigest()
+    return hashlib.sha256("\n".join([model_digest(run.model), *parts]).encode()).hexdigest()
 
 
 def read_kept(path: Path, key: str, names: tuple[str, ...]) -> dict[str, NDArray[Any]] | None:

@@ -21,7 +21,7 @@ from normae.networks.base import RESOLUTION, Base
 from normae.random import stream
 from normae.report import Check, save_figure
 from normae.runs.load import load
-from normae.sources import Events, load_events
+from normae.sources import Events
 from normae.statistics import Estimate, auc, sample_mean, wasserstein, wasserstein_halves
 from normae.statistics.arrays import unweighted
 from normae.training.two_sample import classifier_test
@@ -50,7 +50,7 @@ class TableStudy(Study):
 
     def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:  # noqa: ARG002
         """Scores of rows held out, samples, and how far both are from the table."""
-        model, events = load(self.run.path, device), load_events(self.config.data, self.config.seed)
+        model, events = load(self.run.path, device), self.run.events(self.config)
         test = table_test(model, self.config, events)
         return table_metrics(model, self.config, test), lambda: self._draw(test)
 

@@ -27,7 +27,6 @@ from normae.runs.folder import RunFolder, write_tensors
 from normae.runs.load import run_of
 from normae.scoring.score import open_file, read_events
 from normae.scoring.scorer import open_scorer
-from normae.sources import load_events
 from normae.statistics.auc import auc, auc_difference
 from normae.statistics.density import pearson
 
@@ -137,7 +136,7 @@ def _samples(folder: RunFolder, model: Model, settings: TriggerSettings) -> tupl
     """Background to train on and to compare on; events of the model where the run's data are not here."""
     config = read(folder.config)
     with suppress(InputError):
-        events = load_events(config.data, config.seed)
+        events = folder.events(config)
         assert isinstance(events.train, Tensor)
         train, test = events.train[: settings.events].numpy(), events.test[: settings.test].numpy()
         if config.data.test >= 100:

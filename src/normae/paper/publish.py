@@ -11,7 +11,7 @@ from normae.evaluation.evaluate import study_of
 from normae.evaluation.toy_posterior import LEVELS, REGION_NAMES
 from normae.files import new_folder, write_json, write_text
 from normae.report.page import markdown_table
-from normae.runs.folder import RunFolder
+from normae.runs.folder import RunFolder, read_tensors, write_tensors
 from normae.scoring.scorer import open_scorer
 from normae.statistics import Estimate
 
@@ -41,18 +41,20 @@ def publish(group: str | Path, seed: int, target: str | Path) -> Path:
 
 def _fill(part: RunFolder, run: RunFolder, members: list[RunFolder], group: RunFolder, name: str) -> None:
     """Write what belongs to a model of the zoo."""
-    kept = [run.config, run.model, run.metrics, run.provenance]
+    kept, weights = [run.metrics], [run.model]
     if study_of(run).of_jets and read(run.config).classifier is None:
         open_scorer(run.path)  # which keeps scores of held-out jets: p-values then need no other jets
         kept += [run.background] if run.background.is_file() else []
     if run.start.is_file() and run.model.stat().st_size + run.start.stat().st_size <= MOST_BYTES:
-        kept.append(run.start)
+        weights.append(run.start)
     for source in kept:
         shutil.copyfile(source, part.path / source.name)
     lines = run.read_history()
     step = -(-len(lines) // KEPT_LINES)
     write_text(part.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines[step - 1 :: step]))
     _without_paths(run, part)
+    for source in weights:
+        write_tensors(part.path / source.name, *read_tensors(source))
     card = study_of(part).card(name, [study_of(member) for member in members], _coverage(group))
     write_text(part.path / "card.md", card)
 

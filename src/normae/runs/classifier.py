@@ -106,7 +106,7 @@ def train_classifier(
     classes = ([train["qcd"], train["top"]], [held["qcd"], held["top"]])
     hashes = [images.sha256() for images in (*classes[0], *classes[1])]
     with locked(folder.path):
-        if folder.model.exists():
+        if folder.finished():
             return True
         assert config.classifier is not None
         trainer = ClassifierTrainer(network, *classes, config.classifier, config.seed, device)

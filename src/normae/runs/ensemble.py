@@ -4,7 +4,6 @@ Of deterministic runs it is what `[ensemble]` trains side by side. Of Bayesian r
 modes, whose density is the mean of theirs; the constants that this needs come from validation events.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +18,9 @@ from normae.config import Run, read, to_toml
 from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.files import check_new, new_folder, write_json, write_text
-from normae.runs.folder import History, RunFolder, read_tensors, write_tensors
+from normae.runs.folder import History, RunFolder, model_digest, read_tensors, write_tensors
 from normae.runs.load import PREFIX, load, seed_folders, shared_settings
-from normae.sources import load_events, pieces
+from normae.sources import pieces
 from normae.statistics import mixture_constants
 from normae.training import EnsembleConfig
 
@@ -79,8 +78,8 @@ def _members_settings(folders: list[RunFolder]) -> Run:
 
 
 def _digests(folders: list[RunFolder]) -> list[str]:
-    """SHA-256 of the models, of which no two are the same."""
-    digests = [hashlib.sha256(folder.model.read_bytes()).hexdigest() for folder in folders]
+    """What stands for the models, of which no two are the same."""
+    digests = [model_digest(folder.model) for folder in folders]
     for k, (folder, digest) in enumerate(zip(folders, digests, strict=True)):
         if digest in digests[:k]:
             other = folders[digests.index(digest)].path
@@ -133,8 +132,8 @@ def _constants(config: Run, folders: list[RunFolder], path: str | Path | None) -
     if all(known):
         log_z = np.array([one[0] for one in known if one])
         return list((log_z.min() - log_z).tolist())
-    where = config.data if path is None else replace(config.data, path=str(path))
-    held = load_events(where, config.seed).validation
+    where = config if path is None else replace(config, data=replace(config.data, path=str(path)))
+    held = folders[0].events(where).validation
     if held is None:
         raise InputError("data.validation: expected events there, from which the constants of the members follow")
     scores = []

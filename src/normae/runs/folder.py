@@ -3,7 +3,7 @@
 config.toml            the complete configuration
 model.safetensors      weights, coordinates, base, chains; temperature and log Z in the header
 data.npz               the training table, where it came as an array or as a data frame
-checkpoint/            what resuming needs
+checkpoint/            what resuming needs, and the state before it, should that be damaged
 metrics.jsonl          one line a window of iterations
 metrics.json           final figures, each {"value": v, "error": e}
 provenance.json        versions, commit, seed, data hash, device, wall time
@@ -16,8 +16,11 @@ scores.npz             jets: energies of the test sample, for every weight draw
 generated.npz          jets: observables of generated and of true jets
 """
 
+import hashlib
 import json
+import logging
 import os
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -25,14 +28,19 @@ from typing import Any, TypeGuard
 
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
+from normae.config import Run
 from normae.coordinates import Coordinates
 from normae.errors import InputError
 from normae.files import atomic_path, held
+from normae.sources import Events, load_events
 
-WEIGHTS_FORMAT = "normae-1"
+log = logging.getLogger(__name__)
+WEIGHTS_FORMAT = "normae-2"
+CHECKSUM = re.compile(rb'\\"checksum\\": \\"([0-9a-f]{64})\\"')
+"""The checksum in the header of a file, which is JSON in a text of JSON."""
 COORDINATES, BASE, HALF = "coordinates.", "base.", "half."
 """Prefix of the tensors of the coordinates there."""
 CHAINS = "chains"
@@ -50,6 +58,7 @@ class RunFolder:
         self.config = self.path / "config.toml"
         self.model = self.path / "model.safetensors"
         self.checkpoint = self.path / "checkpoint" / "state.safetensors"
+        self.earlier = self.path / "checkpoint" / "earlier.safetensors"
         self.history = self.path / "metrics.jsonl"
         self.metrics = self.path / "metrics.json"
         self.provenance = self.path / "provenance.json"
@@ -75,6 +84,20 @@ class RunFolder:
                 raise InputError(f"{path}: holds several runs, name one of them: {names}")
             raise InputError(f"{path}: not a run folder, it has no config.toml")
         return run
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """Those that are there, the newest first."""
+        return [path for path in (self.checkpoint, self.earlier) if path.exists()]
+
+    def finished(self) -> bool:
+        """Whether the model is there, and as it was written for this configuration."""
+        if self.model.exists():
+            try:
+                return bool(read_tensors(self.model))
+            except InputError as error:
+                log.warning("%s. It is made again", error)
+        return False
 
     def members(self) -> list["RunFolder"]:
         """The runs of a folder that was made with several seeds."""
@@ -103,6 +126,12 @@ class RunFolder:
         """Why the annealing found no log Z, where it did not."""
         found = read_json(self.provenance).get("log_z") if self.provenance.is_file() else None
         return found.get("failed") if isinstance(found, dict) else None
+
+    def events(self, config: Run) -> Events:
+        """Those of the finished run; a table must be the one that it was trained on."""
+        facts = read_json(self.provenance) if self.provenance.is_file() else None
+        known = facts.get("data_sha256") if isinstance(facts, dict) else None
+        return load_events(config.data, config.seed, expected=known)
 
     def read_history(self, most: int | None = MOST_LINES) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; of more than `most` every k-th, with those of rollbacks and the last."""
@@ -149,20 +178,51 @@ def locked(folder: Path) -> AbstractContextManager[None]:
     return held(folder / ".lock", folder)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-    """Tensors with a header of JSON values, atomically.
+def digest(path: Path) -> str | None:
+    """SHA-256 of a file; None where there is none."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+def _checksum(content: bytes) -> tuple[str, int, int]:
+    """SHA-256 of a file of tensors with zeros where its checksum stands, which is from byte a to b."""
+    found = CHECKSUM.search(content, 8, 8 + int.from_bytes(content[:8], "little"))
+    a, b = found.span(1) if found else (0, 0)
+    view = memoryview(content)
+    summed = hashlib.sha256(view[:a])
+    summed.update(b"0" * (b - a))
+    summed.update(view[b:])
+    return summed.hexdigest(), a, b
+
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any], earlier: Path | None = None
+) -> None:
+    """Tensors with a header of JSON values, atomically, bound by hashes to their content and to config.toml beside it.
 
     The header is one entry of the file's metadata: with several, their order on disk would be random.
+
+    Args:
+        earlier: gets what had the name before.
     """
-    metadata = {WEIGHTS_FORMAT: json.dumps(header, sort_keys=True)}
-    content = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    bound = {**header, "checksum": "0" * 64, "config": digest(path.with_name("config.toml"))}
+    metadata = {WEIGHTS_FORMAT: json.dumps(bound, sort_keys=True)}
+    content = save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, metadata)
+    checksum, a, b = _checksum(content)
     with atomic_path(path) as temporary:
-        save_file(content, temporary, metadata=metadata)
+        temporary.write_bytes(content[:a] + checksum.encode() + content[b:])
+        if earlier is not None and path.exists():
+            os.replace(path, earlier)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and header that `write_tensors` wrote; one clear sentence for any other file."""
     return parse_tensors(read_content(path), path)
+
+
+def model_digest(path: Path) -> str:
+    """`identity` of a file of tensors."""
+    content = read_content(path)
+    return identity(content, parse_tensors(content, path)[1])
 
 
 def read_content(path: Path) -> bytes:
@@ -184,14 +244,28 @@ def parse_tensors(content: bytes, path: Path) -> tuple[dict[str, Tensor], dict[s
     except (SafetensorError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: truncated or not a safetensors file ({error})") from None
     if WEIGHTS_FORMAT not in metadata:
-        raise InputError(f"{path}: a safetensors file, but not one of normae ({WEIGHTS_FORMAT})")
+        hint = "; bench/seal.py brings files of normae-1 up to date" if "normae-1" in metadata else ""
+        raise InputError(f"{path}: a safetensors file, but not one of normae ({WEIGHTS_FORMAT}){hint}")
     try:
         header = json.loads(metadata[WEIGHTS_FORMAT])
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
         raise InputError(f"{path}: the header cannot be read")
+    if header.pop("checksum", None) != _checksum(content)[0]:
+        raise InputError(f"{path}: damaged, its checksum is not that of what it holds; take it from a copy")
+    config, bound = path.with_name("config.toml"), header.pop("config", None)
+    if bound is not None and config.is_file() and digest(config) != bound:
+        raise InputError(f"{config}: not the one that {path.name} was made with; put that back, or train again")
     return tensors, header
+
+
+def identity(content: bytes, header: Mapping[str, Any]) -> str:
+    """Stands for tensors and header of a file, wherever its run is and whatever the paths in its configuration."""
+    length = int.from_bytes(content[:8], "little")
+    found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    found.update(memoryview(content)[8 + length :])
+    return found.hexdigest()
 
 
 class History:

@@ -1,6 +1,5 @@
 """A trained model from a run folder or from the zoo."""
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,7 +24,17 @@ from normae.networks.reconstruction import all_tensors, fill
 from normae.posterior.draw import Posterior, widening
 from normae.posterior.weights import Ensemble, MeanField, Modes
 from normae.random import stream
-from normae.runs.folder import BASE, CHAINS, COORDINATES, HALF, RunFolder, is_number, parse_tensors, read_content
+from normae.runs.folder import (
+    BASE,
+    CHAINS,
+    COORDINATES,
+    HALF,
+    RunFolder,
+    identity,
+    is_number,
+    parse_tensors,
+    read_content,
+)
 from normae.sampling import ChainConfig, SamplingConfig
 
 PREFIX = {"bayesian": "rho.", "ensemble": "member."}
@@ -38,7 +47,7 @@ class Loaded(NamedTuple):
     """A model with the run that it is from; each file of the run was read once.
 
     Args:
-        digest: SHA-256 of model.safetensors.
+        digest: stands for model.safetensors.
     """
 
     model: Model
@@ -92,8 +101,9 @@ def load_run(name: str | Path, device: str = "cpu", own: Autoencoder | None = No
         raise InputError(f"{name}: a classifier, which has no energy; load it with normae.load_classifier")
     check_own(config, own, str(name))
     content = read_content(folder.model)
-    model = build_model(config, *parse_tensors(content, folder.model), str(name), own).to(choose_device(device))
-    return Loaded(model, folder, config, hashlib.sha256(content).hexdigest())
+    tensors, header = parse_tensors(content, folder.model)
+    model = build_model(config, tensors, header, str(name), own).to(choose_device(device))
+    return Loaded(model, folder, config, identity(content, header))
 
 
 def check_own(config: Run, own: Autoencoder | None, name: str) -> None:

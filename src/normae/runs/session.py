@@ -96,7 +96,7 @@ def train(
     """
     begun = time.monotonic()
     check_minutes(minutes)
-    group = RunFolder(out)
+    group, config = RunFolder(out), placed(config, events is None)
     configs = [config] if seeds is None else [replace(config, seed=seed) for seed in seeds]
     folders = [group] if seeds is None else [RunFolder(group.path / f"seed-{seed}") for seed in seeds]
     if len({c.seed for c in configs}) != len(configs):
@@ -118,17 +118,17 @@ def train(
         if team.rank == 0:
             _check_folder(group, folders, configs, resume)
         device = choose_device(config.device)
-        runs = [prepare(c, load_events(c.data, c.seed) if events is None else events) for c in configs]
+        raw = [load_events(c.data, c.seed) if events is None else events for c in configs]
+        runs = [prepare(c, one) for c, one in zip(configs, raw, strict=True)]
         event = tuple(runs[0].events.train.shape[1:])
         _check_events(config, event)
-        begins = config.start is not None and not group.checkpoint.exists()
+        begins = config.start is not None and not group.checkpoints
         starts = [read_start(c, event) for c in configs] if begins else None
         replicas = 1 if config.ensemble is None else config.ensemble.members
         with locked(group.path) if team.rank == 0 else nullcontext():
             if team.rank == 0:
                 _check_folder(group, folders, configs, resume)
-            hashes = [events_hash(run.events) for run in runs]
-            journal = Journal(group, folders, configs, hashes, replicas, team)
+            journal = Journal(group, folders, configs, [events_hash(one) for one in raw], replicas, team)
             trainer = _trainer(configs, runs, event, device, team, own)
             return _sit(trainer, journal, runs, starts, watch if team.rank == 0 else None, minutes, begun)
 
@@ -172,7 +172,7 @@ def _sit(
     begun: float,
 ) -> bool:
     """One sitting of a training: from new or from a checkpoint, until the end or an interruption."""
-    if all(folder.model.exists() for folder in journal.folders):
+    if all(folder.finished() for folder in journal.folders):
         return True
     if not journal.open(trainer) and starts is not None:
         journal.start = [start.facts for start in starts]
@@ -215,12 +215,27 @@ def _check_folder(group: RunFolder, folders: list[RunFolder], configs: list[Run]
         return
     for folder, config in zip(folders, configs, strict=True):
         missing = not folder.config.exists()
-        if (missing and group.checkpoint.exists()) or (
-            not missing and read(folder.config) != beside(config, folder.path)
-        ):
+        if (missing and group.checkpoints) or (not missing and read(folder.config) != beside(config, folder.path)):
             raise InputError(f"{folder.path}: holds a run with another configuration; choose another folder")
     if not resume:
         raise InputError(f"{group.path}: holds this run already; add --resume to continue it, or choose another folder")
+
+
+def placed(config: Run, reads: bool) -> Run:
+    """The run with absolute paths, so that it does not follow the current folder; of its data where it `reads` them."""
+
+    def absolute(name: str | None) -> str | None:
+        return str(Path(name).resolve()) if name is not None and Path(name).exists() else name
+
+    start = config.start if config.start in zoo.names() else absolute(config.start)
+    if not reads:
+        return replace(config, start=start)
+    data = config.data
+    return replace(
+        config,
+        start=start,
+        data=replace(data, file=absolute(data.file), test_file=absolute(data.test_file), path=absolute(data.path)),
+    )
 
 
 def _is_empty(path: Path) -> bool:

@@ -3,6 +3,8 @@
 A signal, or a limit of wall-clock time, ends a training after the iteration under way and leaves it whole.
 """
 
+import logging
+import os
 import platform
 import signal
 import subprocess
@@ -34,7 +36,7 @@ from normae.networks.own import EnergyNetwork, OwnEnergy, copied
 from normae.networks.reconstruction import ReconstructionEnergy, all_tensors, fill
 from normae.posterior.draw import bar_of_halves
 from normae.random import stream
-from normae.runs.folder import CHAINS, HALF, History, RunFolder, read_tensors, stored, write_tensors
+from normae.runs.folder import CHAINS, HALF, History, RunFolder, digest, read_tensors, stored, write_tensors
 from normae.runs.load import build_model
 from normae.sources import Events
 from normae.training import Happening, Record, Rollback, Trainer
@@ -42,6 +44,7 @@ from normae.training.backends import Group
 from normae.training.trainer import Training
 from normae.version import __version__
 
+log = logging.getLogger(__name__)
 Watch = Callable[[Any, Happening], None]
 """Called with the training and everything that happens, for a display."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -93,21 +96,22 @@ class Journal:
         if self.team.rank == 0:
             runs = [run.path for run in (self.group, *self.folders)]
             clear(*(run / inside for run in runs for inside in ("", "checkpoint", "figures", "pretrained")))
-        if self.team.rank == 0 and not self.group.checkpoint.exists():
+        if self.team.rank == 0 and not self.group.checkpoints:
             for history, folder, config in zip(self.histories, self.folders, self.configs, strict=True):
                 history.truncate(0)
                 write_text(folder.config, to_toml(config))
         self.team.any(False)  # nobody reads before the first process has cleared up
-        if not self.group.checkpoint.exists():
+        if not self.group.checkpoints:
             return False
         self._take_up(training)
         return True
 
     def _take_up(self, training: Training) -> None:
         """Continue from the checkpoint, which must be of these seeds and of these data."""
-        state, header = read_tensors(self.group.checkpoint)
+        state, header = self._checkpoint()
         try:
             given, data, seconds, sizes = (header[name] for name in ("seeds", "data", "seconds", "history"))
+            configs = header["configs"]
         except KeyError as error:
             raise InputError(f"{self.group.checkpoint}: the header lacks {error}; start in another folder") from None
         seeds, count = [config.seed for config in self.configs], header.get("processes", 1)
@@ -115,12 +119,29 @@ class Journal:
             raise InputError(f"{self.group.path}: holds seeds {given} in this order, got {seeds}")
         if count != self.team.size:
             raise InputError(f"{self.group.path}: was begun with {count} processes, got {self.team.size}")
+        if configs != [digest(folder.config) for folder in self.folders]:
+            raise InputError(f"{self.group.path}: the checkpoint is of another configuration; choose another folder")
         if data != self.hashes:
             raise InputError(f"{self.group.path}: the training data have changed since the run began")
         training.load(state)
         self._begun, self.start = self._begun - float(seconds), header.get("start")
         for history, size in [] if self.team.rank > 0 else zip(self.histories, sizes, strict=True):
             history.truncate(size)
+
+    def _checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The last checkpoint, or, where that is damaged, the one before it."""
+        first, *others = self.group.checkpoints
+        try:
+            return read_tensors(first)
+        except InputError as error:
+            if not others:
+                raise
+            found = read_tensors(others[0])
+            log.warning("%s. The training goes on from the checkpoint before it", error)
+            self.team.any(False)  # all have read it
+            if self.team.rank == 0:
+                os.replace(others[0], first)
+            return found
 
     def write(self, training: Training, happening: Happening) -> None:
         """A line for each run, or a checkpoint, or both."""
@@ -140,10 +161,11 @@ class Journal:
                 "history": [history.size for history in self.histories],
                 "seeds": [config.seed for config in self.configs],
                 "data": self.hashes,
+                "configs": [digest(folder.config) for folder in self.folders],
                 "processes": self.team.size,
                 "start": self.start,
             }
-            write_tensors(self.group.checkpoint, state, header)
+            write_tensors(self.group.checkpoint, state, header, self.group.earlier)
 
     def follow(
         self,

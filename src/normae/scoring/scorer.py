@@ -26,12 +26,11 @@ from numpy.typing import NDArray
 from normae import zoo
 from normae.config import Run
 from normae.coordinates import Range
-from normae.errors import InputError
+from normae.errors import DataChanged, InputError
 from normae.files import atomic_path
 from normae.inference import Model, Rows
 from normae.runs.folder import RunFolder
 from normae.runs.load import load_run
-from normae.sources import load_events
 from normae.statistics.arrays import unweighted
 
 Columns = dict[str, NDArray[Any]]
@@ -224,6 +223,8 @@ def open_scorer(
     background = np.zeros(0, dtype=np.float32)
     try:
         background = _background(folder, config, model, digest)
+    except DataChanged:
+        raise
     except InputError as error:
         notes.append(f"no p_value: the held-out background cannot be scored ({error})")
     if not len(background) and not notes:
@@ -254,7 +255,7 @@ def _background(folder: RunFolder, config: Run, model: Model, weights: str) -> N
             return score
     if config.data.test == 0 and config.data.jets is None:
         return np.zeros(0, dtype=np.float32)
-    events = load_events(config.data, config.seed)
+    events = folder.events(config)
     score = np.concatenate([model.score(piece.numpy()) for piece in torch.split(events.test, 1 << 13)])
     if events.weights is not None:
         score = unweighted(score, events.weights.test)

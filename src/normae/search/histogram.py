@@ -27,7 +27,6 @@ from normae.runs.load import run_of
 from normae.scoring.score import File, open_file, read_events
 from normae.scoring.scorer import Outside, Scorer, open_scorer, tail_probability
 from normae.search import Sample, Templates, hepdata_tables, workspace
-from normae.sources import load_events
 from normae.statistics.arrays import Array, unweighted
 from normae.statistics.histogram import check_edges, fill, tail_levels
 
@@ -95,7 +94,7 @@ class Binner:
         """Scores of held-out background in rising order for each draw, with shape (K, n)."""
         if settings.quantity == "p_value" and self.bayesian:
             config = read(run.config)
-            events = load_events(config.data, config.seed)
+            events = run.events(config)
             weights = None if events.weights is None else events.weights.test[:MOST_REFERENCES]
             scores = scorer.model.rows(events.test[:MOST_REFERENCES].numpy(), settings.draws).scores
             self.references = np.stack([np.sort(unweighted(score, weights)) for score in scores])

@@ -326,7 +326,7 @@ def _events(run: str | Path, data: str | Path | None, most: int) -> Tensor:
         except InputError:
             path = file_in(path, "test")
         return read_sparse(path, source.jets).first(most).dense()
-    events = load_events(source, config.seed)
+    events = run_of(run).events(config) if data is None else load_events(source, config.seed)
     held = events.test if events.validation is None else events.validation
     assert not isinstance(held, SparseEvents)  # jets are above
     return held[:most]
