@@ -12,7 +12,8 @@ from normae.errors import InputError
 from normae.inference import grid_log_z, proposed_log_z
 from normae.inference.generation import drawn
 from normae.networks import NetworkConfig, build_autoencoder
-from normae.networks.base import FLOOR, SCALE, Base, BaseConfig, _fit, _Rows, fit_base, read_base
+from normae.networks.base import SCALE, Base, BaseConfig, fit_base, read_base
+from normae.networks.mixture import FLOOR, Moments, fit_mixture
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.random import stream
 from normae.statistics import auc
@@ -79,10 +80,10 @@ def test_gaussians_are_those_of_scikit_learn():
     from sklearn.mixture import GaussianMixture
 
     rows = clusters(2000).double()
-    mine = _fit(rows, 4, 1e-9, 0.0, 60)
+    mine = fit_mixture(rows, 4, 1e-9, 0.0, 60)
     theirs = GaussianMixture(4, reg_covar=FLOOR, random_state=0).fit(rows.numpy())
     assert float(mine.log_prob(rows).mean()) == pytest.approx(theirs.score(rows.numpy()), abs=2e-3)
-    kept, unkept = _Rows(rows), _Rows(rows)
+    kept, unkept = Moments(rows), Moments(rows)
     unkept.squares = None  # as where columns are many
     for one, other in zip(kept.expect(mine)[1], unkept.expect(mine)[1], strict=True):
         assert torch.allclose(one, other, rtol=1e-6, atol=1e-6)

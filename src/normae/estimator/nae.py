@@ -355,7 +355,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         """The error of `score_samples` with shape (N,), which covers the truth in 68 % of all cases.
 
         The standard deviation over members, times `model_.bar`: of what they differ by, their rows count as they are,
-        and the chance of a training as that of a mean of eight.
+        and the chance of a training as that of a mean of two.
         """
         deviation: Floats = AllDraws(self.score_draws(X), bar=self.model_.bar).spread()
         return deviation

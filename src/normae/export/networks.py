@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from normae.errors import InputError
 from normae.export.graph import Graph
 from normae.networks.autoencoder import Autoencoder, Upsample
-from normae.networks.base import FAR, OWN, SCALE, Base, log_gaussians
+from normae.networks.base import FAR, OWN, SCALE, Base
 from normae.networks.bases import Bases
+from normae.networks.mixture import log_gaussians
 from normae.networks.mlp import MLP
 from normae.networks.reconstruction import prefixed
 

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from normae.errors import InputError
+from normae.networks.mixture import FLOOR, LOG_TWO_PI, MOST_KEPT, TINY, Mixture, fit_mixture, groups, log_gaussians
 from normae.progress import counted
 from normae.random import normal
 from normae.tensors import by_weight, counts_as
@@ -40,8 +41,8 @@ WIDTHS = tuple(0.05 * 2**k for k in range(7))
 """Of kernels, in units of a column's width, each twice the one before."""
 LEAST_SHARE = 0.01
 """Of the narrowest and of the widest that are kept."""
-LOOKED_AT, CHOICES = 2000, 4
-"""Rows that the shares of the widths are found with, and the first centres of groups; how often these are chosen."""
+LOOKED_AT = 2000
+"""Rows that the shares of the widths are found with."""
 HELD_OUT = 0.2
 LEANINGS = (0.0, 0.1, 0.25, 0.5, 0.75)
 """a, the share of the kernels, of which one is chosen."""
@@ -49,29 +50,24 @@ DRAWN, EQUAL = 4000, 0.02
 """Draws of q that the normalization of a choice is found with, and the gain of log p that is none."""
 STRENGTHS = (3.0, 0.5, 20.0)
 """How many rows, for each column, the covariance that all Gaussians share counts as."""
-FLOOR = 1e-3
-"""Added to every variance."""
 RESOLUTION = math.sqrt(2 * FLOOR)
 """In units of a column's width: rows that differ by less are alike. In a direction without any width the kernels have a
 constant, and the root of the Gaussians' density has twice their variance."""
-STEPS, TRIED, TOLERANCE = 60, 20, 1e-3
-"""Of expectation and maximization: their most, in the fit and where numbers are tried; gain of log p at the end."""
+STEPS, TRIED = 60, 20
+"""Of expectation and maximization, at most: in the fit and where numbers are tried."""
 NEAR, SMOOTHED = 25, 4
 """Rows over which negative weights are averaged, at least; rows with such weights that are looked at, over kernels."""
 WORK = 1 << 19
 """Pairs of a row and a centre at a time."""
-MOST_KEPT = 1 << 23
-"""Products of two columns that are kept."""
 MOST_WORK = 2e10
 """Multiplications of one expectation; what needs more is not tried."""
-SMALLEST, TINY = -80.0, 1e-9
+SMALLEST = -80.0
 CLOSE, OWN, FAR = 1e-4, 1e-9, 1e6
 """Squared distances: of what may be the row itself, of what it is, in units of its square; of what is out of sight."""
 FREEDOM = 4
 """Degrees of freedom of the wide Gaussians, Student's t."""
 SCALE = 20.0
 """s, in units of the reconstruction error of whitened rows."""
-LOG_TWO_PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True)
@@ -261,13 +257,6 @@ def by_width(distance: Tensor, nearest: Tensor, widths: Tensor) -> Tensor:
     return torch.stack(sums, dim=1).log() - 0.5 * nearest / widths.square()
 
 
-def log_gaussians(u: Tensor, weights: Tensor, means: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
-    """log w_j N(u; m_j, S_j) with shape (K, N), and L_j^-1 (u - m_j) with shape (K, N, d)."""
-    scaled = torch.matmul(u, factors.transpose(1, 2)) - torch.einsum("kij,kj->ki", factors, means)[:, None]
-    size = factors.diagonal(dim1=1, dim2=2).log().sum(1) + weights.log() - 0.5 * u.shape[1] * LOG_TWO_PI
-    return size[:, None] - 0.5 * scaled.square().sum(2), scaled
-
-
 # --- its fit
 
 
@@ -327,7 +316,7 @@ def smoothed(rows: Tensor, weights: Tensor) -> Tensor:
     """
     if bool((weights >= 0).all()):
         return weights
-    group = _groups(rows, max(1, counts_as(weights) // NEAR))
+    group = groups(rows, max(1, counts_as(weights) // NEAR))
     mean = torch.bincount(group, weights) / torch.bincount(group).clamp_min(1)
     return mean[group].clamp_min(0)
 
@@ -345,27 +334,6 @@ def fit_widths(centres: Tensor) -> tuple[Tensor, Tensor]:
     return widths[first : last + 1], (kept / kept.sum()).float()
 
 
-@dataclass(frozen=True)
-class _Mixture:
-    """Gaussians in u; arguments as in `Base`."""
-
-    weights: Tensor
-    means: Tensor
-    factors: Tensor
-
-    def log_prob(self, u: Tensor) -> Tensor:
-        """log g with shape (N,)."""
-        return torch.logsumexp(log_gaussians(u, self.weights, self.means, self.factors)[0], dim=0)
-
-    def quadratic(self) -> tuple[Tensor, Tensor, Tensor]:
-        """log w_j N(u; m_j, S_j) = a + b u + C u u^T, with shapes (K,), (d, K) and (d^2, K)."""
-        precision = self.factors.transpose(1, 2) @ self.factors
-        linear = torch.einsum("kij,kj->ki", precision, self.means)
-        size = self.factors.diagonal(dim1=1, dim2=2).log().sum(1) + self.weights.log()
-        constant = size - 0.5 * self.means.shape[1] * LOG_TWO_PI - 0.5 * (linear * self.means).sum(1)
-        return constant, linear.T.contiguous(), -0.5 * precision.flatten(1).T.contiguous()
-
-
 def fit_gaussians(rows: Tensor, config: BaseConfig) -> tuple[dict[str, Tensor], Tensor]:
     """Weights, means and factors of the Gaussians for rows with shape (N, d), in a random order, float64.
 
@@ -377,7 +345,7 @@ def fit_gaussians(rows: Tensor, config: BaseConfig) -> tuple[dict[str, Tensor], 
     d, held = rows.shape[1], max(1, round(HELD_OUT * len(few)))
     shrinkage = float(ledoit_wolf_shrinkage(few.numpy()))
     most = _most(len(few) - held, d, config)
-    tried: dict[tuple[int, float], tuple[Tensor, _Mixture]] = {}
+    tried: dict[tuple[int, float], tuple[Tensor, Mixture]] = {}
 
     def best() -> tuple[int, float]:
         return max(tried, key=lambda one: float(tried[one][0].mean()))
@@ -387,12 +355,13 @@ def fit_gaussians(rows: Tensor, config: BaseConfig) -> tuple[dict[str, Tensor], 
         last, beyond = number, 2 if tried else 4
         while last <= most and last <= beyond * number:
             if (last, strength) not in tried:
-                fitted = _fit(few[held:], last, strength * d, shrinkage, TRIED)
+                fitted = fit_mixture(few[held:], last, strength * d, shrinkage, TRIED)
                 tried[last, strength] = fitted.log_prob(few[:held]), fitted
             number, last = best()[0], 2 * last
     number, strength = best()
     held_out, start = tried[number, strength]  # the groups that suited rows held out are kept
-    fitted = _fit(rows[: 4 * config.rows], number, strength * d, shrinkage, STEPS, start)
+    many = max(4 * config.rows, min(20 * config.rows, MOST_KEPT // d**2))
+    fitted = fit_mixture(rows[:many], number, strength * d, shrinkage, STEPS, start)
     tensors = {"weights": fitted.weights, "means": fitted.means, "factors": fitted.factors}
     return tensors, held_out
 
@@ -400,93 +369,6 @@ def fit_gaussians(rows: Tensor, config: BaseConfig) -> tuple[dict[str, Tensor], 
 def _most(rows: int, d: int, config: BaseConfig) -> int:
     """Gaussians that so many rows can carry, in a time that can be waited for."""
     return int(max(1, min(config.gaussians, rows // 2, MOST_WORK / (STEPS * d**2 * (rows + d)))))
-
-
-def _fit(
-    rows: Tensor, number: int, strength: float, shrinkage: float, steps: int, start: _Mixture | None = None
-) -> _Mixture:
-    """`number` Gaussians by expectation and maximization, from groups of the rows, or from `start`.
-
-    The covariance within all of them, shrunk towards its diagonal, counts as `strength` rows in each.
-    """
-    n, d = rows.shape
-    kept = _Rows(rows)
-    one_hot = torch.nn.functional.one_hot
-    sums = kept.expect(start)[1] if start else kept.sums(one_hot(_groups(rows, number), number).to(rows))
-    eye, last = torch.eye(d, dtype=rows.dtype), -math.inf
-    for _ in range(steps):
-        count, first, second = sums
-        means = (first + 0.01 * rows.mean(0)) / (count + 0.01)[:, None]
-        cross = means[:, :, None] * first[:, None, :]
-        scatter = second.view(-1, d, d) - cross - cross.transpose(1, 2)
-        scatter = scatter + count[:, None, None] * means[:, :, None] * means[:, None]
-        within = scatter.sum(0) / n
-        within = (1 - shrinkage) * within + shrinkage * torch.diag(within.diagonal())
-        covariance = (scatter + strength * within) / (count + strength)[:, None, None] + FLOOR * eye
-        factors = torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), eye.expand_as(scatter), upper=False)
-        fitted = _Mixture((count + 1) / (n + number), means, factors)
-        value, sums = kept.expect(fitted)
-        if value < last + TOLERANCE:
-            break
-        last = value
-    return fitted
-
-
-class _Rows:
-    """Rows u with shape (N, d), with u u^T where these are few enough to be kept."""
-
-    def __init__(self, rows: Tensor) -> None:
-        few = rows.numel() * rows.shape[1] <= MOST_KEPT
-        self.rows, self.squares = rows, (rows[:, :, None] * rows[:, None, :]).flatten(1) if few else None
-
-    def expect(self, fitted: _Mixture) -> tuple[float, list[Tensor]]:
-        """The mean of log g, and the sums with the rows' shares in each Gaussian."""
-        if self.squares is None:
-            each = log_gaussians(self.rows, fitted.weights, fitted.means, fitted.factors)[0].T
-        else:
-            constant, linear, square = fitted.quadratic()
-            each = torch.addmm(constant, self.rows, linear).addmm_(self.squares, square)
-        log_g = torch.logsumexp(each, dim=1, keepdim=True)
-        return float(log_g.mean()), self.sums((each - log_g).exp().clamp_min(TINY))
-
-    def sums(self, share: Tensor) -> list[Tensor]:
-        """Of 1, u and u u^T with shares (N, K), with shapes (K,), (K, d) and (K, d^2)."""
-        if self.squares is None:
-            square = torch.stack([((one[:, None] * self.rows).T @ self.rows).flatten() for one in share.T])
-        else:
-            square = share.T @ self.squares
-        return [share.sum(0), share.T @ self.rows, square]
-
-
-def _groups(rows: Tensor, number: int) -> Tensor:
-    """The nearest of `number` centres of each row, (N,): means of groups around rows far from each other.
-
-    Of several choices on some of the rows the nearest is taken: one may put two centres into a group, and none into
-    another.
-    """
-    order, some = torch.Generator().manual_seed(0), rows[:LOOKED_AT]
-    starts = [_means(some, _far(some, number, order)) for _ in range(CHOICES if number > 1 else 1)]
-    centres = _means(rows, min(starts, key=lambda one: float(torch.cdist(some, one).amin(1).square().sum())))
-    return torch.cdist(rows, centres).argmin(1)
-
-
-def _far(rows: Tensor, number: int, order: torch.Generator) -> Tensor:
-    """`number` of the rows, each chosen by its squared distance from those before."""
-    centres, distance = rows[:1], torch.full_like(rows[:, 0], math.inf)
-    while len(centres) < number:
-        distance = torch.minimum(distance, torch.cdist(rows, centres[-1:]).square()[:, 0])
-        centres = torch.cat([centres, rows[torch.multinomial((distance + 1e-12).float(), 1, generator=order)]])
-    return centres
-
-
-def _means(rows: Tensor, centres: Tensor) -> Tensor:
-    """Centres (K, d) after some steps to the means of the rows that are nearest to each."""
-    for _ in range(8):
-        nearest = torch.cdist(rows, centres).argmin(1)
-        count = torch.bincount(nearest, minlength=len(centres))
-        sums = torch.zeros_like(centres).index_add_(0, nearest, rows)
-        centres = torch.where((count > 0)[:, None], sums / count.clamp_min(1)[:, None], centres)
-    return centres
 
 
 def read_base(tensors: Mapping[str, Tensor], d: int, source: str) -> Base:

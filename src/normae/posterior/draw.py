@@ -125,24 +125,24 @@ def widening(n: int) -> float:
 
 
 def bar_of_halves(scores: NDArray[Any]) -> float:
-    """What the standard deviation over members has to be multiplied by to be the error of their mean.
+    """What the standard deviation over members has to be multiplied by to be the error of what they say together.
 
     The members, with scores (K, N), come in J pairs, which were trained on the two halves a, b of one cut of the rows.
     As far as a half is off the whole, the other half is off to the other side. So the error that comes of the rows, V,
-    is in the differences of pairs and not in their means; what differs between these is the chance of a training, C.
+    is in the differences of pairs and not in their means, and the chance of a training, C, is in both:
 
-        W = <(a - b)^2>/4 = V + C/2,    B = Var[(a + b)/2] = C/2,    error^2 = V + C/K = W - (1 - 1/J) B.
+        W = <(a - b)^2>/4 = V + C/2 = Var[(a + b)/2],
 
-    Its ratio to the variance over members is averaged over events; a few members tell it at no single one. That J
-    differences tell their spread no better is in it too, as Student's t. Of no pairs, or one, all of the spread is
-    taken for that of rows.
+    the error of a pair. That there are J of them makes C smaller still, and is not counted: what all members get wrong
+    alike stands against it. The ratio of W to the variance over members is averaged over events, since J differences
+    tell it at no single one; that these are few is in it as Student's t. Of no pairs, or one, all is taken for V.
 
     >>> import numpy as np
     >>> from normae.posterior.draw import bar_of_halves
     >>> random = np.random.default_rng(0)
     >>> rows, chance = random.normal(size=(4, 10_000)), random.normal(size=(8, 10_000))
     >>> round(bar_of_halves(np.stack([rows, -rows], axis=1).reshape(8, -1)), 2), round(bar_of_halves(chance), 2)
-    (1.07, 0.4)
+    (1.07, 0.81)
     """
     from normae.statistics.arrays import student
 
@@ -150,10 +150,8 @@ def bar_of_halves(scores: NDArray[Any]) -> float:
     if n % 2 or n < 4:
         return widening(n)
     pairs = scores.astype(np.float64).reshape(-1, 2, scores.shape[1])
-    between = pairs.mean(1).var(0, ddof=1)
-    error = np.square(pairs[:, 0] - pairs[:, 1]).mean(0) / 4 - (1 - 1 / len(pairs)) * between
-    share = float(np.mean(error / np.maximum(pairs.var((0, 1)) * n / (n - 1), 1e-30)))
-    return student(len(pairs) + 1) * math.sqrt(max(share, 1 / n))
+    error, variance = np.square(pairs[:, 0] - pairs[:, 1]).mean(0) / 4, pairs.var((0, 1)) * n / (n - 1)
+    return student(len(pairs) + 1) * math.sqrt(float(np.mean(error / np.maximum(variance, 1e-30))))
 
 
 # --- what they say about events

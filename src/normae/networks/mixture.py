@@ -1,0 +1,124 @@
+"""A mixture of Gaussians with covariances of their own, g(u) = sum_j w_j N(u; m_j, S_j), and its fit to rows."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FLOOR, TINY = 1e-3, 1e-9  # added to every variance; the least share of a row in a Gaussian
+LOOKED_AT, CHOICES, FIRST_STEPS = 2000, 4, 5  # of the first groups: rows, how often they are chosen, steps that judge
+MOST_KEPT = 1 << 23  # products of two columns that are kept
+LOG_TWO_PI = math.log(2 * math.pi)
+
+
+def log_gaussians(u: Tensor, weights: Tensor, means: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+    """log w_j N(u; m_j, S_j) with shape (K, N), and L_j^-1 (u - m_j) with shape (K, N, d)."""
+    scaled = torch.matmul(u, factors.transpose(1, 2)) - torch.einsum("kij,kj->ki", factors, means)[:, None]
+    size = factors.diagonal(dim1=1, dim2=2).log().sum(1) + weights.log() - 0.5 * u.shape[1] * LOG_TWO_PI
+    return size[:, None] - 0.5 * scaled.square().sum(2), scaled
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Gaussians in u; arguments as in `Base`."""
+
+    weights: Tensor
+    means: Tensor
+    factors: Tensor
+
+    def log_prob(self, u: Tensor) -> Tensor:
+        """log g with shape (N,)."""
+        return torch.logsumexp(log_gaussians(u, self.weights, self.means, self.factors)[0], dim=0)
+
+    def quadratic(self) -> tuple[Tensor, Tensor, Tensor]:
+        """log w_j N(u; m_j, S_j) = a + b u + C u u^T, with shapes (K,), (d, K) and (d^2, K)."""
+        precision = self.factors.transpose(1, 2) @ self.factors
+        linear = torch.einsum("kij,kj->ki", precision, self.means)
+        size = self.factors.diagonal(dim1=1, dim2=2).log().sum(1) + self.weights.log()
+        constant = size - 0.5 * self.means.shape[1] * LOG_TWO_PI - 0.5 * (linear * self.means).sum(1)
+        return constant, linear.T.contiguous(), -0.5 * precision.flatten(1).T.contiguous()
+
+
+def fit_mixture(
+    rows: Tensor, number: int, strength: float, shrinkage: float, steps: int, start: Mixture | None = None
+) -> Mixture:
+    """`number` Gaussians by expectation and maximization, from `start`, or else from the best of several.
+
+    The covariance within all of them, shrunk towards its diagonal, counts as `strength` rows in each. A start has
+    groups of some of the rows: one choice may put two centres into a group and none into another, which a few steps
+    show.
+    """
+    if start is None:
+        some, order = Moments(rows[:LOOKED_AT]), torch.Generator().manual_seed(0)
+        tried = []
+        for _ in range(CHOICES if number > 1 else 1):
+            share = torch.nn.functional.one_hot(groups(some.rows, number, order), number).to(rows)
+            tried.append(climb(some, some.sums(share), strength, shrinkage, FIRST_STEPS))
+        start = max(tried, key=lambda one: one[0])[1]
+    kept = Moments(rows)
+    return climb(kept, kept.expect(start)[1], strength, shrinkage, steps)[1]
+
+
+def climb(kept: "Moments", sums: list[Tensor], strength: float, shrinkage: float, steps: int) -> tuple[float, Mixture]:
+    """The mean of log g, and the Gaussians, after some steps; arguments as in `fit_mixture`."""
+    rows, number = kept.rows, len(sums[0])
+    n, d = rows.shape
+    eye, last = torch.eye(d, dtype=rows.dtype), -math.inf
+    for _ in range(steps):
+        count, first, second = sums
+        means = (first + 0.01 * rows.mean(0)) / (count + 0.01)[:, None]
+        cross = means[:, :, None] * first[:, None, :]
+        scatter = second.view(-1, d, d) - cross - cross.transpose(1, 2)
+        scatter = scatter + count[:, None, None] * means[:, :, None] * means[:, None]
+        within = scatter.sum(0) / n
+        within = (1 - shrinkage) * within + shrinkage * torch.diag(within.diagonal())
+        covariance = (scatter + strength * within) / (count + strength)[:, None, None] + FLOOR * eye
+        factors = torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), eye.expand_as(scatter), upper=False)
+        fitted = Mixture((count + 1) / (n + number), means, factors)
+        value, sums = kept.expect(fitted)
+        if value < last + 1 / n:  # of log p of all rows together
+            break
+        last = value
+    return value, fitted
+
+
+class Moments:
+    """Rows u with shape (N, d), with u u^T where these are few enough to be kept."""
+
+    def __init__(self, rows: Tensor) -> None:
+        few = rows.numel() * rows.shape[1] <= MOST_KEPT
+        self.rows, self.squares = rows, (rows[:, :, None] * rows[:, None, :]).flatten(1) if few else None
+
+    def expect(self, fitted: Mixture) -> tuple[float, list[Tensor]]:
+        """The mean of log g, and the sums with the rows' shares in each Gaussian."""
+        if self.squares is None:
+            each = log_gaussians(self.rows, fitted.weights, fitted.means, fitted.factors)[0].T
+        else:
+            constant, linear, square = fitted.quadratic()
+            each = torch.addmm(constant, self.rows, linear).addmm_(self.squares, square)
+        log_g = torch.logsumexp(each, dim=1, keepdim=True)
+        return float(log_g.mean()), self.sums((each - log_g).exp().clamp_min(TINY))
+
+    def sums(self, share: Tensor) -> list[Tensor]:
+        """Of 1, u and u u^T with shares (N, K), with shapes (K,), (K, d) and (K, d^2)."""
+        if self.squares is None:
+            square = torch.stack([((one[:, None] * self.rows).T @ self.rows).flatten() for one in share.T])
+        else:
+            square = share.T @ self.squares
+        return [share.sum(0), share.T @ self.rows, square]
+
+
+def groups(rows: Tensor, number: int, order: torch.Generator | None = None) -> Tensor:
+    """The nearest of `number` centres of each row, (N,): rows far from each other, then means of their groups."""
+    order = torch.Generator().manual_seed(0) if order is None else order
+    centres, distance = rows[:1], torch.full_like(rows[:, 0], math.inf)
+    while len(centres) < number:
+        distance = torch.minimum(distance, torch.cdist(rows, centres[-1:]).square()[:, 0])
+        centres = torch.cat([centres, rows[torch.multinomial((distance + 1e-12).float(), 1, generator=order)]])
+    for _ in range(8):
+        nearest = torch.cdist(rows, centres).argmin(1)
+        count = torch.bincount(nearest, minlength=number)
+        sums = torch.zeros_like(centres).index_add_(0, nearest, rows)
+        centres = torch.where((count > 0)[:, None], sums / count.clamp_min(1)[:, None], centres)
+    return torch.cdist(rows, centres).argmin(1)
