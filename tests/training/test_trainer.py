@@ -64,6 +64,25 @@ def test_adam_is_torch_s_adam():
     assert torch.allclose(ours, theirs.detach(), rtol=1e-5, atol=1e-6)
 
 
+def test_the_average_of_the_weights_by_hand():
+    """a <- k a + (1 - k) w with k = min(0.5, (i + 1)/(i + 10)) after update i, from the weights at the start."""
+    schedules = Schedules(
+        PhaseConfig(epochs=0),
+        TrainingConfig(iterations=12, batch=100, learning_rate=1e-2, average=0.5),
+        TemperatureConfig(),
+        GuardConfig(log_every=1, checkpoint_every=1),
+    )
+    trainer = make_trainer(schedules=schedules, n=200)
+    wanted = trainer.weights.clone()
+    for event in trainer.run():
+        if isinstance(event, Record):
+            i = trainer.models.position[1] - 1
+            keep = min(0.5, (i + 1) / (i + 10))
+            wanted = keep * wanted + (1 - keep) * trainer.weights
+            assert torch.allclose(trainer.models.average, wanted, atol=1e-6)
+    assert not torch.allclose(trainer.models.average, trainer.weights, atol=1e-6)
+
+
 def test_losses_by_hand():
     positive, negative = torch.tensor([1.0, 3.0]), torch.tensor([2.0, 4.0])
     temperature = torch.tensor([0.5])
