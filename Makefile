@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 # Byte code is written for what is imported, when it is: far less than all that is installed. Where an environment
 # forbids that, every process of a test would compile what it imports again.
 export PYTHONDONTWRITEBYTECODE =
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+CONSTRAINTS ?= constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(CONSTRAINTS)
 DEMO := runs/demo
 
-.PHONY: setup demo test test-slow test-gpu mutants fuzz bench lint docs clean
+.PHONY: setup demo test test-slow test-gpu mutants wheel-test dist fuzz bench lint docs clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -60,6 +61,16 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Source archive and wheel in dist/.
+dist: | $(BIN)/python
+	rm -rf dist
+	$(PIP) build
+	$(BIN)/python -m build --outdir dist .
+
+# The wheel in bare environments: import, zoo, a training, and every extra by itself.
+wheel-test: dist
+	$(PYTHON) .ci/wheel.py dist/*.whl
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W -b html docs docs/_build/html

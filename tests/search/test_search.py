@@ -37,6 +37,16 @@ def templates(bayesian: bool = True, signal: bool = True, **changes: object) -> 
     return Templates("score", EDGES, background, bump if signal else None, **changes)
 
 
+def test_samples_add_and_scale():
+    """Ten events of weight 2, scaled by 3: their sum by 3, its variance by 9, each draw as the sum."""
+    one = Sample(np.array([20.0]), np.array([40.0]), np.array([[20.0], [22.0]]), 10)
+    three = one.scaled(3.0)
+    assert (three.value, three.variance, three.events) == (60.0, 360.0, 10)
+    assert three.draws.tolist() == [[60.0], [66.0]]
+    both = one + three
+    assert (both.value, both.variance, both.events) == (80.0, 400.0, 20)
+
+
 def test_the_workspace_is_one_of_pyhf():
     found = templates(normalization=0.1)
     model = build(workspace(found))

@@ -5,7 +5,7 @@ looks at other events (BatchNorm), or throws dice (Dropout), is refused before a
 one, and otherwise by what it does to a batch, to its rows one by one, and to the same batch again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NoReturn
 
@@ -170,7 +170,8 @@ def _check_gradient(module: nn.Module, name: str, x: Tensor) -> None:
         value = module(leaf).sum()
     if not value.requires_grad:
         raise InputError(f"{name}: the output has no gradient, expected one that can be differentiated")
-    by_input, *by_weights = torch.autograd.grad(value, [leaf, *module.parameters()], allow_unused=True)
+    found: Sequence[Tensor | None] = torch.autograd.grad(value, [leaf, *module.parameters()], allow_unused=True)
+    by_input, *by_weights = found
     if by_input is None or all(grad is None for grad in by_weights):
         what = "input" if by_input is None else "weights"
         raise InputError(f"{name}: the output has no gradient with respect to its {what}")
