@@ -237,15 +237,3 @@ def write_json(path: str | Path, content: Any) -> None:
 def as_cell(text: str) -> str:
     """Text for a cell of a CSV file: what a spreadsheet would run as a formula begins with an apostrophe."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
-
-
-def arrow_file(path: str | Path, mode: str = "rb") -> Any:
-    """An open file of pyarrow, whose own opening takes only names that are UTF-8."""
-    import pyarrow
-
-    return pyarrow.OSFile(os.fsencode(path), mode)
-
-
-def as_text(path: str | Path) -> str:
-    """The name of a file as text that can be written; bytes that are no UTF-8 are escaped."""
-    return str(path).encode("utf-8", "backslashreplace").decode()

@@ -32,6 +32,7 @@ LARGEST = 1e18
 OUTSIDE = 1e-3
 """Share of the rows that may lie outside the bounds of the chain: the tails of a toy density do."""
 PUBLIC_JETS = "jets are the 2,000 public ones of the package (zenodo.org/records/2603256, CC BY 4.0)"
+Bounds = tuple[float, float]
 Kind = Literal["qcd", "top"]
 KINDS: tuple[Kind, Kind] = ("qcd", "top")
 """By label: 0 for QCD, 1 for top."""
@@ -292,18 +293,8 @@ def _parts(n: int, config: DataConfig, seed: int, expected: str) -> list[Tensor]
     return split(n, [size, test, config.validation], stream(seed, "data/split"))
 
 
-def check_rows(
-    rows: Tensor,
-    bounds: tuple[float, float] | None,
-    columns: Sequence[str] | None,
-    source: str,
-    allowed: float = OUTSIDE,
-) -> None:
-    """Refuse rows (N, d) that cannot be trained on: not finite, too large, or outside the chain's bounds.
-
-    Args:
-        allowed: share of the rows that may be outside.
-    """
+def check_rows(rows: Tensor, bounds: Bounds | None, columns: Sequence[str] | None, source: str, allowed: float) -> None:
+    """Refuse rows (N, d) that are not finite or too large, or a share above `allowed` outside the chain's bounds."""
     finite = torch.isfinite(rows).flatten(1).all(dim=1)
     if not bool(finite.all()):
         first = int((~finite).nonzero()[0])

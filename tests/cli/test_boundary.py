@@ -56,7 +56,7 @@ def hdf5_error() -> None:
 
 ERRORS = {
     "torch": (lambda: torch.zeros(2) @ torch.zeros(3), 4, "RuntimeError"),
-    "Arrow": (arrow_error, 4, "pyarrow: ArrowInvalid"),
+    "Arrow": (arrow_error, 4, "pyarrow.lib.ArrowInvalid"),
     "HDF5": (hdf5_error, 2, "name already exists"),
     "memory of torch": (lambda: torch.empty(1 << 60), 3, "out of memory"),
     "memory of numpy": (lambda: np.empty(1 << 56), 3, "out of memory"),

@@ -173,12 +173,3 @@ def test_any_name_of_a_column(name: str, tmp_path: Path) -> None:
         assert next(csv.reader(file)) == [f"'{name}" if name == "=1+1" else name]
     label = axes[0, 0].get_xlabel()
     assert label.count("$") == label.count(r"\$") == name.count("$"), "all are escaped"
-
-
-def test_a_formula_that_is_none(tmp_path: Path) -> None:
-    """In any label; one that is a formula stays one."""
-    figure, _ = new_figure()
-    figure.axes[0].set(xlabel=r"$\frac{$", ylabel="$x^2$", title="5 $")
-    save_figure(figure, tmp_path, "line", {"x": np.zeros(2)})
-    assert not figure.axes[0].xaxis.label.get_parse_math()
-    assert figure.axes[0].yaxis.label.get_parse_math()

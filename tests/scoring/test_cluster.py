@@ -452,9 +452,9 @@ def test_options_of_a_job_are_plain_words(name):
     for value in ("a\ncmd", "$(cmd)", "`cmd`", "a;b", 'a"b', "a'b"):
         with pytest.raises(InputError, match=f"cluster options: {name}: expected a plain word"):
             ClusterOptions(**{name: value})
-    for name in ("directives", "scratch"):
-        with pytest.raises(InputError, match=f"{name}: expected one line"):
-            ClusterOptions(**{name: ("--a\ncmd",) if name == "directives" else "a\ncmd"})
+    for lines in ({"directives": ("--a\ncmd",)}, {"scratch": "a\ncmd"}):
+        with pytest.raises(InputError, match="directives, scratch: expected lines without control characters"):
+            ClusterOptions(**lines)
 
 
 def test_the_job_of_htcondor():

@@ -270,16 +270,8 @@ def judged(error: Exception) -> tuple[str, int]:
         return f"the disk is full or broken ({first}); what was whole before is whole still", 3
     if isinstance(error, InputError | OSError):
         return text, 2
-    return f"{_blamed(error)}: {type(error).__name__}: {first} (NORMAE_TRACEBACK=1 shows where)", 4
-
-
-def _blamed(error: Exception) -> str:
-    """The package whose error it is, or else where it was raised."""
-    package = type(error).__module__.partition(".")[0]
-    last = error.__traceback__
-    while package == "builtins" and last is not None and last.tb_next is not None:
-        last = last.tb_next
-    return package if last is None or package != "builtins" else str(last.tb_frame.f_globals.get("__name__", "?"))
+    home = type(error).__module__.replace("builtins", "")
+    return f"{home}{'.' * bool(home)}{type(error).__name__}: {first} (NORMAE_TRACEBACK=1 shows where)", 4
 
 
 def _exit(sentence: str, code: int) -> None:

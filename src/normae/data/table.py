@@ -5,6 +5,7 @@ makes arrays of one length of them, and refuses what is not a finite number, wit
 """
 
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -155,6 +156,18 @@ def _fill(target: Floats, piece: Piece, rows: slice) -> int | None:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:12])) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+
+
+def arrow_file(path: str | Path, mode: str = "rb") -> Any:
+    """An open file of pyarrow, whose own opening takes only names that are UTF-8."""
+    import pyarrow
+
+    return pyarrow.OSFile(os.fsencode(path), mode)
+
+
+def as_text(path: str | Path) -> str:
+    """The name of a file as text that can be written; bytes that are no UTF-8 are escaped."""
+    return str(path).encode("utf-8", "backslashreplace").decode()
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from normae.data.table import (
     Piece,
     Table,
     array_table,
+    arrow_file,
     check_array,
     column_table,
     not_real,
@@ -33,7 +34,7 @@ from normae.data.table import (
     reading,
 )
 from normae.errors import InputError, require
-from normae.files import arrow_file, check_file
+from normae.files import check_file
 from normae.machine import check_memory
 
 BLOCK = 4 << 20  # bytes of a CSV file that are parsed at a time
@@ -203,8 +204,9 @@ def _npz(path: Path, dataset: str | None, stack: ExitStack) -> Table:
             stream.seek(header.offset if header.fortran else header.offset + start * header.width)
             if header.fortran:  # rows are not together: it is read at once
                 check_memory(members[name].file_size, f"{path}: an array in Fortran order")
-                held = bytearray(math.prod(header.shape) * header.dtype.itemsize)
-                _fill_from(stream, memoryview(held))
+                held = bytearray()
+                while piece := stream.read(1 << 18):  # all at once it would be held twice
+                    held += piece
                 whole = np.frombuffer(held, header.dtype).reshape(header.shape, order="F")
             for first in range(start, stop, size):
                 last = min(first + size, stop)
@@ -226,13 +228,6 @@ def _npz(path: Path, dataset: str | None, stack: ExitStack) -> Table:
     shape = headers[array].shape
     check_array(path, shape, headers[array].dtype)
     return Table(path, shape[0], None, shape[1:], lambda _: None, pieces)
-
-
-def _fill_from(stream: IO[bytes], target: memoryview) -> None:
-    """Read into `target` a piece at a time; `stream.read()` would hold all of it twice."""
-    for first in range(0, len(target), 1 << 18):
-        piece = target[first : first + (1 << 18)]
-        piece[:] = stream.read(len(piece))
 
 
 def _only_array(headers: Mapping[str, Header], dataset: str | None, path: Path) -> str | None:

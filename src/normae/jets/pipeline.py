@@ -14,8 +14,9 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from normae.data.table import arrow_file
 from normae.errors import InputError
-from normae.files import arrow_file, check_new, output
+from normae.files import check_new, output
 from normae.jets import imaging
 from normae.jets.container import UNLABELLED, BadJet, Jets, offsets_of
 from normae.jets.imaging import NAMES, THRESHOLD, SparseImages, join_images, observables, sparse_images

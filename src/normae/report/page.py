@@ -31,8 +31,6 @@ import numpy as np
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 from matplotlib.figure import Figure
-from matplotlib.mathtext import MathTextParser
-from matplotlib.text import Text
 from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
@@ -150,12 +148,9 @@ def inline_svg(svg: str, prefix: str) -> str:
         found = _plain(ElementTree.fromstring(svg), f"{prefix}-")
         if found is None or found.tag != "svg":
             raise InputError("expected the text of an SVG file, got none with an <svg> element")
-        for size in ("width", "height"):
-            found.attrib.pop(size, None)
+        found.attrib = {key: value for key, value in found.attrib.items() if key not in ("width", "height")}
         return ElementTree.tostring(found, encoding="unicode")
-    except (ElementTree.ParseError, RecursionError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
+    except (ElementTree.ParseError, RecursionError) as error:
         raise InputError(f"expected the text of an SVG file, got none that can be read ({error})") from None
 
 
@@ -240,9 +235,6 @@ def save_figure(
     shapes = {key: values.shape for key, values in table.items()}
     if len(set(shapes.values())) != 1 or any(len(shape) != 1 for shape in shapes.values()):
         raise InputError(f"expected columns of one length, got {shapes}")
-    for text in figure.findobj(Text):
-        if "$" in text.get_text() and not _parses(text.get_text()):
-            text.set_parse_math(False)
     with mpl.rc_context({"svg.hashsalt": f"normae/{name}", "svg.fonttype": "path", "pdf.fonttype": 42}):
         for path, metadata in ((paths.svg, {"Date": None}), (paths.pdf, {"CreationDate": None})):
             with atomic_path(path) as temporary:
@@ -250,15 +242,6 @@ def save_figure(
     with atomic_path(paths.csv) as temporary:
         _write_table(temporary, table)
     return paths
-
-
-def _parses(text: str) -> bool:
-    """Whether what a label has between dollars is a formula."""
-    try:
-        MathTextParser("path").parse(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _write_table(path: Path, table: Mapping[str, NDArray[Any]]) -> None:

@@ -83,12 +83,12 @@ class ClusterOptions:
     scratch: str | None = None
 
     def __post_init__(self) -> None:
+        plain = re.compile(r"[\w.,:@%+=/~ -]+")
         for name in ("memory", "queue", "account", "walltime", "disk", "interface", "logs"):
-            if not re.fullmatch(r"[\w.,:@%+=/~ -]+", value := getattr(self, name) or "-") or "  " in value:
-                raise InputError(f"cluster options: {name}: expected a plain word, got {value!r}")
-        for name, lines in (("directives", self.directives), ("scratch", [self.scratch or ""])):
-            if any(not line.isprintable() for line in lines):
-                raise InputError(f"cluster options: {name}: expected one line without control characters, got {lines}")
+            if not plain.fullmatch(getattr(self, name) or "-"):
+                raise InputError(f"cluster options: {name}: expected a plain word, got {getattr(self, name)!r}")
+        if not all(line.isprintable() for line in (*self.directives, self.scratch or "")):
+            raise InputError("cluster options: directives, scratch: expected lines without control characters")
 
 
 def read_options(path: str | Path) -> ClusterOptions:
@@ -203,7 +203,7 @@ class Workers:
 
     def _next(self, done: "queue.Queue[Any]", look: "Look") -> Any:
         while True:
-            if time.monotonic() - look.last > LOOK:
+            if self.client.status == "running" and time.monotonic() - look.last > LOOK:
                 look()
             try:
                 return done.get(timeout=LOOK)
@@ -214,42 +214,32 @@ class Workers:
 
 
 class Look:
-    """A look at the workers: one that has work and gets no further for `HANGS` seconds is given up.
-
-    Its process is ended and another worker does its ranges. A range at which four workers end is given up by dask.
-    """
+    """A look at the workers: one that has work and gets no further for `HANGS` seconds is ended, others do its work."""
 
     def __init__(self, client: Any) -> None:
         self.client, self.last = client, time.monotonic()
-        self.seen: dict[str, tuple[Any, float]] = {}
-        """By worker, how far it was and since when."""
+        self.seen: dict[str, tuple[Any, float]] = {}  # by worker: how far it was, and since when
 
     def __call__(self) -> None:
         now = self.last = time.monotonic()
-        found = self.client.run_on_scheduler(_standing)
-        before = self.seen
-        self.seen = {
-            worker: before[worker] if worker in before and before[worker][0] == state else (state, now)
-            for worker, state in found.items()
-        }
+        before, self.seen = self.seen, {}
+        for worker, state in self.client.run_on_scheduler(_standing).items():
+            old = before.get(worker)
+            self.seen[worker] = old if old is not None and old[0] == state else (state, now)
         if hung := [worker for worker, (_, since) in self.seen.items() if now - since > HANGS]:
             self.client.run_on_scheduler(_end, hung)
 
 
 def _standing(dask_scheduler: Any) -> dict[str, Any]:
     """Of each worker that has work: what that is, and how many rows it has scored."""
-    workers = {address: worker for address, worker in dask_scheduler.workers.items() if worker.processing}
-    return {
-        address: (sorted(str(task.key) for task in worker.processing), worker.metrics.get("normae"))
-        for address, worker in workers.items()
-    }
+    workers = [(a, w) for a, w in dask_scheduler.workers.items() if w.processing]
+    return {a: (sorted(str(task.key) for task in w.processing), w.metrics.get("normae")) for a, w in workers}
 
 
 async def _end(workers: list[str], dask_scheduler: Any) -> None:
-    """End workers by their nannies; what they were at is done elsewhere."""
-    await dask_scheduler.restart_workers(
-        workers, timeout=2, wait_for_workers=False, on_error="return", stimulus_id="normae-hangs"
-    )
+    """Workers are ended by their nannies; dask counts them as lost at what they were at."""
+    how = {"wait_for_workers": False, "on_error": "return", "stimulus_id": "normae-hangs"}
+    await dask_scheduler.restart_workers(workers, timeout=2, **how)
 
 
 def _check(future: Any) -> None:
@@ -374,8 +364,6 @@ def _plugin() -> Any:
     from distributed import WorkerPlugin
 
     class Plugin(WorkerPlugin):  # type: ignore[misc]
-        name, idempotent = "normae", True
-
         def setup(self, worker: Any) -> None:
             worker.http_server.stop()
             worker.metrics["normae"] = _rows_done

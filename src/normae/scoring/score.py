@@ -26,20 +26,9 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from normae.data import open_table
-from normae.data.table import reading
+from normae.data.table import arrow_file, as_text, reading
 from normae.errors import InputError
-from normae.files import (
-    arrow_file,
-    as_cell,
-    as_text,
-    atomic_path,
-    check_file,
-    check_new,
-    clear,
-    lock,
-    make_folder,
-    publishing,
-)
+from normae.files import as_cell, atomic_path, check_file, check_new, clear, lock, make_folder, publishing
 from normae.jets import Jets, chunks, concatenate, info, read_images, sparse_images
 from normae.jets.container import BadJet
 from normae.jets.reader import is_images
