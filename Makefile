@@ -50,6 +50,16 @@ test-gpu: $(VENV)/.test
 mutants: $(VENV)/.test
 	$(BIN)/python tests/mutants/run.py
 
+# The rooms that lean on other packages, with the lowest versions of these (torch 2.6: some gigabytes), or with another
+# Python and the newest: `make lowest PYTHON=python3.13 VERSIONS=/dev/null`.
+VERSIONS := lowest.txt
+EDGES := tests/data tests/coordinates tests/statistics tests/report tests/estimator/test_estimator.py \
+	tests/cli/test_boundary.py tests/scoring/test_names.py tests/runs/test_run.py tests/runs/test_fuzzed_folders.py
+lowest:
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --no-compile -c $(VERSIONS) -e . pytest hypothesis pandas
+	.venv-lowest/bin/python -m pytest -o filterwarnings=default $(EDGES)
+
 # Property tests at examples that nobody has seen: may find what `make test`, always at the same ones, does not.
 fuzz: $(VENV)/.test
 	EXAMPLES=new $(BIN)/python -m pytest -n 2 --dist worksteal -m hypothesis
