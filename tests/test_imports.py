@@ -9,9 +9,10 @@ import normae
 ROOT = Path(normae.__file__).parent
 FOUNDATION = ["version", "errors", "files", "machine", "presets", "progress", "random", "tensors"]
 ROOMS = [
-    *FOUNDATION, "statistics", "data", "jets", "sources", "figures", "report", "components", "coordinates",
-    "conditional", "energy", "sampling", "networks", "training", "posterior", "inference", "config", "zoo", "runs",
-    "dual", "temperature", "evaluation", "estimator", "scoring", "export", "search", "paper", "bench", "cli",
+    *FOUNDATION, "statistics", "data", "jets", "sources", "figures", "report", "components", "lattice",
+    "coordinates", "conditional", "energy", "sampling", "networks", "training", "posterior", "inference", "config",
+    "zoo", "runs", "dual", "temperature", "evaluation", "estimator", "scoring", "export", "search", "paper", "bench",
+    "cli",
 ]  # fmt: skip
 
 

@@ -81,6 +81,7 @@ class ComponentsCoordinates:
     kind: ClassVar[str] = "components"
     range: ClassVar[None] = None
     constant: ClassVar[float] = 0.0
+    lattice: ClassVar[None] = None
 
     centre: Tensor
     basis: Tensor

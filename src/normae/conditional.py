@@ -19,6 +19,7 @@ from torch import Tensor
 
 from normae.coordinates import Coordinates, Identity, Range, TableCoordinates, read_coordinates
 from normae.errors import InputError
+from normae.lattice import nearest
 
 DEGREE, ROWS_OF_TERM = 4, 40
 """Of mu and log sigma: the degree of their polynomials, and how many rows there must be for each term."""
@@ -104,13 +105,18 @@ class ConditionalCoordinates:
     edges: Tensor
 
     @classmethod
-    def of(cls, rows: Tensor, given: tuple[int, ...], noise: float | None = None) -> "ConditionalCoordinates":
-        """Fitted to rows with shape (N, d), of which the columns `given` are the condition."""
+    def of(
+        cls, rows: Tensor, given: tuple[int, ...], noise: float | None = None, lattice: Tensor | None = None
+    ) -> "ConditionalCoordinates":
+        """Fitted to rows with shape (N, d) on a lattice (4, d), of which the columns `given` are the condition."""
         d, few = rows.shape[1], rows[:MOST_FITTED].double().cpu()
         own = [j for j in range(d) if j not in given]
         if not own or len(own) + len(given) != d:
             raise InputError(f"condition: expected some of the columns 0 to {d - 1}, not all, got {list(given)}")
-        condition, columns = (TableCoordinates.of(rows[:, which].cpu(), noise) for which in (list(given), own))
+        condition = TableCoordinates.of(rows[:, list(given)].cpu(), noise)
+        columns = TableCoordinates.of(
+            rows[:, own].cpu(), noise, lattice=None if lattice is None else lattice[:, own].contiguous()
+        )
         t = condition.forward(rows[:, list(given)].cpu())
         edges = torch.stack([t.amin(0), t.amax(0)])
         u = columns.forward(few[:, own]) @ columns.colouring.T
@@ -156,16 +162,34 @@ class ConditionalCoordinates:
         z, _, t = self._standard(x)
         return torch.cat([z @ self.whitening.T, t], dim=1)
 
+    @property
+    def lattice(self) -> Tensor:
+        """Of all columns, with shape (4, d); the condition has none."""
+        return self._together(self.columns.lattice, self.condition.lattice)
+
+    @property
+    def widths(self) -> Tensor:
+        """Of all columns, with shape (d,)."""
+        return self._together(self.columns.width, self.condition.width)
+
     def inverse(self, y: Tensor) -> Tensor:
-        """Rows with shape (N, d) of y with shape (N, d), in float64."""
+        """Rows with shape (N, d) of y with shape (N, d), in float64; values that can occur, next to y."""
+        return nearest(self.unrounded(y), self.lattice)
+
+    def unrounded(self, y: Tensor) -> Tensor:
+        """The inverse of `forward`, with shape (N, d)."""
         r, t = y.double().split([self.location.shape[1], len(self.given)], dim=1)
         mean, log_width = self._at(t)
         u = mean + log_width.exp() * torch.linalg.solve(self.whitening, r.T).T
-        return self._together(self.columns.inverse(u @ self.columns.whitening.T), self.condition.inverse(t))
+        return self._together(self.columns.unrounded(u @ self.columns.whitening.T), self.condition.inverse(t))
 
     def log_slope(self, x: Tensor) -> Tensor:
         """log |dr/dx| at fixed m with shape (N,), in float64."""
         return self.columns.log_slope(x[:, self.own]) + self._slope - self._standard(x)[1].sum(1)
+
+    def smooth_slope(self, x: Tensor) -> Tensor:
+        """The same between the values that can occur, too."""
+        return self.columns.smooth_slope(x[:, self.own]) + self._slope - self._standard(x)[1].sum(1)
 
     @property
     def _slope(self) -> Tensor:

@@ -149,6 +149,11 @@ class Run:
                 f"sampling.buffer: expected at least the batch of {batch} persistent chains, got {self.sampling.buffer}"
             )
 
+    @property
+    def on_lattice(self) -> bool:
+        """Whether columns on a lattice have probabilities: chains of a likelihood training do not walk on one."""
+        return self.coordinates.lattice and self.base is not None and self.training.iterations == 0
+
     def _check_condition(self) -> None:
         """p(x | m) is learned by classification, without a chain, and has no error bars."""
         if not self.coordinates.condition:

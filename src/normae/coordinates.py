@@ -17,6 +17,9 @@ step size then suits all. Directions in which the table has no width at all (con
 infinite; e is the least variance that a direction counts with. For networks of one's own Gaussian noise of this
 variance is added to the training rows, and y of the rows with their noise has unit covariance; an energy with a base
 has width of its own and needs none. The density of the table is that of y times |dy/dx|. All of it is in float64.
+
+Columns on a lattice (`lattice`) have a probability of every value in place of a density: their part of |dy/dx| is that
+of a step, and for a value that cannot occur it is 0.
 """
 
 import math
@@ -33,6 +36,7 @@ from torch import Tensor
 from normae.components import ComponentsConfig, ComponentsCoordinates, read_components
 from normae.data import SparseEvents
 from normae.errors import InputError
+from normae.lattice import CLOSE, IMPOSSIBLE, cannot_occur, nearest, no_lattice
 from normae.tensors import by_weight
 
 MARGIN = 0.1
@@ -77,6 +81,10 @@ class Coordinates(Protocol):
         """Of the training sample, where its columns mean something by themselves."""
 
     @property
+    def lattice(self) -> Tensor | None:
+        """Of the columns of a table, with shape (4, d)."""
+
+    @property
     def constant(self) -> float:
         """The largest value of `log_slope`: no score is below its negative."""
 
@@ -84,7 +92,7 @@ class Coordinates(Protocol):
         """y with shape (N, *event) of events x with shape (N, *event)."""
 
     def inverse(self, y: Tensor) -> Tensor:
-        """Events x with shape (N, *event) of y with shape (N, *event)."""
+        """Events x with shape (N, *event) of y with shape (N, *event); values that can occur, next to y."""
 
     def log_slope(self, x: Tensor) -> Tensor:
         """log |dy/dx| with shape (N,)."""
@@ -110,6 +118,7 @@ class Identity:
 
     kind: ClassVar[str] = "identity"
     constant: ClassVar[float] = 0.0
+    lattice: ClassVar[None] = None
     range: Range | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -262,6 +271,7 @@ class TableCoordinates:
         whitening, colouring: A and its inverse, with shape (d, d).
         noise: e, with shape ().
         low, high: the range of the training sample, with shape (d,).
+        lattice: of the columns, as `lattice.find_lattice` has it, with shape (4, d).
 
     >>> import torch, normae.coordinates
     >>> rows = torch.tensor([[0.0, 10.0], [2.0, 10.0], [0.0, 30.0], [2.0, 30.0]])  # widths 1 and 10
@@ -283,10 +293,16 @@ class TableCoordinates:
     noise: Tensor
     low: Tensor
     high: Tensor
+    lattice: Tensor
 
     @classmethod
     def of(
-        cls, rows: Tensor, noise: float | None = None, curves: Curves = "none", weights: Tensor | None = None
+        cls,
+        rows: Tensor,
+        noise: float | None = None,
+        curves: Curves = "none",
+        weights: Tensor | None = None,
+        lattice: Tensor | None = None,
     ) -> "TableCoordinates":
         """Fitted to rows with shape (N, d).
 
@@ -295,6 +311,7 @@ class TableCoordinates:
                 that one Gaussian does not.
             noise: e; from the shrinkage of Ledoit and Wolf where it is None, large for few rows of many columns.
             weights: with shape (N,). Rows count as often as they say, negative ones not at all: any map will do.
+            lattice: of the columns, with shape (4, d); none where it is None.
         """
         seen = Range.of(rows)
         rows = rows if weights is None else rows[by_weight(weights.clamp_min(0), len(rows))]
@@ -311,7 +328,9 @@ class TableCoordinates:
         values, vectors = np.linalg.eigh(covariance)
         root = np.sqrt(np.maximum(values, noise))
         arrays = (centre, width, knots, u.mean(0), vectors.T / root[:, None], vectors * root, noise)
-        return cls(*(torch.as_tensor(a, dtype=torch.float64).contiguous() for a in (*arrays, seen.low, seen.high)))
+        lattice = no_lattice(rows.shape[1]) if lattice is None else lattice
+        every = (*arrays, seen.low, seen.high, lattice)
+        return cls(*(torch.as_tensor(a, dtype=torch.float64).contiguous() for a in every))
 
     @property
     def range(self) -> Range:
@@ -323,26 +342,44 @@ class TableCoordinates:
         """Which columns have a curve, with shape (d,)."""
         return (self.knots[0] != self.knots[1]).any(1)
 
+    @property
+    def widths(self) -> Tensor:
+        """Of the columns, with shape (d,)."""
+        return self.width
+
     def forward(self, x: Tensor) -> Tensor:
-        """y with shape (N, d) of rows x with shape (N, d), in float64."""
+        """y with shape (N, d) of rows x with shape (N, d), in float64; without the rounding of files."""
+        x = x.double()
+        if bool((self.lattice[1] > 0).any()):
+            off = nearest(x.detach(), self.lattice) - x.detach()
+            x = x + off.where(off.abs() <= CLOSE * self.lattice[1], 0)
         return (soften(self._bent(x)[0]) - self.mean) @ self.whitening.T
 
     def _bent(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return bend((x.double() - self.centre) / self.width, self.knots)
 
     def inverse(self, y: Tensor) -> Tensor:
-        """Rows x with shape (N, d) of y with shape (N, d), in float64."""
+        """Rows x with shape (N, d) of y with shape (N, d), in float64; values that can occur, next to y."""
+        return nearest(self.unrounded(y), self.lattice)
+
+    def unrounded(self, y: Tensor) -> Tensor:
+        """The inverse of `forward`, with shape (N, d)."""
         return self.centre + self.width * unbend(harden(y.double() @ self.colouring.T + self.mean), self.knots)
 
     def log_slope(self, x: Tensor) -> Tensor:
-        """log |dy/dx| with shape (N,), in float64."""
+        """log |dy/dx| with shape (N,), in float64, for steps of columns on a lattice; hardly any where x cannot be."""
+        return self.smooth_slope(x) - IMPOSSIBLE * cannot_occur(x.double(), self.lattice).sum(1)
+
+    def smooth_slope(self, x: Tensor) -> Tensor:
+        """The same between the values that can occur, too."""
         bent, log_slope = self._bent(x)
         return self.constant + (log_slope - (bent.abs() - LIMIT).clamp_min(0).log1p()).sum(1)
 
     @property
     def constant(self) -> float:
         """The part of `log_slope` that all rows share, and its largest value."""
-        return float(torch.linalg.slogdet(self.whitening).logabsdet - self.width.log().sum())
+        unit = self.width / self.lattice[1].where(self.lattice[1] > 0, 1)
+        return float(torch.linalg.slogdet(self.whitening).logabsdet - unit.log().sum())
 
     def noisy(self, y: Tensor, copies: int, generator: torch.Generator) -> Tensor:
         """`copies` of rows y with shape (N, d), with variance e added to each softened column, (copies * N, d)."""
@@ -399,6 +436,8 @@ class CoordinatesConfig:
         copies: of "table" without a base, how often a training sees each row, each time with its own noise.
         condition: of "table", places of the columns m of p(x | m), from 0.
         components: of "components", which ones.
+        lattice: of "table" with a base, whether whole and other numbers on a lattice have a probability, and what lies
+            between them has none; not with a likelihood training, whose chains do not walk on one.
     """
 
     kind: Literal["identity", "table", "components"] = "identity"
@@ -407,6 +446,7 @@ class CoordinatesConfig:
     curves: Curves = "none"
     condition: tuple[int, ...] = ()
     components: ComponentsConfig | None = None
+    lattice: bool = False
 
     def __post_init__(self) -> None:
         if (self.components is None) != (self.kind != "components"):
@@ -415,13 +455,16 @@ class CoordinatesConfig:
             raise InputError(f"coordinates.noise: expected a variance between 0 and 100, got {self.noise}")
         if not 1 <= self.copies <= 1_000_000:
             raise InputError(f"coordinates.copies: expected 1 to a million, got {self.copies}")
-        table = self.noise is not None or self.curves != "none" or self.condition
+        table = self.noise is not None or self.curves != "none" or self.condition or self.lattice
         if (table and self.kind != "table") or (self.copies > 1 and self.kind == "identity"):
-            raise InputError('coordinates: expected kind = "table" with noise, curves, copies and condition')
+            raise InputError('coordinates: expected kind = "table" with noise, curves, copies, condition and lattice')
 
 
 def fit_coordinates(
-    config: CoordinatesConfig, rows: Tensor | SparseEvents | None, weights: Tensor | None = None
+    config: CoordinatesConfig,
+    rows: Tensor | SparseEvents | None,
+    weights: Tensor | None = None,
+    lattice: Tensor | None = None,
 ) -> Coordinates:
     """The coordinates of a run, fitted to training rows (N, d) with weights (N,), or to pictures of jets.
 
@@ -433,7 +476,7 @@ def fit_coordinates(
         return Identity(None if rows is None else Range.of(rows))
     if rows is None:
         raise InputError('coordinates.kind: expected a table, data.file, for "table"')
-    return TableCoordinates.of(rows, config.noise, config.curves, weights)
+    return TableCoordinates.of(rows, config.noise, config.curves, weights, lattice)
 
 
 def read_coordinates(kind: str, tensors: Mapping[str, Tensor], event: tuple[int, ...], source: str) -> Coordinates:
@@ -443,9 +486,11 @@ def read_coordinates(kind: str, tensors: Mapping[str, Tensor], event: tuple[int,
     vector, matrix = event, (*event, *event)
     shapes: dict[str, tuple[int, ...]] = {"low": vector, "high": vector} if tensors or kind == "table" else {}
     if kind == "table":
+        tensors = {"lattice": no_lattice(*event)} | dict(tensors) if len(event) == 1 else tensors  # of an older run
         shapes = {field.name: vector for field in fields(TableCoordinates)}
         knots = tensors["knots"].shape[-1:] if "knots" in tensors else ()
-        shapes |= {"whitening": matrix, "colouring": matrix, "noise": (), "knots": (3, *vector, *knots)}
+        shapes |= {"whitening": matrix, "colouring": matrix, "noise": (), "lattice": (4, *vector)}
+        shapes |= {"knots": (3, *vector, *knots)}
     if kind not in ("identity", "table") or {name: tuple(t.shape) for name, t in tensors.items()} != shapes:
         raise InputError(f"{source}: the coordinates do not belong to the model (kind {kind!r}); train it again")
     if kind == "table":

@@ -214,7 +214,8 @@ def _with_noise(model: Model, rows: Rows, generator: torch.Generator) -> Rows:
         d = base.dimension
         added = torch.randn((len(y), d), generator=generator, dtype=y.dtype) * RESOLUTION
         y[:, :d] += torch.linalg.solve(base.frame.cpu().double(), added.T).T
-        return np.asarray(coordinates.inverse(y).numpy())
+        noisy = np.asarray(coordinates.inverse(y).numpy())
+        return noisy if coordinates.lattice is None else np.where(coordinates.lattice[1] > 0, rows, noisy)
     return np.asarray(coordinates.inverse(coordinates.noisy(y, 1, generator)).numpy())
 
 

@@ -21,6 +21,7 @@ from normae.export.networks import energies
 from normae.inference import Model
 from normae.inference.members import Members
 from normae.inference.model import DRAWS
+from normae.lattice import CLOSE, FLOAT32, IMPOSSIBLE
 from normae.posterior.draw import Draws
 from normae.posterior.weights import MixedDraws, WeightDraws
 
@@ -127,7 +128,20 @@ def _in_coordinates(graph: Graph, table: Coordinates, x: str) -> tuple[str, str 
     beyond = graph.add("Mul", graph.add("Sign", u), graph.add("Add", log, LIMIT))
     soft = graph.add("Where", graph.add("LessOrEqual", size, LIMIT), u, beyond)
     y = graph.add("MatMul", graph.add("Sub", soft, table.mean), table.whitening.T)
-    return y, graph.add("Add", graph.reduce("Sum", graph.add("Sub", slope, log), 1), table.constant)
+    slope = graph.add("Add", graph.reduce("Sum", graph.add("Sub", slope, log), 1), table.constant)
+    return y, slope if not bool(table.lattice[1].any()) else graph.add("Sub", slope, _impossible(graph, table, x))
+
+
+def _impossible(graph: Graph, table: TableCoordinates, x: str) -> str:
+    """What -log p has for values of rows x that cannot occur, with shape (N,), as `lattice.cannot_occur` finds them."""
+    add, places = graph.add, table.lattice[1].nonzero().flatten()
+    origin, step, low, high = table.lattice[:, places]
+    x = add("Gather", x, graph.integers(places.tolist()), axis=1)
+    k = add("Round", add("Div", add("Sub", x, origin), step))
+    near = add("Add", origin, add("Mul", add("Min", add("Max", k, low), high), step))
+    slack = add("Add", CLOSE * step, add("Mul", add("Abs", x), FLOAT32))
+    off = graph.enter(add("Greater", add("Abs", add("Sub", x, near)), slack), np.bool_)
+    return add("Mul", graph.reduce("Sum", off, 1), IMPOSSIBLE)
 
 
 def _bent(graph: Graph, table: TableCoordinates, t: str) -> tuple[str, str | float]:

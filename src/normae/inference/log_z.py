@@ -19,6 +19,7 @@ from normae.energy import Energy
 from normae.errors import InputError
 from normae.networks.base import Base
 from normae.networks.conditional import ConditionalBase
+from normae.networks.lattice import draws
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.posterior.draw import Draws
 from normae.progress import counted
@@ -117,10 +118,7 @@ def weighted(
     """
     base = energy.autoencoder.base
     assert isinstance(base, Base)
-    y = base.propose(n, generator)
-    if t is not None:
-        y[:, base.dimension :] = t
-    value, log_q = base.both(y)
+    y, (value, log_q) = draws(base, n, generator, t)
     log_weight = -(energy.error(y) + value).double() / temperature - log_q.double()
     if bounds is not None:
         own = y[:, : base.dimension]
@@ -163,9 +161,15 @@ def conditional_log_z(
     n = max(NODES, 4 * terms)
     nodes = torch.lerp(base.some(n, generator), base.some(n, generator), uniform((n, 1), generator, base.edges))
     nodes[:2] = base.edges
+    state = generator.get_state()
     y, log_weight = weighted(energy, temperature, AT_NODES // n, generator, bounds)
     free, found = log_weight + energy.error(y).double() / temperature, []
     for node in nodes:
+        if base.cells is not None:  # what can occur depends on the condition
+            generator.set_state(state)
+            again = weighted(energy, temperature, len(y) // 4, generator, bounds, node.expand(len(y) // 4, -1))
+            found.append(mean_weight(again.log_weight))
+            continue
         y[:, base.dimension :] = node
         found.append(mean_weight(free - energy.error(y).double() / temperature))
     value, variance = torch.tensor(found, dtype=torch.float64).T

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from normae.components import ComponentsCoordinates
 from normae.coordinates import Coordinates, Identity
+from normae.lattice import IMPOSSIBLE, cannot_occur
 from normae.networks.base import Base, distances
 from normae.networks.reconstruction import ReconstructionEnergy
 
@@ -55,6 +56,8 @@ def parts_of(
         total += slope / STEPS
     with torch.no_grad():
         found = (end - start) * total if pictures is None else pictures.picture(end - start, total)
+        if coordinates.lattice is not None:
+            found = found + IMPOSSIBLE * cannot_occur(x, coordinates.lattice)
         missing = (score(end) - found.flatten(1).sum(1)) / x[0].numel()
         return found + missing.reshape(-1, *[1] * (x.ndim - 1)).to(found)
 

@@ -26,7 +26,7 @@ by the others, whether it was trained on or not. So scores of training rows can 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -119,6 +119,7 @@ class Base(nn.Module):
         for name in self.NAMES:
             self.register_buffer(name, tensors[name].float())
         self.kernels = bool(self.leaning > 0)
+        self.cells: Any = None  # `networks.lattice.Cells`, of columns on a lattice
 
     @property
     def dimension(self) -> int:
@@ -261,14 +262,16 @@ def by_width(distance: Tensor, nearest: Tensor, widths: Tensor) -> Tensor:
 
 
 def fit_base(
-    rows: Tensor, frame: Tensor, config: BaseConfig, generator: torch.Generator, weights: Tensor | None = None
-) -> Base:
+    rows: Tensor, frame: Tensor, config: BaseConfig, generator: torch.Generator, weights: Tensor | None = None,
+    places: Tensor | None = None,
+) -> Base:  # fmt: skip
     """The base of rows y with shape (N, d).
 
     Args:
         frame: F with shape (d, d).
         weights: with shape (N,). Gaussians see a row as often as its weight says; kernels are at different rows, each
             at most once, and as many as the weights count as.
+        places: of the kernels, once all has been fitted: y with shape (N, d), where rows have noise.
     """
     u = rows.double() @ frame.double().T
     chosen = torch.randperm(len(u), generator=generator)
@@ -287,6 +290,8 @@ def fit_base(
     tensors = gaussians | {"frame": frame, "centres": centres, "widths": widths, "shares": shares}
     base = Base(tensors | {"leaning": torch.tensor(0.5)})
     leaning = fit_leaning(base, held_out, rows[chosen[: len(held_out)]], generator)
+    if places is not None:
+        tensors["centres"] = (places[centred[: config.rows]].double() @ frame.double().T).float()
     return Base(tensors | {"leaning": torch.tensor(leaning)})
 
 

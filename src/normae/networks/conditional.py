@@ -63,15 +63,20 @@ class ConditionalBase(Base):
 
 
 def fit_conditional_base(
-    rows: Tensor, coordinates: ConditionalCoordinates, config: BaseConfig, generator: torch.Generator
+    rows: Tensor,
+    coordinates: ConditionalCoordinates,
+    config: BaseConfig,
+    generator: torch.Generator,
+    places: Tensor | None = None,
 ) -> ConditionalBase:
-    """The base of rows y with shape (N, d + k)."""
+    """The base of rows y with shape (N, d + k); arguments as of `fit_base`."""
     frame, k = torch.linalg.inv(coordinates.whitening), len(coordinates.given)
-    base = fit_base(rows[:, : len(frame)], frame, config, generator)
+    own = None if places is None else places[:, : len(frame)]
+    base = fit_base(rows[:, : len(frame)], frame, config, generator, None, own)
     chosen = torch.randperm(len(rows), generator=generator)[: config.rows]
     offset = torch.zeros(math.comb(degree_of(MOST_TERMS, k) + k, k))
-    own = {"conditions": rows[chosen, len(frame) :], "edges": coordinates.edges, "offset": offset}
-    return ConditionalBase(dict(base.named_buffers()) | own)
+    given = {"conditions": rows[chosen, len(frame) :], "edges": coordinates.edges, "offset": offset}
+    return ConditionalBase(dict(base.named_buffers()) | given)
 
 
 def read_any_base(tensors: Mapping[str, Tensor], d: int, source: str) -> Base:

@@ -157,7 +157,7 @@ def automatic_run(
         seed=seed,
         device=device,
         threads=1,
-        coordinates=CoordinatesConfig("table", wishes.noise, curves=curves, condition=given),
+        coordinates=CoordinatesConfig("table", wishes.noise, curves=curves, condition=given, lattice=True),
         base=BaseConfig(),
         network=NetworkConfig(wishes.latent or automatic_latent(columns), wishes.hidden or (128, 128), "gelu"),
         contrast=ContrastConfig(wishes.start_iterations or start_iterations(counted), batch, start),
@@ -261,6 +261,7 @@ def own_run(run: Run, own: Autoencoder, events: Events, changes: Sequence[str]) 
     Args:
         changes: such as "training.iterations=500"; they have the last word.
     """
+    run = replace(run, coordinates=replace(run.coordinates, lattice=False))
     if run.coordinates.curves != "none":  # these suit a base
         free = replace(run.sampling, feature=replace(run.sampling.feature, bounds=None))
         run = replace(run, base=None, coordinates=replace(run.coordinates, curves="none"), sampling=free)

@@ -18,7 +18,7 @@ from normae.inference import BayesianModel, LogZ, Model
 from normae.inference.members import MembersModel
 from normae.inference.model import CELLS
 from normae.networks import Autoencoder, build_autoencoder
-from normae.networks.conditional import read_any_base
+from normae.networks.lattice import read_with_cells
 from normae.networks.own import EnergyNetwork, copied, own_network
 from normae.networks.reconstruction import all_tensors, fill
 from normae.posterior.draw import Posterior, widening
@@ -156,11 +156,11 @@ def build_model(
     if (config.base is None) != (not parts[BASE]) or conditional != ("offset" in parts[BASE]):
         raise InputError(f"{name}: the weights do not belong to config.toml (other names or shapes)")
     fill(autoencoder, parts[""])
-    if parts[BASE]:
-        autoencoder.base = read_any_base(parts[BASE], event[0], name)
     sampling = adapted_sampling(config.sampling, latent_size, feature_size)
     kind = str(header.get("coordinates", "identity"))
     coordinates = (read_any if kind == "conditional" else read_coordinates)(kind, parts[COORDINATES], event, name)
+    if parts[BASE]:
+        autoencoder.base = read_with_cells(parts[BASE], coordinates, event[0], name)
     more: Any = {"coordinates": coordinates, "columns": columns, "chains": chains}
     if not config.posteriors:
         return Model(autoencoder, temperature, event, sampling, log_z, name, **more)

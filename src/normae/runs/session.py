@@ -29,11 +29,13 @@ from normae.config import Run, beside, choose_device, read
 from normae.coordinates import Coordinates, Identity, TableCoordinates, fit_coordinates
 from normae.data import SparseEvents
 from normae.errors import InputError
+from normae.lattice import find_lattice
 from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.autoencoder import OWN
-from normae.networks.base import Base, fit_base
+from normae.networks.base import Base, BaseConfig, fit_base
 from normae.networks.bases import Bases
 from normae.networks.conditional import fit_conditional_base
+from normae.networks.lattice import on_lattice
 from normae.networks.own import copied
 from normae.random import stream
 from normae.runs.classifier import train_classifier
@@ -261,17 +263,19 @@ def member_events(config: Run, events: Events) -> list[Events]:
 # --- the events of a training
 
 
-def prepare(config: Run, events: Events, coordinates: Coordinates | None = None) -> Prepared:
+def prepare(config: Run, events: Events, whole: Coordinates | None = None) -> Prepared:
     """Fit the coordinates to the training rows; one sentence where they cannot be trained on.
 
     Args:
-        coordinates: where they are known.
+        whole: coordinates of all rows, where the events are some of them.
     """
     source = config.data.file or "training sample"
     seen = [part for part in (events.train, events.validation) if isinstance(part, Tensor)]
     weights = None if events.weights is None else torch.cat(events.weights[: len(seen)])
-    if coordinates is None:
-        coordinates = _fitted(config, events, seen, weights)
+    if isinstance(whole, ComponentsCoordinates):  # of others, each member has a density of its own rows
+        coordinates: Coordinates = whole
+    else:
+        coordinates = _fitted(config, events, seen, weights, whole)
     if isinstance(events.train, SparseEvents) and config.coordinates.kind == "identity":
         return Prepared(coordinates, events)
     prepared = _in_coordinates(config, events, coordinates)
@@ -281,13 +285,15 @@ def prepare(config: Run, events: Events, coordinates: Coordinates | None = None)
     columns = events.columns if same else None
     check_rows(prepared.train, config.sampling.feature.bounds, columns, source, allowed)
     if not config.halves:
-        return Prepared(coordinates, prepared, _base(config, prepared, coordinates, weights))
+        return Prepared(coordinates, prepared, _base(config, prepared, seen, coordinates, weights))
     halves = zip(member_seeds(config), member_events(config, events), strict=True)
-    shared = coordinates if isinstance(coordinates, ComponentsCoordinates) else None  # else densities of other rows
-    return Prepared(coordinates, prepared, None, [prepare(config.alone(seed), half, shared) for seed, half in halves])
+    members = [prepare(config.alone(seed), half, coordinates) for seed, half in halves]
+    return Prepared(coordinates, prepared, None, members)
 
 
-def _fitted(config: Run, events: Events, seen: list[Tensor], weights: Tensor | None) -> Coordinates:
+def _fitted(
+    config: Run, events: Events, seen: list[Tensor], weights: Tensor | None, whole: Coordinates | None
+) -> Coordinates:
     """The coordinates of a run, from its training and validation rows where they are a table."""
     if isinstance(events.train, SparseEvents):
         wanted = config.coordinates.components
@@ -298,21 +304,32 @@ def _fitted(config: Run, events: Events, seen: list[Tensor], weights: Tensor | N
             raise InputError(f"coordinates.components.basis: expected a run in components, got {wanted.basis}")
         return known.first(wanted, wanted.basis)
     table = torch.cat(seen) if config.data.file is not None and events.train.ndim == 2 else None
+    lattice = whole.lattice if isinstance(whole, TableCoordinates) else None
+    if table is not None and config.on_lattice and lattice is None:
+        lattice = find_lattice(table.numpy())
     if table is not None and (given := config.coordinates.condition):
-        return ConditionalCoordinates.of(table, given, config.coordinates.noise)
-    return fit_coordinates(config.coordinates, table, weights)
+        return ConditionalCoordinates.of(table, given, config.coordinates.noise, lattice)
+    return fit_coordinates(config.coordinates, table, weights, lattice)
 
 
-def _base(config: Run, events: Events, coordinates: Coordinates, weights: Tensor | None) -> Base | None:
-    """The base of the training and validation rows, where the run asks for one."""
+def _base(
+    config: Run, events: Events, seen: list[Tensor], coordinates: Coordinates, weights: Tensor | None
+) -> Base | None:
+    """The base of the training and validation events y, and rows x of a table, where the run asks for one."""
     if config.base is None or isinstance(coordinates, Identity):
         return None
-    rows = torch.cat([part for part in (events.train, events.validation) if isinstance(part, Tensor)])
-    generator = stream(config.seed, "base")
-    if isinstance(coordinates, ConditionalCoordinates):
-        return fit_conditional_base(rows, coordinates, config.base, generator)
-    assert isinstance(coordinates, TableCoordinates | ComponentsCoordinates)
-    return fit_base(rows, coordinates.colouring, config.base, generator, weights)
+    given: BaseConfig = config.base
+
+    def fit(y: Tensor, places: Tensor | None = None) -> Base:
+        generator = stream(config.seed, "base")
+        if isinstance(coordinates, ConditionalCoordinates):
+            return fit_conditional_base(y, coordinates, given, generator, places)
+        assert isinstance(coordinates, TableCoordinates | ComponentsCoordinates)
+        return fit_base(y, coordinates.colouring, given, generator, weights, places)
+
+    if isinstance(coordinates, TableCoordinates | ConditionalCoordinates) and bool((coordinates.lattice[1] > 0).any()):
+        return on_lattice(coordinates, torch.cat(seen), fit, stream(config.seed, "base/cells"))
+    return fit(torch.cat([part for part in (events.train, events.validation) if isinstance(part, Tensor)]))
 
 
 def _in_coordinates(config: Run, events: Events, coordinates: Coordinates) -> Events:

@@ -357,10 +357,15 @@ class Finish:
             tensors |= stored(self.coordinates, base.cpu())
             self.annealing = None if found else {"failed": "at some condition hardly any draw of the base counts"}
             return None if found is None else list(found)
-        if base is not None and (config.log_z is not None or grid_serves(self.event, bounds)):
+        lattice = self.coordinates.lattice is not None and bool(self.coordinates.lattice[1].any())
+        asked = config.log_z is not None or grid_serves(self.event, bounds)
+        if base is not None and asked and (base.cells is not None or not lattice):
             found = proposed_log_z(energy, temperature, bounds, stream(config.seed, "log_z/base", self.device))
             if found is not None:
                 return list(found)
+        if lattice:
+            self.annealing = {"failed": "hardly any draw of the base counts, and chains do not walk on a lattice"}
+            return None
         annealed = partial(self._annealed_log_z, energy, temperature, size, tensors.get(CHAINS))
         found = choose_log_z(
             energy, temperature, self.event, bounds, config.evaluation.log_z_cells, self.device,

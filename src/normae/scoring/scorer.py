@@ -29,6 +29,7 @@ from normae.coordinates import Range
 from normae.errors import DataChanged, InputError
 from normae.files import atomic_path
 from normae.inference import Model, Rows
+from normae.lattice import IMPOSSIBLE, cannot_occur
 from normae.runs.folder import RunFolder
 from normae.runs.load import load_run
 from normae.statistics.arrays import unweighted
@@ -81,9 +82,19 @@ class Scorer:
         found = self.model.coordinates.range
         return None if found is None else found.to("cpu")
 
+    @cached_property
+    def lattice(self) -> torch.Tensor | None:
+        """Of the columns of a table, on the CPU."""
+        found = self.model.coordinates.lattice
+        return None if found is None else found.to("cpu")
+
     def outside(self, x: NDArray[Any]) -> "Outside":
         """Which of rows with shape (N, d) lie outside the range of the training sample; of no column without one."""
-        return Outside(len(x), [], [], []) if self.range is None else Outside.of(torch.from_numpy(x), self.range)
+        return (
+            Outside(len(x), [], [], [], [])
+            if self.range is None
+            else Outside.of(torch.from_numpy(x), self.range, self.lattice)
+        )
 
     def said_of(self, files: Mapping[str, "Outside"]) -> list[str]:
         """What the user should know of rows outside, by the names of their files: nothing, or a sentence a column.
@@ -125,31 +136,45 @@ class Outside(NamedTuple):
         rows: all of them.
         counts: of those outside, for each column.
         low, high: the smallest and the largest value of each column.
+        impossible: rows with a value that cannot occur, for each column.
     """
 
     rows: int
     counts: list[int]
     low: list[float]
     high: list[float]
+    impossible: list[int]
 
     @staticmethod
-    def of(rows: torch.Tensor, seen: Range) -> "Outside":
+    def of(rows: torch.Tensor, seen: Range, lattice: torch.Tensor | None) -> "Outside":
         """Of rows with shape (N, d); one pass where none is outside."""
         low, high = _extremes(rows)
         some = bool(seen.outside(torch.stack([low, high])).any())
         counts = seen.outside(rows).sum(0).tolist() if some else [0] * len(low)
-        return Outside(len(rows), counts, low.tolist(), high.tolist())
+        never = [0] * len(low) if lattice is None else cannot_occur(rows.double(), lattice).sum(0).tolist()
+        return Outside(len(rows), counts, low.tolist(), high.tolist(), never)
 
     def joined(self, other: "Outside") -> "Outside":
         """Of the rows of both."""
         counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
         low, high = list(map(min, self.low, other.low)), list(map(max, self.high, other.high))
-        return Outside(self.rows + other.rows, counts, low, high)
+        never = [a + b for a, b in zip(self.impossible, other.impossible, strict=True)]
+        return Outside(self.rows + other.rows, counts, low, high, never)
 
     def sentences(self, seen: Range, columns: Sequence[str] | None) -> list[str]:
-        """One for each of the worst columns, and one for the others; none where no row is outside."""
+        """One for each of the worst columns, and one for the others; none where no row is outside.
+
+        And one for each column with values that cannot occur.
+        """
+        names = [f"`{name}`" for name in columns] if columns else [f"feature {k}" for k in range(len(self.counts))]
+        never = [
+            f"{count:,} of {self.rows:,} rows have a value in {name} that cannot occur, such as one between whole "
+            f"numbers; their probability is 0, and each such value adds {IMPOSSIBLE:,.0f} to the score"
+            for name, count in zip(names, self.impossible, strict=True)
+            if count
+        ]
         places = sorted((k for k, count in enumerate(self.counts) if count), key=lambda k: -self.counts[k])
-        found = [self._sentence(k, seen, f"`{columns[k]}`" if columns else f"feature {k}") for k in places[:NAMED]]
+        found = never + [self._sentence(k, seen, names[k]) for k in places[:NAMED]]
         more = len(places) - NAMED
         return found if more <= 0 else [*found, f"and {more} more column{'s' if more > 1 else ''}"]
 

@@ -23,6 +23,7 @@ from torch.nn.functional import softplus
 from normae.networks.base import SCALE, Base
 from normae.networks.bases import Bases
 from normae.networks.conditional import ConditionalBase
+from normae.networks.lattice import draws, known
 from normae.random import normal, stream
 from normae.training.config import PhaseConfig
 from normae.training.phases import Phase, clip_rows
@@ -46,14 +47,18 @@ class Known(NamedTuple):
     log_q: Tensor
 
     @classmethod
-    def of(cls, x: Tensor, base: Base | Bases | None) -> "Known":
-        """At events x, which come as equal blocks for several bases; the Gaussian for an energy without base."""
+    def of(cls, x: Tensor, base: Base | Bases | None, generator: torch.Generator) -> "Known":
+        """At events x, which come as equal blocks for several bases; the Gaussian for an energy without base.
+
+        Args:
+            generator: of the places that rows have in their cells, where columns are on a lattice.
+        """
         if base is None:
             flat = x.flatten(1)
             log_q = -0.5 * flat.square().sum(1) - 0.5 * flat.shape[1] * math.log(2 * math.pi)
             return cls(torch.zeros_like(log_q), log_q)
         pairs = base.blocks(x) if isinstance(base, Bases) else [(base, x)]
-        pieces = [one.both(piece) for one, block in pairs for piece in block.split(CHUNK)]
+        pieces = [known(one, piece, generator) for one, block in pairs for piece in block.split(CHUNK)]
         return cls(*(torch.cat(part) for part in zip(*pieces, strict=True)))
 
     def take(self, index: Tensor) -> "Known":
@@ -144,7 +149,7 @@ class Contrast(Phase):
         few = torch.arange(self.held_out, device=self.setup.device).expand(self.setup.members, -1)
         rows = self.setup.data.take(few % self.setup.data.size)
         with torch.no_grad():
-            given = self._noise(few) if self.contrast.gaussian else (rows, Known.of(rows, base))
+            given = self._noise(few) if self.contrast.gaussian else (rows, Known.of(rows, base, self._places()))
             logit = self._logit(*given, state.weights, state.log_temperature, torch.zeros_like(self.log_z))
         mean = logit.mean(1, keepdim=True)
         if self.contrast.gaussian:
@@ -162,15 +167,19 @@ class Contrast(Phase):
         setup, base, n = self.setup, self.setup.architecture.base, self.draws_told + NOISE * self.held_out
         if self.drawn is None:
             generator = stream(0, "contrast/draws", setup.device)
-            if base is None:
-                draws = normal((n, *setup.data.event), generator, self.state.weights)
-            else:
-                each = base.each if isinstance(base, Bases) else [base]
-                draws = torch.cat([one.propose(n, generator) for one in each])
             with torch.no_grad():
-                self.draws, self.drawn = draws, Known.of(draws, base)
+                if base is None:
+                    self.draws = normal((n, *setup.data.event), generator, self.state.weights)
+                    self.drawn = Known.of(self.draws, None, generator)
+                else:
+                    drawn = [draws(one, n, generator) for one in (base.each if isinstance(base, Bases) else [base])]
+                    self.draws = torch.cat([y for y, _ in drawn])
+                    self.drawn = Known(*(torch.cat(part) for part in zip(*(there for _, there in drawn), strict=True)))
         flat = (index + self._first(n) if isinstance(base, Bases) else index).flatten()
         return self.draws[flat], self.drawn.take(flat)
+
+    def _places(self) -> torch.Generator:
+        return stream(0, "contrast/places", self.setup.device)
 
     def prepare(self) -> None:
         """The rows, those held out, and the draws that they are told from: all come from the seeds alone."""
@@ -180,9 +189,9 @@ class Contrast(Phase):
         whole = torch.arange(self.rows, device=setup.device).expand(setup.members, -1)
         with torch.no_grad():
             samples, few = self._held_samples()
-            self.known, held = Known.of(setup.data.take(whole), base), samples.take(few)
+            self.known, held = Known.of(setup.data.take(whole), base, self._places()), samples.take(few)
             later = (self.draws_told + torch.arange(NOISE * n, device=setup.device)).expand(setup.members, -1)
-            self.held = held, Known.of(held, base), *self._noise(later)
+            self.held = held, Known.of(held, base, self._places()), *self._noise(later)
         super().prepare()
         self.order = Order(setup.seeds, setup.group.named(self.name), self.rows, self.batch, setup.device)
         noise = setup.group.named("contrast/noise")
