@@ -11,6 +11,7 @@ import normae
 from normae.errors import InputError
 from normae.inference import grid_log_z, proposed_log_z
 from normae.inference.generation import drawn
+from normae.inference.log_z import grid_draws
 from normae.networks import NetworkConfig, build_autoencoder
 from normae.networks.base import SCALE, Base, BaseConfig, fit_base, read_base
 from normae.networks.mixture import FLOOR, Moments, fit_mixture
@@ -174,6 +175,21 @@ def test_samples_by_rejection_are_those_of_the_density():
         expected = float(density[part(points)].sum())
         assert float(part(events).float().mean()) == pytest.approx(expected, abs=0.015)
     assert abs(float(part(proposed).float().mean()) - expected) > 0.015  # the wrong version: nothing rejected
+    known = grid_draws(energy, temperature, (-8.0, 8.0), 2, 20_000, stream(4, "grid"))
+    for along in (lambda x: x[:, 0], lambda x: x[:, 1], lambda x: x.sum(1)):  # two samples of one density
+        assert stats.ks_2samp(along(events), along(known)).pvalue > 1e-3
+    assert stats.ks_2samp(proposed[:, 0], known[:, 0]).pvalue < 1e-6
+
+
+def test_a_training_begins_at_the_base():
+    """With T = s the error |y|^2/d would make variances 5 % too small in two columns."""
+    rows = np.random.default_rng(0).normal(size=(4000, 2)) @ np.array([[2.0, 0.0], [0.5, 1.0]])
+    nae = normae.NormalizedAutoencoder(start_iterations=1, learning_rate=1e-9, random_state=0).fit(rows)
+    angle, model = torch.linspace(0, 2 * math.pi, 100), nae.model_
+    far = 3 * torch.stack([angle.cos(), angle.sin()], dim=1)  # in y
+    x = model.coordinates.inverse(far)
+    expected = model.autoencoder.base.parts(far)[0] + model.coordinates.log_slope(x)
+    assert abs(float((torch.from_numpy(nae.score_samples(x.numpy())) - expected).mean())) < 0.05  # 0.18 with T = s
 
 
 def test_a_base_that_does_not_belong_is_refused():

@@ -65,6 +65,12 @@ def test_it_begins_at_the_gaussian():
     assert torch.allclose(log_p, NORMAL.log_prob(x).sum(1), atol=0.3)
 
 
+def test_it_says_how_many_rows_it_uses(monkeypatch):
+    monkeypatch.setattr("normae.training.contrast.ROWS", 500)
+    assert make_trainer(contrast=ContrastConfig(batch=100, draws=600)).note == ", uses 600 of 1,000 rows"
+    assert make_trainer().note == ""
+
+
 def test_it_learns_the_density_with_its_constant():
     """The correlation is worth -log(3/4)/2 = 0.144 of log p beyond the Gaussian; c is known to a few hundredths."""
     trainer = finish(make_trainer(contrast=ContrastConfig(iterations=300, learning_rate=3e-3), epochs=0, n=5000))

@@ -209,7 +209,7 @@ def lines() -> Watch:
         if phase == "finished":
             return
         if phase not in displays:
-            displays[phase] = [progress(phase, trainer.length(phase)).__enter__(), 0]
+            displays[phase] = [progress(phase + trainer.note, trainer.length(phase)).__enter__(), 0]
         tick, done = displays[phase]
         if happening.iteration > done:
             tick(happening.iteration - done)

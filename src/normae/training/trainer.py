@@ -217,6 +217,11 @@ class Training(ABC):
     def length(self, phase: str) -> int:
         """Iterations of a phase, at most."""
 
+    @property
+    def note(self) -> str:
+        """What a display should say of the phase, beside its name."""
+        return ""
+
     @abstractmethod
     def enter_next(self) -> None:
         """Leave a phase and begin the next."""
@@ -303,6 +308,12 @@ class Trainer(Training):
     def length(self, phase: str) -> int:
         """Iterations of the phase called `phase`, at most."""
         return next(p.length for p in self.phases if p.name == phase)
+
+    @property
+    def note(self) -> str:
+        """How many of the rows the phase uses, where it is not all of them."""
+        used, size = getattr(self.current, "rows", math.inf), self.setup.data.size
+        return f", uses {used:,} of {size:,} rows" if used < size else ""
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that changes on this process."""
