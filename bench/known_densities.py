@@ -11,8 +11,9 @@ another training. Errors are over 5,000 rows that nothing was trained on, with t
     python bench/known_densities.py --log-z --densities clusters,wide --rows 10000 --seeds 0-9
 
 judges log Z instead: the integral of the model is the mean of p/p_true over 20,000 rows of the true density, and should
-be 1, or the share of the model's samples that the true density can have. `wide` has four groups in 64 columns. `off` is log Z as stated minus log Z by that integral, `error` the error of
-the two together, and `bounds` the difference of the two bounds of an annealing from the base.
+be 1, or the share of the model's samples that the true density can have. `wide` has four groups in 64 columns. `off` is
+log Z as stated minus log Z by that integral, `error` the error of the two together, and `bounds` the difference of the
+two bounds of an annealing from the base.
 """
 
 import argparse
