@@ -33,6 +33,14 @@ def pdf_without_fonts():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_wait_for_the_disk():
+    """Hundreds of small trainings flush twenty files each, and a disk takes its time; tests of that patch it anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 @pytest.fixture(scope="module")
 def pdf_with_fonts():
     """For those that test the files of a figure: they are whole."""
