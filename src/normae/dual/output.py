@@ -98,7 +98,7 @@ def calibration_sentence(result: DualResult) -> str:
     said = f"By labels alone, a logistic fit gives log r the factor b = {b} ({scale})"
     first, last = odds.agrees(tolerance, result.settings.rule.sigmas)
     if first == last:
-        return f"{said}; in no bin of log r do labels agree with it within {tolerance:g}."
+        return f"{said}; in no bin of log r do labels tell that it is right within {tolerance:g}."
     a, of_b = (f"{100 * share[first:last].sum():.0f} %" for share in (odds.share_a, odds.share_b))
     span = f"from {odds.edges[first]:.2g} to {odds.edges[last]:.2g}"
     said += f"; labels agree with it within {tolerance:g} {span}, where {a} of A and {of_b} of B lie"

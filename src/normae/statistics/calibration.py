@@ -193,8 +193,12 @@ class BinnedOdds(NamedTuple):
     share_b: Array
 
     def agrees(self, tolerance: float, sigmas: float = 3.0) -> tuple[int, int]:
-        """The longest run of bins, from the first to before the last, where both are the same within the tolerance."""
+        """The longest run of bins, from the first to before the last, where both are the same within the tolerance.
+
+        Bins whose labels do not know it to the tolerance are none of them.
+        """
         good = np.abs(self.observed - self.claimed) <= tolerance + sigmas * self.error
+        good &= self.error <= tolerance
         ends = np.flatnonzero(np.diff(np.concatenate([[False], good, [False]])))
         runs = [(int(a), int(b)) for a, b in ends.reshape(-1, 2)]
         return max(runs, key=lambda run: run[1] - run[0], default=(0, 0))
