@@ -56,6 +56,8 @@ def make_folder(path: Path) -> None:
     """Make a folder, and those above it, where they are not there."""
     if not path.is_dir():
         make_folder(path.parent)
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path}: a file, not a folder; choose another name")
         path.mkdir(exist_ok=True)
         sync(path.parent)
 

@@ -92,7 +92,7 @@ def test_the_user_s_path(preset, tmp_path, capsys):
         (["sample", "none", "-o", "x.txt"], "expected a name that ends in .npz"),
         (["reproduce", "world"], "reproduce: expected toy"),
         (["train", "PRESET", "--out", "PRESET"], "a file, not a folder"),
-        (["train", "PRESET", "--out", "PRESET/sub"], "Not a directory"),
+        (["train", "PRESET", "--out", "PRESET/sub"], "a file, not a folder"),
         (["train", "PRESET", "--out", "run", "--set", "device=meta"], "device: expected auto, cpu or cuda"),
         (["train", "PRESET", "--out", "run", "--set", "data.train=100000000000000"], "data.train: expected 1 to"),
     ],

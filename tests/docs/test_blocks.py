@@ -40,7 +40,7 @@ def test_settings_of_pages_are_configurations():
             if block.language == "toml" and "[data]" in block.text:
                 structure(tomllib.loads(block.text), f"{name_of(page)}:{block.line}")
                 read += 1
-    assert read >= 2
+    assert read >= 1
 
 
 def test_a_block_that_fails_is_found(tmp_path):

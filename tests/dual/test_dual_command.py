@@ -135,7 +135,7 @@ def check_pairs(result, shape: tuple[int, int]) -> None:
     found = result.against["true"]
     assert found.pairs is not None
     assert found.pairs.slope.shape == shape
-    assert result.metrics["slope_pairs_true"].error == pytest.approx(found.pairs.slope.std())
+    assert result.metrics["slope_pairs_true"].error == pytest.approx(found.pairs.slope.std(ddof=1))
     assert result.distributions["log_z"].band.max() > 0
     assert "Over all pairs of weight draws" in " ".join(notes(result))
 

@@ -93,8 +93,10 @@ def test_the_folder(tmp_path, monkeypatch):
 
 def test_refused(tmp_path, monkeypatch):
     pytest.importorskip("hls4ml")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
     with pytest.raises(InputError, match="exists already"):
-        export_trigger("toy-2gauss-nae", tmp_path, SMALL)
+        export_trigger("toy-2gauss-nae", tmp_path / "taken", SMALL)
     for changes, words in (({"bits": 3}, "--bits"), ({"hidden": ()}, "--hidden"), ({"events": 1}, "100 events")):
         with pytest.raises(InputError, match=words):
             TriggerSettings(**changes)
@@ -107,7 +109,7 @@ def test_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(workflow, "open_scorer", lambda *a, **k: scorer)
     with pytest.raises(InputError, match="vectors"):
         export_trigger("toy-2gauss-nae", tmp_path / "out", SMALL)
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
 @pytest.mark.slow

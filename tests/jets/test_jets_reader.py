@@ -217,9 +217,9 @@ def test_files_without_labels(tmp_path: Path, data: Path) -> None:
         np.savez(tmp_path / "sample.npz", **{name: arrays[name] for name in arrays.files if name != "label"})
     for name in ("table.h5", "sample.npz"):
         assert set(jets.read(tmp_path / name).labels) == {-1}
-        jets.convert(tmp_path / name, tmp_path / "own.h5")
+        jets.convert(tmp_path / name, tmp_path / "own.h5", force=True)
         assert jets.summary(tmp_path / "own.h5")["without label"] == str(len(jets.read(tmp_path / name)))
-        jets.convert_images(tmp_path / "own.h5", tmp_path / "images.h5")
+        jets.convert_images(tmp_path / "own.h5", tmp_path / "images.h5", force=True)
         assert set(jets.read_images(tmp_path / "images.h5").labels) == {-1}
     assert jets.save_figures(tmp_path / "own.h5", tmp_path / "figures", 20)
     with pytest.raises(InputError, match="to choose qcd jets by, got jets without labels"):

@@ -280,25 +280,18 @@ def test_a_client_without_the_key_runs_nothing(two):
         distributed.Client(address, timeout=0.5, set_as_default=False)
 
 
-def test_a_worker_that_hangs_is_given_up(scorer, files, plain, two, tmp_path, monkeypatch):
-    """SIGSTOP in the middle: its process is ended, and its range is done by another."""
-    monkeypatch.setattr(cluster, "HANGS", cluster.HANGS)
-    monkeypatch.setattr(cluster, "LOOK", 0.2)
-    two.client.run(_loaded)
-    victim, stopped = pids(two)[0], []
-
-    def stop(done: int, total: int) -> None:
-        if done > 10 * 256 and not stopped:
-            os.kill(victim, signal.SIGSTOP)
-            stopped.append(done)
-            cluster.HANGS = 3.0
-        elif stopped and not psutil.pid_exists(victim):
-            cluster.HANGS = 600.0  # the one in its place takes its time to start
-
-    with watched(stop):
-        assert score(scorer, files, tmp_path / "s.parquet", do=two).whole
-    assert stopped
-    assert (tmp_path / "s.parquet").read_bytes() == plain
+def test_a_worker_that_hangs_is_given_up(two, monkeypatch):
+    """SIGSTOP before it can do its work: its process is ended, and the work is done by another."""
+    monkeypatch.setattr(cluster, "HANGS", 1.0)
+    address, victim = next(iter(two.client.run(os.getpid).items()))
+    os.kill(victim, signal.SIGSTOP)
+    work = two.client.submit(os.getpid, workers=[address], allow_other_workers=True, pure=False)
+    look, end = cluster.Look(two.client), time.monotonic() + 60
+    while not work.done() and time.monotonic() < end:
+        look()
+        time.sleep(0.2)
+    assert work.result(timeout=1) != victim
+    psutil.wait_procs([psutil.Process(victim)] if psutil.pid_exists(victim) else [], timeout=30)
     assert not psutil.pid_exists(victim) or psutil.Process(victim).status() == psutil.STATUS_ZOMBIE
     two.client.wait_for_workers(2, timeout=60)
 
