@@ -5,6 +5,7 @@ installed by itself into a new environment, and what it is for is imported. An e
 said to be left out, and is no failure; one that is installed and does not work is.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ USES = {
     "cluster": "import normae.scoring.cluster, distributed, dask_jobqueue",
     "bench": "import torchebm, zuko; import normae.bench.run",
 }
+BARE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 TRAINING = ["--set", "training.epochs=1", "--set", "pretraining.epochs=1", "--set", "data.train=4000"]
 FIRST = "import numpy as np, normae; m = normae.load('toy-2gauss-nae'); print(m.log_prob(np.zeros((2, 2))))"
 
@@ -54,7 +56,7 @@ def main(wheel: Path, extras: list[str]) -> None:
                 [normae, "train", "toy-quick", "-o", "run", *TRAINING], [normae, "info", "run"],
             ]  # fmt: skip
             for command in commands:
-                subprocess.run(command, cwd=place, check=True, stdout=subprocess.DEVNULL)
+                subprocess.run(command, cwd=place, check=True, stdout=subprocess.DEVNULL, env=BARE)
             print(f"{extra or 'the wheel alone'}: works", flush=True)
 
 

@@ -8,11 +8,14 @@ import pytest
 
 import normae
 from normae import zoo
-from normae.errors import InputError
+from normae.config import read, to_toml
+from normae.errors import InputError, Interrupted
 from normae.evaluation.evaluate import evaluate
+from normae.paper import reproduce as made
 from normae.paper.publish import publish
-from normae.paper.reproduce import reproduce
+from normae.paper.reproduce import Reproduction, Settings, reproduce
 from normae.runs.session import train
+from tiny_jets import SAMPLE, TINY
 
 
 @pytest.fixture
@@ -45,6 +48,59 @@ def test_publish_and_reproduce(small_zoo, unrendered):
 
 
 @pytest.fixture
+def tiny_presets(tmp_path, make_run):
+    """The paper's presets of toys, tiny."""
+    (tmp_path / "configs").mkdir()
+    for preset, changes in {"toy-paper": {}, "toy-bayes-paper": {"bayesian": {"layers": "last"}}}.items():
+        (tmp_path / "configs" / f"{preset}.toml").write_text(to_toml(make_run(name=preset, **changes)))
+    return tmp_path / "configs"
+
+
+def test_the_whole_paper_goes_on_where_it_was(tiny_presets, tmp_path, monkeypatch, unrendered):
+    """Stopped in its last part: the same call does that part only. Models have the paper's settings."""
+    monkeypatch.setattr(made, "SECTIONS", {"toy": made.SECTIONS["toy"]})
+    settings = Settings(scratch=True, configs=tiny_presets, device="cpu", overrides=("training.epochs=1",))
+    asked = []
+
+    def jets(out, chosen, watch):
+        asked.append(chosen.paper)
+        if len(asked) == 1:
+            raise Interrupted("stopped")
+        return Reproduction(tables={"jets": [["a"], ["1"]]})
+
+    monkeypatch.setattr(made, "reproduce_jets", jets)
+    with pytest.raises(Interrupted):
+        reproduce("all", tmp_path / "out", settings)
+    trained = tmp_path / "out" / "toy" / "scratch"
+    assert sorted(path.name for path in trained.iterdir()) == ["toy-2gauss-nae-paper"]
+    assert read(trained / "toy-2gauss-nae-paper" / "config.toml").training.epochs == 1
+    monkeypatch.setattr(made, "train", None)  # nothing is trained any more
+    found = reproduce("all", tmp_path / "out", settings)
+    assert asked == [True, True]
+    assert [*found.tables][-1] == "jets"
+    assert set(found.metrics) == {"toy: paper settings"}
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert "| Pearson correlation of log p, grid | 0.979 |" in text
+
+
+@pytest.mark.slow
+def test_the_whole_paper_from_scratch(tiny_presets, tmp_path):
+    """Every part, tiny: settings and lengths of the presets are the only difference to the real one."""
+    for preset in ("qcd-nae", "top-nae", "qcd-bnae", "top-bnae"):
+        text = to_toml(read(f"jets-paper-{preset}", TINY))
+        (tiny_presets / f"jets-paper-{preset}.toml").write_text(text)
+    small = [*(one for one in TINY if one.startswith(("data", "network", "device"))), "classifier.epochs=2"]
+    (tiny_presets / "jets-paper-classifier.toml").write_text(to_toml(read("jets-paper-classifier", small)))
+    settings = Settings(scratch=True, configs=tiny_presets, device="cpu", data=SAMPLE, generated=0)
+    found = reproduce("all", tmp_path / "out", settings)
+    assert not found.left_out
+    titles = "\n".join(found.tables)
+    for section in ("Section 3.2", "Section 3.3", "Section 3.4", "Section 4.1"):
+        assert section in titles
+    assert {"dual: NAE", "dual: BNAE", "jets: jets-qcd-nae", "jets: jets-top-bnae"} <= set(found.metrics)
+
+
+@pytest.fixture
 def bayesian_zoo(tmp_path, monkeypatch, make_run):
     """A zoo whose two Bayesian models are tiny."""
     runs = tmp_path / "runs"
@@ -70,7 +126,7 @@ def test_bayes(bayesian_zoo, unrendered):
     page = (tmp_path / "bayes" / "zoo" / "toy-2gauss-bnae" / "report.html").read_text()
     assert "Bayesian normalized autoencoder" in page
     assert "Coverage by region" in page
-    with pytest.raises(InputError, match="expected toy or bayes or dual"):
+    with pytest.raises(InputError, match="expected toy or bayes or dual, jets or all"):
         reproduce("jet", tmp_path / "other")
     with pytest.raises(InputError, match="not in the zoo; use --from-scratch"):
         reproduce("toy", tmp_path / "toy")

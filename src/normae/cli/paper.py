@@ -10,7 +10,7 @@ UNITS = {"times": "times as fast", "floors": "times the floor"}
 
 
 def reproduce(
-    what: Annotated[str, argument("toy, bayes, dual or jets.")],
+    what: Annotated[str, argument("toy, bayes, dual, jets or all.")],
     out: Annotated[Path | None, option("Folder for runs, figures and tables.", "--out", "-o")] = None,
     from_scratch: Annotated[bool, option("Train instead of using the zoo.", "--from-scratch")] = False,
     configs: Annotated[Path | None, option("Folder of other presets.")] = None,
@@ -22,7 +22,8 @@ def reproduce(
 ) -> None:
     """Make the paper's figures and tables again, theirs beside ours.
 
-    --jets, --generated, --device and --set are for jets.
+    `all --from-scratch` trains every model of the paper with its settings and lengths, and goes on after a stop.
+    --jets and --generated are for jets, --set for new trainings.
 
     Example: normae reproduce toy
     """

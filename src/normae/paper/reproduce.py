@@ -28,10 +28,11 @@ from normae.presets import preset_path
 from normae.report.page import markdown_table
 from normae.report.paper import BAYES, DUAL, TOY, PaperValue
 from normae.runs.ensemble import gather, made_of
-from normae.runs.folder import RunFolder, locked
+from normae.runs.folder import RunFolder, locked, read_json
 from normae.runs.session import train
 from normae.runs.writing import Watch
 from normae.sources import KINDS, PUBLIC_JETS, on_public_jets
+from normae.statistics import Estimate
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class Settings:
     device: str = "auto"
     data: Path | None = None  # jets to judge on; NORMAE_JETS where it is None, or the public ones of the package
     generated: int | None = None  # jets to generate with each model, as in `evaluate`
-    overrides: tuple[str, ...] = ()  # of the new trainings on jets, "section.key=value"
+    overrides: tuple[str, ...] = ()  # of the new trainings, "section.key=value"
+    paper: bool = False  # the paper's settings and lengths only
 
 
 @dataclass
@@ -125,6 +127,9 @@ NAE_ONE = ToyModel("toy-1gauss-nae", "toy-best", ONE)
 SPLIT = ("ensemble.events=split", "pretraining.epochs=16", "training.epochs=1000")
 """An ensemble in which each member has an eighth of the events, for as many iterations."""
 BNAE_ONE = ToyModel("toy-1gauss-bnae", "toy-bayes-best", (*ONE, *SPLIT))
+NAE_ONE_PAPER = ToyModel("toy-1gauss-nae-paper", "toy-paper", ONE)
+BNAE_ONE_PAPER = ToyModel("toy-1gauss-bnae-paper", "toy-bayes-paper", ONE)
+PAPER_DUALS = {"NAE": (NAE_PAPER, NAE_ONE_PAPER), "BNAE": (BNAE_PAPER, BNAE_ONE_PAPER)}
 SECTIONS = {
     "toy": Section(
         "Section 3.2: the NAE on the two-Gaussian toy", TOY, {"paper settings": (NAE_PAPER,), "best": (NAE,)}
@@ -141,17 +146,22 @@ SECTIONS = {
 
 
 def reproduce(what: str, out: str | Path, settings: Settings | None = None, watch: Watch | None = None) -> Reproduction:
-    """Make the figures and tables of a part of the paper, "toy", "bayes", "dual" or "jets", into `out`.
+    """Make the figures and tables of a part of the paper, "toy", "bayes", "dual" or "jets", or "all", into `out`.
 
     With table.md and table.json. `watch` displays the trainings.
     """
     out, settings = Path(out), settings or Settings()
     if what == "jets":
         return reproduce_jets(out, settings, watch)
+    if what == "all":
+        return reproduce_all(out, replace(settings, paper=settings.scratch), watch)
     if what not in SECTIONS:
-        raise InputError(f"reproduce: expected {' or '.join(SECTIONS)} or jets, got {what!r}")
+        raise InputError(f"reproduce: expected {' or '.join(SECTIONS)}, jets or all, got {what!r}")
     section, result = SECTIONS[what], Reproduction()
-    for title, models in section.models.items():
+    chosen = section.models
+    if settings.paper:
+        chosen = PAPER_DUALS if what == "dual" else {"paper settings": chosen["paper settings"]}
+    for title, models in chosen.items():
         missing = [] if settings.scratch else [model.name for model in models if model.name not in zoo.names()]
         result.left_out += missing
         if not missing:
@@ -170,12 +180,38 @@ def reproduce(what: str, out: str | Path, settings: Settings | None = None, watc
 
 def _judged(models: tuple[ToyModel, ...], out: Path, title: str, settings: Settings, watch: Watch | None) -> Metrics:
     """One run against its density, or two in the dual test."""
-    paths = [run_of_model(*model, settings.seed, out, settings, watch).path for model in models]
+    paths = [
+        run_of_model(name, preset, (*own, *settings.overrides), settings.seed, out, settings, watch).path
+        for name, preset, own in models
+    ]
     if len(paths) > 1:
         return dual(paths[0], paths[1], out=out / f"dual-{title.lower()}", force=True).metrics
     metrics = evaluate(paths[0], device=settings.device)
     report(paths[0], force=True)
     return metrics
+
+
+def reproduce_all(out: Path, settings: Settings, watch: Watch | None = None) -> Reproduction:
+    """The whole paper: all parts, one after another. From scratch every model has the paper's settings and length.
+
+    A part that is done is not made again, and a training that was stopped goes on: the same command is enough.
+    """
+    whole, made_with = Reproduction(), repr(settings)
+    for part in (*SECTIONS, "jets"):
+        file = out / "parts" / f"{part}.json"
+        kept = read_json(file) if file.is_file() else {}
+        if kept.get("settings") != made_with:
+            found = reproduce(part, out / ("jets" if part == "jets" else "toy"), settings, watch)
+            numbers = {name: {of: one._asdict() for of, one in has.items()} for name, has in found.metrics.items()}
+            kept = {"settings": made_with, "metrics": numbers, "tables": found.tables, "notes": found.notes}
+            write_json(file, kept | {"left_out": found.left_out})
+        for name, has in kept["metrics"].items():
+            whole.metrics[f"{part}: {name}"] = {of: Estimate(**one) for of, one in has.items()}
+        whole.tables |= kept["tables"]
+        whole.notes += kept["notes"]
+        whole.left_out += kept.get("left_out", [])
+        whole.write(out)
+    return whole
 
 
 # --- jets
@@ -184,7 +220,8 @@ def _judged(models: tuple[ToyModel, ...], out: Path, title: str, settings: Setti
 def reproduce_jets(out: Path, settings: Settings, watch: Watch | None = None) -> Reproduction:
     """Make every figure and table of the section into `out`. What cannot be made is said in a note, not an error."""
     folders = _folders(out, settings, watch)
-    result = Reproduction(left_out=sorted(set(jets.models()) - {model.name for model in folders}))
+    asked = {name for name, model in jets.models().items() if not settings.paper or model.variant == jets.BEST}
+    result = Reproduction(left_out=sorted(asked - {model.name for model in folders}))
     if not folders:
         raise InputError(f"{', '.join(result.left_out)}: not in the zoo; use --from-scratch")
     folders |= _modes(folders, out, settings)
@@ -216,12 +253,15 @@ def _folders(out: Path, settings: Settings, watch: Watch | None) -> dict[JetMode
     folders: dict[JetModel, RunFolder] = {}
     path = [] if settings.data is None else [f"data.path={settings.data}"]
     for name, model in jets.models().items():
+        if settings.paper and model.variant != jets.BEST:
+            continue  # the models of that name have the paper's settings
         if settings.scratch and model.begun is not None:
             folders[model] = RunFolder(out / "scratch" / model.begun.name / "pretrained")
         elif settings.scratch or name in zoo.names():
             overrides = [] if model == jets.CLASSIFIER else [*model.variant.overrides, *settings.overrides]
             seed = settings.seed + model.variant.seed
-            folders[model] = run_of_model(name, model.preset, [*overrides, *path], seed, out, settings, watch)
+            preset = model.preset.replace("-best-", "-paper-") if settings.paper else model.preset
+            folders[model] = run_of_model(name, preset, [*overrides, *path], seed, out, settings, watch)
     return folders
 
 
