@@ -9,7 +9,7 @@ CONSTRAINTS ?= constraints.txt
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(CONSTRAINTS)
 DEMO := runs/demo
 
-.PHONY: setup demo test test-slow test-gpu mutants wheel-test dist fuzz bench lint docs clean
+.PHONY: setup demo test test-slow test-gpu mutants wheel-test dist fuzz soak bench lint docs clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -63,6 +63,10 @@ lowest:
 # Property tests at examples that nobody has seen: may find what `make test`, always at the same ones, does not.
 fuzz: $(VENV)/.test
 	EXAMPLES=new $(BIN)/python -m pytest -n 2 --dist worksteal -m hypothesis
+
+# Thirty minutes of random commands, kills and corruptions on one tree.
+soak: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python bench/soak.py --minutes 30
 
 bench: $(VENV)/.test
 	$(BIN)/normae bench -o runs/bench
