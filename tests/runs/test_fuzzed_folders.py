@@ -18,7 +18,7 @@ from normae.runs.folder import read_tensors, write_tensors
 from normae.scoring.score import open_scorer, score
 from tiny_table import rows, write
 
-QUICK = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 NUMBERS = st.integers() | st.floats() | st.sampled_from([0, -1, 2**31, 2**63, 10**400, 1e308])
 JSON = st.recursive(
     st.none() | st.booleans() | NUMBERS | st.text(max_size=5),
@@ -90,7 +90,7 @@ def test_settings(source, data, tmp_path_factory):
     loads(folder)
 
 
-@settings(QUICK, max_examples=15)
+@settings(QUICK, max_examples=6)
 @given(data=st.data())
 def test_parts(table_run, data, tmp_path_factory):
     """Bytes of a part that are others, or are missing: it is made again, and the scores are the same."""
