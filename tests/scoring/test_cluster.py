@@ -296,6 +296,35 @@ def test_a_worker_that_hangs_is_given_up(two, monkeypatch):
     two.client.wait_for_workers(2, timeout=60)
 
 
+@pytest.mark.slow
+def test_a_worker_that_hangs_in_the_middle(scorer, files, plain, two, tmp_path, monkeypatch):
+    """SIGSTOP in the middle: its process is ended, and its range is done by another.
+
+    On a machine that is busy the other one may seem to hang too: only the one that was stopped is looked at.
+    """
+    address, victim = next(iter(two.client.run(os.getpid).items()))
+    standing, stopped = cluster._standing, []
+    monkeypatch.setattr(cluster, "HANGS", 1.0)
+    monkeypatch.setattr(cluster, "LOOK", 0.2)
+    monkeypatch.setattr(
+        cluster,
+        "_standing",
+        lambda dask_scheduler: {a: s for a, s in standing(dask_scheduler).items() if a == address and stopped},
+    )
+
+    def stop(done: int, total: int) -> None:
+        if done > 10 * 256 and not stopped:
+            os.kill(victim, signal.SIGSTOP)
+            stopped.append(done)
+
+    with watched(stop):
+        assert score(scorer, files, tmp_path / "s.parquet", do=two).whole
+    assert stopped
+    assert (tmp_path / "s.parquet").read_bytes() == plain
+    assert not psutil.pid_exists(victim) or psutil.Process(victim).status() == psutil.STATUS_ZOMBIE
+    two.client.wait_for_workers(2, timeout=120)
+
+
 def test_local_command_with_a_worker_killed(run, tmp_path):
     """`--cluster local`: a worker is killed at the first part; exit code 0, every row once, the plain path's bytes."""
     pyarrow.parquet.write_table(table(3 << 19), tmp_path / "long.parquet")
