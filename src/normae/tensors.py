@@ -35,11 +35,15 @@ def sum_features(x: Tensor) -> Tensor:
     return total
 
 
+WHOLE: dict[type[np.floating[Any]], int] = {np.float32: 2**24, np.float64: 2**53}
+"""Up to which a type holds every whole number."""
+
+
 def keeps(values: NDArray[Any], dtype: type[np.floating[Any]]) -> bool:
     """Whether whole numbers keep all their digits in `dtype`; other numbers are rounded, as they always are."""
     if values.dtype == dtype or values.dtype.kind not in "iuf" or not values.size:
         return True
-    if not max(abs(values.min().item()), abs(values.max().item())) > 2 ** (np.finfo(dtype).nmant + 1):
+    if -WHOLE[dtype] <= values.min() <= values.max() <= WHOLE[dtype]:
         return True
     with np.errstate(over="ignore", invalid="ignore"):
         kept = values.astype(dtype).astype(values.dtype) == values

@@ -148,7 +148,7 @@ def _fill(target: Floats, piece: Piece, rows: slice) -> int | None:
     with np.errstate(over="ignore", invalid="ignore"):  # what float32 cannot hold becomes infinite, and is refused
         if isinstance(piece, np.ndarray):
             target[...] = piece[rows]
-            return None if keeps(piece[rows], kind) else 0
+            return None if piece.dtype == kind or keeps(piece[rows], kind) else 0
         for j, column in enumerate(piece):
             target[:, j] = column[rows]
     return next((j for j, column in enumerate(piece) if not keeps(column[rows], kind)), None)

@@ -31,7 +31,7 @@ from normae.progress import counted
 from normae.random import stream
 from normae.sampling.chain import Chain, run_chain
 from normae.sampling.config import SamplingConfig
-from normae.tensors import keeps
+from normae.tensors import WHOLE, keeps
 
 DRAWS = 100  # number of draws behind `energy`, `score` and `log_prob`
 CELLS = 300
@@ -327,6 +327,13 @@ class Model:
         """The type in which events are read: coordinates are in float64, so that a large offset costs no digits."""
         return np.float32 if self._as_they_are else np.float64
 
+    def _holds(self, events: NDArray[Any]) -> bool:
+        """Whether numbers are real, and whole ones keep all their digits; those of a usual size do."""
+        kind, largest = events.dtype.kind, WHOLE[self.event_dtype]
+        if kind in "iuf" and -largest <= events.min(initial=0) <= events.max(initial=0) <= largest:
+            return True
+        return kind not in "mMcO" and keeps(events, self.event_dtype)
+
     def _through(self, function: Callable[[Tensor], Tensor], x: Any) -> Any:
         """`function` of a tensor, or of an array in pieces."""
         events = self.checked(as_events(x, self.columns, self.name))
@@ -346,7 +353,7 @@ class Model:
                 f"{self.name}: expected events of shape {self.event} in an array of shape "
                 f"({', '.join(map(str, whole))}), got an array of shape {tuple(events.shape)}"
             )
-        if isinstance(events, np.ndarray) and (events.dtype.kind in "mMcO" or not keeps(events, self.event_dtype)):
+        if isinstance(events, np.ndarray) and not self._holds(events):
             kind = self.event_dtype.__name__
             raise InputError(
                 f"{self.name}: expected real numbers that {kind} can hold, got {events.dtype}; convert them"
