@@ -251,7 +251,7 @@ def _trained(config: Run) -> str:
 EVENTS = {
     "all": "all on the same events",
     "bootstrap": "each on its own bootstrap of the events",
-    "half": "each on a random half of the events",
+    "half": "in pairs, on the two halves of a random cut of the events",
     "split": "each on its own part of the events",
 }
 """How the members of an ensemble share them."""

@@ -164,7 +164,7 @@ class EnsembleConfig:
         events: what each is trained on. "bootstrap": as many events drawn with replacement; the spread is that of one
             training on another sample, at least the error of the mean. "split": its own part of the events, so that
             members are independent, and the error of their mean is their spread over sqrt(members), but for what all
-            of them get wrong alike. "half": a random half of the events, without replacement; halves scatter around
+            of them get wrong alike. "half": in pairs, on the two halves of a random cut; halves scatter around
             their mean as the whole does around the truth. Members of a table then have bases of their own, and are the
             draws. "all": the same events; the spread is that of the training alone.
     """
