@@ -1,6 +1,6 @@
 """Scores of held-out background for the jet models of the zoo, with which `normae score` gives p-values.
 
-`python bench/zoo_backgrounds.py JETS` writes `background.npz` of each, from the file `test` of the folder JETS.
+`python bench/zoo_backgrounds.py JETS [MODELS]` writes `background.npz` of each, from the file `test` in JETS.
 """
 
 import os
@@ -16,7 +16,7 @@ from normae.scoring.scorer import open_scorer
 
 if __name__ == "__main__":
     os.environ["NORMAE_JETS"] = sys.argv[1]
-    for name in zoo.names():
+    for name in sys.argv[2:] or zoo.names():
         run = RunFolder(zoo.path(name))
         config = read(run.config)
         if config.data.jets is None or config.classifier is not None:

@@ -39,7 +39,7 @@ from normae.paper.reproduce import Reproduction, Settings, reproduce
 from normae.report.paper import TAGGING
 from normae.runs.classifier import load_classifier
 from normae.runs.ensemble import gather
-from normae.runs.folder import RunFolder, read_tensors, write_tensors
+from normae.runs.folder import RunFolder, model_digest, read_tensors, write_tensors
 from normae.runs.load import load
 from normae.runs.session import read_start, train
 from normae.sources import load_events
@@ -484,6 +484,17 @@ def test_public_jets_are_enough(tmp_path, monkeypatch):
         assert abs(metrics["auc"].value - whole) < 3 * metrics["auc"].error, f"{name}: as on all of them"
     assert found["jets-qcd-nae"]["test_background"].value + found["jets-qcd-nae"]["test_signal"].value == 240
     assert result.tables[TITLES["ratio"]][1][1] == "0.851"
+
+
+@pytest.mark.parametrize("kind", ["qcd", "top"])
+def test_the_constants_of_the_zoo_s_mixtures_are_known(kind):
+    """They belong to the weights that ship: no validation jets are needed."""
+    members = [model_digest(zoo.path(f"jets-{kind}-bnae-seed{k}") / "model.safetensors") for k in range(3)]
+    found = zoo.mixture_constants(members)
+    assert found is not None
+    assert len(found) == 3
+    assert max(found) == 0
+    assert zoo.mixture_constants(members[::-1]) is None
 
 
 def test_the_public_jets_are_those_of_the_file():

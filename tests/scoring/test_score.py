@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 import normae
 from command import command
+from normae import zoo
 from normae.config import read, structure
 from normae.errors import InputError
-from normae.runs.folder import RunFolder, read_tensors
+from normae.runs.folder import RunFolder, model_digest, read_tensors
 from normae.runs.session import train
 from normae.scoring.score import Scorer, open_scorer, parse_shard, score
 from normae.sources import load_events
@@ -275,6 +276,29 @@ def test_jets(tmp_path):
     assert np.allclose(a["score"], normae.load(tmp_path / "run").score(x), rtol=1e-4)
     with pytest.raises(InputError, match="neither an HDF5 nor an npz file"):
         score(small, [__file__], tmp_path / "d.parquet")
+
+
+def test_jets_without_labels_get_p_values_from_the_zoo_alone(tmp_path, monkeypatch):
+    """Half of the QCD jets lie below 0.5, tops are found; no other jets are needed."""
+    monkeypatch.delenv("NORMAE_JETS", raising=False)
+    with np.load(JETS) as arrays:
+        np.savez(tmp_path / "data.npz", **{name: arrays[name] for name in arrays.files if name != "label"})
+    scorer = open_scorer("jets-qcd-nae", device="cpu")
+    assert (scorer.notes, len(scorer.background)) == ([], 20_000)
+    score(scorer, [tmp_path / "data.npz"], tmp_path / "s.parquet")
+    p, labels = columns_of(tmp_path / "s.parquet")["p_value"], normae.jets.read(JETS).labels
+    assert abs((p[labels == 0] < 0.5).mean() - 0.5) < 0.15
+    assert np.median(p[labels == 1]) < 0.1
+
+
+@pytest.mark.parametrize("name", [name for name in zoo.names() if "jets" in name and "classifier" not in name])
+def test_every_jet_model_of_the_zoo_has_the_scores_of_its_background(name):
+    run = RunFolder(zoo.path(name))
+    with np.load(run.background) as kept:
+        assert len(kept["score"]) == 20_000
+        assert str(kept["weights"]) == model_digest(run.model)
+        mean = kept["score"].mean(dtype=float)
+    assert mean == pytest.approx(run.read_metrics()["score_background"]["value"], rel=0.02), "the same jets"
 
 
 @pytest.mark.parametrize(
