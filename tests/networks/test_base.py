@@ -14,10 +14,10 @@ from normae.inference.generation import drawn
 from normae.inference.log_z import grid_draws
 from normae.networks import NetworkConfig, build_autoencoder
 from normae.networks.base import SCALE, Base, BaseConfig, fit_base, read_base
-from normae.networks.mixture import FLOOR, Moments, fit_mixture
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.random import stream
 from normae.statistics import auc
+from normae.statistics.gaussians import FLOOR, Moments, fit_mixture
 
 
 def clusters(n: int, seed: int = 0) -> torch.Tensor:

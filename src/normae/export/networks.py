@@ -18,9 +18,9 @@ from normae.export.graph import Graph
 from normae.networks.autoencoder import Autoencoder, Upsample
 from normae.networks.base import FAR, OWN, SCALE, Base
 from normae.networks.bases import Bases
-from normae.networks.mixture import log_gaussians
 from normae.networks.mlp import MLP
 from normae.networks.reconstruction import prefixed
+from normae.statistics.gaussians import log_gaussians
 
 
 class State(NamedTuple):

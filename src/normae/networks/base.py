@@ -32,9 +32,9 @@ import torch
 from torch import Tensor, nn
 
 from normae.errors import InputError
-from normae.networks.mixture import FLOOR, LOG_TWO_PI, MOST_KEPT, TINY, Mixture, fit_mixture, groups, log_gaussians
 from normae.progress import counted
 from normae.random import normal
+from normae.statistics.gaussians import FLOOR, LOG_TWO_PI, MOST_KEPT, TINY, Mixture, fit_mixture, groups, log_gaussians
 from normae.tensors import by_weight, counts_as
 
 WIDTHS = tuple(0.05 * 2**k for k in range(7))
