@@ -144,7 +144,7 @@ def test_memory_of_a_job(tmp_path, monkeypatch):
 
 
 WRONG = {
-    "event": [[-4], [0], [], [1 << 40], ["x"], 2], "temperature": [-1, 0, float("nan"), float("inf"), None, 10**400],
+    "event": [[-4], [0], [], ["x"], 2], "temperature": [-1, 0, float("nan"), float("inf"), None, 10**400],
     "step_sizes": [[0.1, -1], [0.1, float("nan")], [1]], "log_z": [[float("nan"), 0, [-1, 1]], [1, -1, [-1, 1]], [1]],
 }  # fmt: skip
 

@@ -280,6 +280,24 @@ def test_a_client_without_the_key_runs_nothing(two):
         distributed.Client(address, timeout=0.5, set_as_default=False)
 
 
+def test_workers_of_others_are_left_alone(monkeypatch):
+    """On a scheduler that runs already a worker may be at the work of someone else, for as long as that takes."""
+    monkeypatch.setattr(cluster, "HANGS", 0.0)
+    with (
+        distributed.LocalCluster(1, processes=False, protocol="tcp://", dashboard_address=None) as own,
+        distributed.Client(own, set_as_default=False) as client,
+    ):
+        work, look = client.submit(time.sleep, 1), cluster.Look(client)
+        time.sleep(0.3)
+        assert client.run_on_scheduler(
+            lambda dask_scheduler: [len(w.processing) for w in dask_scheduler.workers.values()]
+        )
+        look()
+        look()
+        assert work.result(timeout=30) is None
+        assert look.seen == {}
+
+
 def test_a_worker_that_hangs_is_given_up(two, monkeypatch):
     """SIGSTOP before it can do its work: its process is ended, and the work is done by another."""
     monkeypatch.setattr(cluster, "HANGS", 1.0)

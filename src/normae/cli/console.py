@@ -244,8 +244,14 @@ def run(app: typer.Typer) -> None:
         _exit(*judged(error))
 
 
+# What a library says of a full or broken disk, whichever exception it raises.
 FULL = {os.strerror(code): code for code in (errno.ENOSPC, errno.EDQUOT, errno.EIO)}
-"""What a library says of a full or broken disk, whichever exception it raises."""
+NAMED: dict[type[Exception], tuple[str, int]] = {
+    Interrupted: ("{}", 130),
+    LogZDisagreement: ("{}", 1),
+    TrainingDiverged: ("the training diverged: {}", 1),
+    ClusterFailed: ("{}; parts that are done are kept, and the same command does the rest", 1),
+}
 
 
 def judged(error: Exception) -> tuple[str, int]:
@@ -256,22 +262,17 @@ def judged(error: Exception) -> tuple[str, int]:
     """
     text = str(error) or type(error).__name__
     first = (text.strip().splitlines() or [""])[0][:300]
-    if isinstance(error, Interrupted):
-        return text, 130
-    if isinstance(error, TrainingDiverged):
-        return f"the training diverged: {text}", 1
-    if isinstance(error, ClusterFailed):
-        return f"{text}; parts that are done are kept, and the same command does the rest", 1
-    if isinstance(error, LogZDisagreement):
-        return text, 1
+    for kind, (words, code) in NAMED.items():
+        if isinstance(error, kind):
+            return words.format(text), code
     if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "allocate memory" in text:
         return f"out of memory ({first}); take less at a time, a smaller network, or a machine with more", 3
     if getattr(error, "errno", None) in FULL.values() or any(words in text for words in FULL):
         return f"the disk is full or broken ({first}); what was whole before is whole still", 3
     if isinstance(error, InputError | OSError):
         return text, 2
-    home = type(error).__module__.replace("builtins", "")
-    return f"{home}{'.' * bool(home)}{type(error).__name__}: {first} (NORMAE_TRACEBACK=1 shows where)", 4
+    name = f"{type(error).__module__}.{type(error).__name__}".removeprefix("builtins.")
+    return f"{name}: {first} (NORMAE_TRACEBACK=1 shows where)", 4
 
 
 def _exit(sentence: str, code: int) -> None:

@@ -172,11 +172,10 @@ def build_model(
 
 def _check_numbers(event: tuple[int, ...], temperature: float, steps: tuple[float, float], log_z: LogZ | None) -> None:
     """What no training writes: an event of no size, T or a step that is not positive, log Z that is not a number."""
-    if not event or not all(0 < n < 2**31 for n in event):
-        raise ValueError(f"event {event}, expected sizes above zero")
-    for what, number in (("temperature", temperature), *(("step_sizes", step) for step in steps)):
-        if not 0 < number < math.inf:
-            raise ValueError(f"{what} {number}, expected a finite number above zero")
+    numbers = {"event": event or (0,), "temperature": (temperature,), "step_sizes": steps}
+    for what, given in numbers.items():
+        if not all(0 < number < math.inf for number in given):
+            raise ValueError(f"{what} {given}, expected finite numbers above zero")
     if log_z is not None and not (math.isfinite(log_z.value) and 0 <= log_z.error < math.inf):
         raise ValueError(f"log_z {log_z.value}, expected a finite number with its error")
 

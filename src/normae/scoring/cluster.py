@@ -231,9 +231,9 @@ class Look:
 
 
 def _standing(dask_scheduler: Any) -> dict[str, Any]:
-    """Of each worker that has work: what that is, and how many rows it has scored."""
-    workers = [(a, w) for a, w in dask_scheduler.workers.items() if w.processing]
-    return {a: (sorted(str(task.key) for task in w.processing), w.metrics.get("normae")) for a, w in workers}
+    """Of each worker of ours (`_plugin`) that has work: what that is, and how many rows it has scored."""
+    workers = [(a, w) for a, w in dask_scheduler.workers.items() if w.processing and "normae" in w.metrics]
+    return {a: (sorted(str(task.key) for task in w.processing), w.metrics["normae"]) for a, w in workers}
 
 
 async def _end(workers: list[str], dask_scheduler: Any) -> None:
@@ -371,8 +371,7 @@ def _plugin() -> Any:
     return Plugin()
 
 
-def _rows_done(worker: Any) -> int:
-    del worker
+def _rows_done(_: Any) -> int:
     return _progress[0]
 
 
