@@ -5,8 +5,7 @@ BIN := $(VENV)/bin
 # Byte code is written for what is imported, when it is: far less than all that is installed. Where an environment
 # forbids that, every process of a test would compile what it imports again.
 export PYTHONDONTWRITEBYTECODE =
-CONSTRAINTS ?= constraints.txt
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c $(CONSTRAINTS)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 DEMO := runs/demo
 
 .PHONY: setup demo test test-slow test-gpu mutants wheel-test dist fuzz soak bench lint docs clean
