@@ -129,7 +129,7 @@ SPLIT = ("ensemble.events=split", "pretraining.epochs=16", "training.epochs=1000
 BNAE_ONE = ToyModel("toy-1gauss-bnae", "toy-bayes-best", (*ONE, *SPLIT))
 NAE_ONE_PAPER = ToyModel("toy-1gauss-nae-paper", "toy-paper", ONE)
 BNAE_ONE_PAPER = ToyModel("toy-1gauss-bnae-paper", "toy-bayes-paper", ONE)
-PAPER_DUALS = {"NAE": (NAE_PAPER, NAE_ONE_PAPER), "BNAE": (BNAE_PAPER, BNAE_ONE_PAPER)}
+PAPER_DUALS: dict[str, tuple[ToyModel, ...]] = {"NAE": (NAE_PAPER, NAE_ONE_PAPER), "BNAE": (BNAE_PAPER, BNAE_ONE_PAPER)}
 SECTIONS = {
     "toy": Section(
         "Section 3.2: the NAE on the two-Gaussian toy", TOY, {"paper settings": (NAE_PAPER,), "best": (NAE,)}
