@@ -62,10 +62,10 @@ def settings(kind: str, jets: Path, seed: int, changes: list[str]) -> Run:
 
 
 def trained(run: Run, folder: Path, half: int | None = None) -> Model:
-    """The model of a run, trained where it is not there yet, on all events or on a random half."""
+    """The model of a run, trained where it is not there yet, on all events or on one half of a random cut."""
     if not (folder / "model.safetensors").is_file():
         events = load_events(run.data, run.seed)
-        train(run, folder, resume=folder.exists(), events=events if half is None else halved(events, half))
+        train(run, folder, resume=folder.exists(), events=events if half is None else halved(events, run.seed)[half])
     return normae.load(folder)
 
 
@@ -149,7 +149,7 @@ def told(model: Model, rows: Tensor, seed: int) -> float:
 
 def apart(run: Run, folder: Path, rows: Tensor) -> float:
     """How far two trainings on other halves are apart at rows far out, over the spread of log p there."""
-    pair = [trained(run, folder.with_name(f"{folder.name}-half{k}"), half=k) for k in (1, 2)]
+    pair = [trained(run, folder.with_name(f"{folder.name}-half{k}"), half=k) for k in (0, 1)]
     wide = rows.mean(0) + WIDE * (rows - rows.mean(0))
     one, other = (log_prob(model, wide) for model in pair)
     return float((one - other).std() / (2**0.5 * (0.5 * (one + other)).std()))

@@ -233,13 +233,16 @@ def test_files_of_others_stay(tmp_path, tiny_run):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_signals_stop_with_a_checkpoint(tmp_path, tiny_run, number):
+    before = signal.signal(number, signal.SIG_DFL)  # nohup has SIGHUP ignored, and then it stays so
+
     def stop(trainer, happening) -> None:
         if not trainer.stop:
             os.kill(os.getpid(), number)
 
     assert not train(tiny_run, tmp_path / "run", watch=stop)
     assert RunFolder(tmp_path / "run").checkpoint.is_file()
-    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
+    assert signal.getsignal(number) == signal.SIG_DFL
+    signal.signal(number, before)
 
 
 def test_a_job_killed_before_its_first_files_can_begin_again(tmp_path, tiny_run):
