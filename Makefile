@@ -52,7 +52,7 @@ mutants: $(VENV)/.test
 # The rooms that lean on other packages, with the lowest versions of these (torch 2.6: some gigabytes), or with another
 # Python and the newest: `make lowest PYTHON=python3.13 VERSIONS=/dev/null`.
 VERSIONS := lowest.txt
-EDGES := tests/data tests/coordinates tests/statistics tests/report tests/estimator/test_estimator.py \
+EDGES := tests/data tests/coordinates/test_coordinates.py tests/statistics tests/report tests/estimator/test_estimator.py \
 	tests/cli/test_boundary.py tests/scoring/test_names.py tests/runs/test_run.py tests/runs/test_fuzzed_folders.py
 lowest:
 	$(PYTHON) -m venv .venv-lowest
