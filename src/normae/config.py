@@ -132,6 +132,7 @@ class Run:
         self._check_spaces()
         self._check_own()
         least = 4 if self.bayesian is None else 2  # without a width of their own their spread is all that is known
+        least -= self.coordinates.kind == "components"  # as many as seeds that are looked at
         if self.ensemble is not None and self.ensemble.members < least:
             raise InputError(f"ensemble.members: expected at least {least}, got {self.ensemble.members}")
         if self.network.spectral_norm and self.bayesian is not None:
@@ -206,8 +207,10 @@ class Run:
     @property
     def halves(self) -> int:
         """Members that have a base of their own each; 0 where there is one base, or none."""
-        only = self.base is not None and self.posteriors == ["ensemble"]
-        return self.ensemble.members if only and self.ensemble and self.ensemble.events == "half" else 0
+        if self.base is None or self.ensemble is None or self.posteriors != ["ensemble"]:
+            return 0
+        shared = self.coordinates.kind == "components" and self.ensemble.events == "all"
+        return self.ensemble.members if shared or self.ensemble.events == "half" else 0
 
     def alone(self, seed: int) -> "Run":
         """That of one member."""

@@ -1,5 +1,6 @@
 """Jets as a table of components: a basis of known properties, and a model that takes and gives pictures."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from normae.errors import InputError
 from normae.evaluation.evaluate import evaluate, report
 from normae.export.onnx import export_onnx
 from normae.runs.door import planned
+from normae.runs.ensemble import gather
+from normae.runs.folder import RunFolder
 from normae.runs.session import train
 from normae.sources import read_sparse
 from tiny_jets import SAMPLE
@@ -135,6 +138,23 @@ def test_halves_share_their_components(tmp_path):
     members = np.stack([member.log_prob(x) for member in model.members])
     assert np.allclose(model.log_prob(x), members.mean(0), atol=1e-4)
     assert model.rows(x).spread().shape == (6,)
+
+
+def test_seeds_are_joined_to_a_mixture(tmp_path):
+    folder = tmp_path / "jets"
+    folder.mkdir()
+    for name in ("train", "val", "test"):
+        shutil.copy(SAMPLE, folder / f"{name}.npz")
+    changes = [*TINY, f"data.path={folder}", "contrast.iterations=10"]
+    assert train(read("jets-components-qcd", changes), tmp_path / "seeds", seeds=[0, 1, 2])
+    gather([tmp_path / "seeds"], tmp_path / "mixture")
+    model = normae.load(tmp_path / "mixture")
+    x = read_sparse(SAMPLE, "top").first(5).dense().numpy()
+    each = [normae.load(tmp_path / "seeds" / f"seed-{k}").log_prob(x) for k in range(3)]
+    assert np.allclose(model.log_prob(x), np.mean(each, axis=0), atol=1e-4)
+    assert model.sample(9).shape == (9, 1, 40, 40)
+    facts = [RunFolder(tmp_path / "seeds" / f"seed-{k}").read_provenance()["data_sha256"] for k in range(3)]
+    assert facts == [read_sparse(SAMPLE, "qcd").first(60).sha256()] * 3
 
 
 def test_components_of_another_run(run, tmp_path):

@@ -38,7 +38,7 @@ def numbers(name: str) -> dict[str, Any]:
     model = normae.load(name)
     x = events(model.event)
     found = {"energy": _list(model.energy(x)), "score": _list(model.score(x))}
-    if len(model.event) == 1:
+    if len(model.event) == 1 or "components" in name:
         found["log_prob"] = _list(model.log_prob(x))
         if "bnae" in name:
             found["log_prob_draws"] = _list(model.log_prob_draws(x, n=DRAWS, seed=3))

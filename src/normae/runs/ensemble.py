@@ -18,7 +18,16 @@ from normae.config import Run, read, to_toml
 from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.files import check_new, new_folder, write_json, write_text
-from normae.runs.folder import History, RunFolder, model_digest, read_tensors, write_tensors
+from normae.runs.folder import (
+    CHAINS,
+    COORDINATES,
+    HALF,
+    History,
+    RunFolder,
+    model_digest,
+    read_tensors,
+    write_tensors,
+)
 from normae.runs.load import PREFIX, load, seed_folders, shared_settings
 from normae.sources import pieces
 from normae.statistics import mixture_constants
@@ -43,7 +52,7 @@ def gather(
     digests = _digests(folders)
     facts = [folder.read_provenance() for folder in folders]
     config = replace(first, ensemble=EnsembleConfig(len(folders), _events(first, facts)))
-    tensors, header = _joined(folders)
+    tensors, header = _joined(folders) if first.base is None else _as_members(folders)
     if config.modes:
         known = zoo.mixture_constants(digests) if data is None else None
         header["constants"] = known or _constants(config, folders, data)
@@ -121,6 +130,23 @@ def _joined(folders: list[RunFolder]) -> tuple[dict[str, Tensor], dict[str, Any]
     sizes = np.mean([other["step_sizes"] for other in headers], axis=0).tolist()
     temperatures = [other["temperature"] for other in headers]
     return first | stacked, header | {"step_sizes": sizes, "temperatures": temperatures}
+
+
+def _as_members(folders: list[RunFolder]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Weights and header of runs with bases of their own, as a run on halves has them; coordinates are shared."""
+    parts = [read_tensors(folder.model) for folder in folders]
+    shared = {name: tensor for name, tensor in parts[0][0].items() if name.startswith(COORDINATES)}
+    for folder, (own, _) in zip(folders, parts, strict=True):
+        if any(not torch.equal(own[name], tensor) for name, tensor in shared.items()):
+            raise InputError(f"{folder.path}: expected the components of {folders[0].path}, got others")
+    members = {
+        f"{HALF}{k}.{name}": tensor
+        for k, (own, _) in enumerate(parts)
+        for name, tensor in own.items()
+        if name != CHAINS
+    }
+    headers = [header for _, header in parts]
+    return shared | members, headers[0] | {"members": headers}
 
 
 def _constants(config: Run, folders: list[RunFolder], path: str | Path | None) -> list[float]:
