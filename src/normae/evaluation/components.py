@@ -93,8 +93,9 @@ class ComponentsStudy(TableStudy):
     # --- words
 
     def title(self) -> str:
-        kind = "Bayesian normalized" if self.config.posteriors else "normalized"
-        return f"a {kind} autoencoder of {self.config.data.jets} jets in components, seed {self.config.seed}"
+        ensemble, jets_of = self.config.ensemble, "QCD" if self.config.data.jets == "qcd" else "top"
+        which = f"seed {self.config.seed}" if ensemble is None else f"a mixture of {ensemble.members} trainings"
+        return f"a normalized autoencoder of {jets_of} jets in components, {which}"
 
     def summary(self, metrics: Metrics) -> str:
         number = sum(name.startswith("wasserstein component") for name in metrics)
