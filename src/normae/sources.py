@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from normae.data import DENSITIES, Density, Rows, SparseEvents, read_rows, split
+from normae.data.frames import Missing
 from normae.errors import DataChanged, InputError
 from normae.jets import PUBLIC, read, read_images, sparse_images
 from normae.jets.container import UNLABELLED
@@ -54,6 +55,7 @@ class DataConfig:
             where there is no choice.
         weights: the column with the weights of the rows, which is no feature; negative ones count as such. Of an .npz
             or HDF5 file whose table is an array, another array.
+        missing: of the file, whether rows with missing values, NaN, are refused, or dropped.
         jets: the class of jets to train on; images of them are the events. "both" for a classifier, where the numbers
             below are of each class.
         path: of the jets, a folder with the files train, test and, for validation, val (.npz or .h5, jets or images),
@@ -70,6 +72,7 @@ class DataConfig:
     columns: tuple[str, ...] | None = None
     dataset: str | None = None
     weights: str | None = None
+    missing: Missing = "refuse"
     jets: Literal["qcd", "top", "both"] | None = None
     path: str | None = None
     train: int = 500_000
@@ -223,7 +226,7 @@ def _rows(config: DataConfig, seed: int, given: Rows | None, expected: str | Non
 
     @cache
     def table() -> Rows:
-        rows = given or read_rows(str(config.file), config.columns, config.dataset, config.weights)
+        rows = given or read_rows(str(config.file), config.columns, config.dataset, config.weights, config.missing)
         if given is None:
             _check_sizes(torch.from_numpy(rows.values), rows.columns, str(config.file))
         rows = rows._replace(columns=rows.columns or config.columns)  # names that the configuration gives to an array
@@ -242,7 +245,7 @@ def _rows(config: DataConfig, seed: int, given: Rows | None, expected: str | Non
 
     @cache
     def own_test(columns: tuple[str, ...] | None) -> Rows:
-        return read_rows(str(config.test_file), columns, config.dataset, config.weights)
+        return read_rows(str(config.test_file), columns, config.dataset, config.weights, config.missing)
 
     @cache
     def parts() -> list[Tensor]:

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 import normae
+from command import command
 from normae.errors import InputError
 
 NAMES = ["a", "b", "c"]
@@ -88,3 +89,45 @@ def test_a_lognormal_column_is_described_as_well_as_its_logarithm():
         for how in (np.exp, np.array)
     ]
     assert log_prob[0] == pytest.approx(log_prob[1] - new.sum(1).mean(), abs=0.1)
+
+
+def spoiled():
+    table = rows()
+    table[[3, 7, 8], [0, 1, 1]] = np.nan
+    return table
+
+
+@pytest.mark.parametrize("kind", ["array", *KINDS, "parquet", "csv"])
+def test_missing_values_are_refused_by_name_or_their_rows_dropped(kind, tmp_path):
+    """What is trained on is the same as if the rows had not been there."""
+    data = spoiled()
+    if kind in KINDS:
+        data = KINDS[kind](data, NAMES)
+    elif kind != "array":
+        frame, path = KINDS["pandas"](data, NAMES), tmp_path / f"rows.{kind}"
+        data = (frame.to_csv if kind == "csv" else frame.to_parquet)(path, index=False) or path
+    with pytest.raises(InputError, match=r"(row 3, column ('a'|0|a)|column 'a', the first at row 3).*missing=\"drop\""):
+        normae.train(data, settings=FEW)
+    model = normae.train(data, settings=FEW, missing="drop")
+    if kind == "array":
+        clean = normae.train(rows()[~np.isnan(spoiled()).any(1)], settings=FEW)
+        np.testing.assert_array_equal(model.score(rows()), clean.score(rows()))
+    with pytest.raises(InputError, match="NaN"):
+        model.score(spoiled())
+
+
+def test_the_estimator_and_the_command_drop_them_too(tmp_path, caplog, capsys):
+    table, weights = spoiled(), np.linspace(1, 2, 60)
+    with pytest.raises(InputError, match="row 3, column 0"):
+        normae.NormalizedAutoencoder().fit(table)
+    nae = normae.NormalizedAutoencoder(start_iterations=5, random_state=0, missing="drop").fit(table, None, weights)
+    assert "3 of 60 rows with missing values are left out" in caplog.text
+    whole = ~np.isnan(table).any(1)
+    clean = normae.NormalizedAutoencoder(start_iterations=5, random_state=0).fit(table[whole], None, weights[whole])
+    np.testing.assert_array_equal(nae.score_samples(rows()), clean.score_samples(rows()))
+    KINDS["pandas"](table, NAMES).to_csv(tmp_path / "rows.csv", index=False)
+    given = ["train", tmp_path / "rows.csv", "-o", tmp_path / "run", "--set", *FEW]
+    assert command(*given) != 0
+    assert "missing" in capsys.readouterr().err
+    assert command(*given, "--missing", "drop") == 0
+    assert normae.load(tmp_path / "run").columns == tuple(NAMES)

@@ -4,11 +4,11 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from normae.cli.console import TrainingDisplay, parse_columns, parse_seeds, say, use_threads
 from normae.cli.options import Folder, Force, Jets, NewRun, Set, argument, option
-from normae.errors import Interrupted
+from normae.errors import InputError, Interrupted
 from normae.presets import describe
 from normae.presets import presets as all_presets
 
@@ -26,6 +26,7 @@ def train(
     ] = None,
     weights: Annotated[str | None, option("Column with the weights of the rows; no feature.")] = None,
     condition: Annotated[str | None, option("a,b: columns m of the table, for p(x | m).")] = None,
+    missing: Annotated[str, option("Rows with missing values: refuse, or drop them from the training.")] = "refuse",
     override: Set = None,
     seeds: Annotated[str | None, option("Several seeds, for example 0-7.")] = None,
     resume: Annotated[bool, option("Continue a training that was stopped.", "--resume")] = False,
@@ -46,7 +47,10 @@ def train(
 
     override = [*(override or []), *([] if start is None else [f"start={json.dumps(start)}"])]
     wishes = Wishes(condition=parse_columns(condition) or ())
-    run, _ = planned(what, out, parse_columns(columns), dataset, None, override, weights=weights, wishes=wishes)
+    if missing not in ("refuse", "drop"):
+        raise InputError(f"--missing: expected refuse or drop, got {missing!r}")
+    more: Any = {"weights": weights, "wishes": wishes, "missing": missing}
+    run, _ = planned(what, out, parse_columns(columns), dataset, None, override, **more)
     use_threads(run.threads)
     with TrainingDisplay() as display:
         finished = train_run(run, out, parse_seeds(seeds), resume, display, minutes)

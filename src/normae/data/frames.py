@@ -1,7 +1,9 @@
 """Rows from what is in memory: arrays, tensors, and data frames of pandas, polars or Arrow, by the names of columns."""
 
+import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +11,8 @@ from numpy.typing import NDArray
 from normae.errors import InputError
 from normae.tensors import keeps
 
+Missing = Literal["refuse", "drop"]
+"""What becomes of rows with missing values, NaN, in a training: they are refused, or left out of it."""
 KINDS = {"M": "dates", "m": "time differences", "c": "complex numbers"}
 """Kinds of numpy's types that are not real numbers, in words."""
 
@@ -47,6 +51,20 @@ class Rows(NamedTuple):
             raise InputError(f"{source}: expected weights with a sum above zero, got {found.sum():.4g}")
         return self._replace(weights=None if (found == found[0]).all() else found)
 
+    def whole(self, source: str) -> "Rows":
+        """The rows that have all values; how many have not is logged."""
+        kept = ~np.isnan(self.values).reshape(len(self.values), -1).any(axis=1)
+        if kept.all():
+            return self
+        _say(source, int((~kept).sum()), len(self.values))
+        return self._replace(values=self.values[kept], weights=None if self.weights is None else self.weights[kept])
+
+
+@lru_cache(maxsize=16)
+def _say(source: str, missing: int, rows: int) -> None:
+    """Once, however often a file is read."""
+    logging.getLogger(__name__).warning("%s: %d of %d rows with missing values are left out", source, missing, rows)
+
 
 def column_names(data: Any) -> list[str] | None:
     """The names of the columns of a data frame; None of an array."""
@@ -62,11 +80,12 @@ def check_columns(data: Any, name: str = "data") -> None:
         _real(_column(data, column), f"{name}: the column {column!r} holds")
 
 
-def as_rows(data: Any, columns: Sequence[str] | None = None, name: str = "data") -> Rows:
+def as_rows(data: Any, columns: Sequence[str] | None = None, name: str = "data", missing: Missing = "refuse") -> Rows:
     """The rows of an array (N, d) or of a data frame; one sentence that names the column where it holds no numbers.
 
     Args:
         columns: of a data frame, in this order; of an array, their names.
+        missing: whether NaN is refused; if not, `Rows.whole` drops such rows.
 
     >>> from normae.data import as_rows
     >>> as_rows([[1, 2], [3, 4]], columns=["a", "b"]).columns
@@ -79,13 +98,13 @@ def as_rows(data: Any, columns: Sequence[str] | None = None, name: str = "data")
             raise InputError(f"{name}: expected rows of columns with shape (N, d), got shape {values.shape}")
         if columns is not None and len(columns) != values.shape[1]:
             raise InputError(f"{name}: expected {values.shape[1]} names of columns, got {len(columns)}")
-        return Rows(_finite(values, columns, name), None if columns is None else tuple(columns))
+        return Rows(_finite(values, columns, name, missing), None if columns is None else tuple(columns))
     chosen = names if columns is None else list(columns)
     for column in chosen:
         if column not in names:
             raise InputError(f"{name}: no column {column!r}; there are {', '.join(map(repr, names[:12]))}")
     parts = [_real(_column(data, column), f"{name}: the column {column!r} holds") for column in chosen]
-    return Rows(_finite(np.stack(parts, axis=1), chosen, name), tuple(chosen))
+    return Rows(_finite(np.stack(parts, axis=1), chosen, name, missing), tuple(chosen))
 
 
 def _array(data: Any) -> NDArray[Any]:
@@ -113,14 +132,17 @@ def _real(values: NDArray[Any], begin: str) -> NDArray[np.float64]:
     raise InputError(f"{begin} {KINDS.get(kind, 'text')}, where real numbers are expected; leave it out or convert it")
 
 
-def _finite(values: NDArray[np.float64], columns: Sequence[str] | None, name: str) -> NDArray[np.float64]:
-    spoiled = ~np.isfinite(values)
+def _finite(
+    values: NDArray[np.float64], columns: Sequence[str] | None, name: str, missing: Missing = "refuse"
+) -> NDArray[np.float64]:
+    spoiled = ~np.isfinite(values) if missing == "refuse" else np.isinf(values)
     if spoiled.any():
         row, place = np.argwhere(spoiled)[0]
         what = "NaN" if np.isnan(values[row, place]) else "infinity"
         raise InputError(
             f"{name}: expected finite numbers, got {what} in row {row}, column "
-            f"{columns[place] if columns is not None else place!r}, and NaN or infinity in "
-            f"{int(spoiled.any(1).sum())} of {len(values)} rows; fill or remove them first"
+            f"{columns[place] if columns is not None else int(place)!r}, and NaN or infinity in "
+            f"{int(spoiled.any(1).sum())} of {len(values)} rows; fill or remove them first, or "
+            'train without such rows, missing="drop"'
         )
     return values if values.flags.writeable else values.copy()

@@ -52,6 +52,7 @@ class Table:
     ) -> None:
         self.path, self.rows, self.event, self.kind, self.pieces = path, rows, event, kind, pieces
         self.columns = None if columns is None else tuple(columns)
+        self.missing = False  # whether NaN is a value
         self.sources = [path]
         doubled = [name for name, count in Counter(self.columns or ()).items() if count > 1]
         if doubled:
@@ -132,13 +133,15 @@ class Table:
     def _finite(self, values: Floats, columns: Sequence[str] | None, first: int) -> Floats:
         if np.isfinite(values.sum(dtype=np.float64)):  # one pass: a sum in float64 finds whatever is not finite
             return values
+        if self.missing and not np.isinf(values).any():
+            return values
         row = int(np.argmax(~np.isfinite(values).reshape(len(values), -1).all(axis=1)))
         place = ""
         if columns is not None:
             place = f" in column {columns[int(np.argmax(~np.isfinite(values[row])))]!r}"
         raise InputError(
             f"{self.path}: NaN, infinity or a number beyond {values.dtype}{place}, the first at row {first + row}; "
-            "remove such rows"
+            'remove such rows, or train without them, missing="drop"'
         )
 
 

@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.data.frames import Rows
+from normae.data.frames import Missing, Rows
 from normae.data.table import (
     Floats,
     Piece,
@@ -78,6 +78,7 @@ def read_table(
     columns: Sequence[str] | None = None,
     dataset: str | None = None,
     dtype: type[np.floating[Any]] = np.float32,
+    missing: Missing = "refuse",
 ) -> tuple[Floats, tuple[str, ...] | None]:
     """All rows of a table with shape (N, *event), and the names of the columns, where they have names.
 
@@ -85,6 +86,7 @@ def read_table(
         path, dataset: as in `open_table`.
         columns: names of those to read, in this order; None takes all.
         dtype: of the rows, float32 or float64.
+        missing: whether NaN is refused.
 
     >>> import numpy as np, normae.data
     >>> np.savetxt("rows.csv", [[1, 2], [3, 4]], delimiter=",", header="a,b", comments="")
@@ -92,6 +94,7 @@ def read_table(
     [[2.0], [4.0]]
     """
     with open_table(path, dataset) as table:
+        table.missing = missing == "drop"
         chosen = table.select(columns)
         event = table.event if chosen is None else (len(chosen),)
         with reading(table.path):
@@ -102,20 +105,27 @@ def read_table(
         return values, chosen
 
 
-def read_rows(path: str | Path, columns: Sequence[str] | None, dataset: str | None, weights: str | None) -> Rows:
+def read_rows(
+    path: str | Path,
+    columns: Sequence[str] | None,
+    dataset: str | None,
+    weights: str | None,
+    missing: Missing = "refuse",
+) -> Rows:
     """All rows in float64, with their weights.
 
     Args:
         path, columns, dataset: as in `read_table`.
         weights: a column, or an array (N,) of an .npz or HDF5 file beside the one that is the table.
+        missing: whether rows with NaN are refused or dropped.
     """
     if weights is None:
-        return Rows(*read_table(path, columns, dataset, np.float64))
+        return Rows(*read_table(path, columns, dataset, np.float64, missing)).whole(str(path))
     with open_table(path, dataset) as table:
         named = table.columns is not None
     wanted = [*columns, weights] if named and columns is not None and weights not in columns else columns
-    rows = Rows(*read_table(path, wanted, dataset, np.float64))
-    return rows.weighted(weights if named else _beside(Path(path), weights), str(path))
+    rows = Rows(*read_table(path, wanted, dataset, np.float64, missing))
+    return rows.weighted(weights if named else _beside(Path(path), weights), str(path)).whole(str(path))
 
 
 def _beside(path: Path, name: str) -> NDArray[Any]:

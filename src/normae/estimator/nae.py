@@ -67,6 +67,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             a grid in one or two columns, and in more by annealed importance sampling, where its bounds agree; "never"
             leaves it out.
         condition: names or places of columns m: the density is p(x | m) of the others. Rows hold all columns.
+        missing: of rows with missing values, NaN: "refuse" them, or "drop" them from the training; they have no score.
         device: "cpu", "cuda" or "auto".
         random_state: seed or generator for all randomness.
         verbose: 1 prints progress with the time left.
@@ -103,6 +104,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         "noise": [Interval(Real, 0, None, closed="neither"), None],
         "log_z": [StrOptions({"auto", "never"})],
         "condition": ["array-like", str, Integral, None],
+        "missing": [StrOptions({"refuse", "drop"})],
         "device": [StrOptions({"auto", "cpu", "cuda"})],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
@@ -123,6 +125,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         noise: float | None = None,
         log_z: str = "auto",
         condition: Sequence[str | int] | str | int | None = None,
+        missing: str = "refuse",
         device: str = "cpu",
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
@@ -139,6 +142,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         self.noise = noise
         self.log_z = log_z
         self.condition = condition
+        self.missing = missing
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -154,10 +158,12 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         self._validate_params()
         check_columns(X, "X")
         table = self._finite(
-            validate_data(self, X, dtype=np.float64, order="C", ensure_min_samples=2, ensure_all_finite=False)
+            validate_data(self, X, dtype=np.float64, order="C", ensure_min_samples=2, ensure_all_finite=False),
+            self.missing == "drop",
         )
         names = getattr(self, "feature_names_in_", None)
-        rows = Rows(table, None if names is None else tuple(names)).weighted(sample_weight, "sample_weight")
+        rows = Rows(table, None if names is None else tuple(names)).weighted(sample_weight, "sample_weight").whole("X")
+        table = rows.values
         values, weights = check_table(rows, "X")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         data = kept_data(rows, *split_sizes(len(table), test=False))
@@ -297,9 +303,9 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         check_columns(X, "X")
         return self._finite(validate_data(self, X, dtype=np.float64, order="C", reset=False, ensure_all_finite=False))
 
-    def _finite(self, table: Floats) -> Floats:
+    def _finite(self, table: Floats, missing: bool = False) -> Floats:
         """The table; one sentence instead of scikit-learn's paragraph where it has NaN or infinity."""
-        spoiled = ~np.isfinite(table)
+        spoiled = np.isinf(table) if missing else ~np.isfinite(table)
         if not spoiled.any():
             return table if table.flags.writeable else table.copy()
         row, column = np.argwhere(spoiled)[0]
@@ -307,7 +313,8 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         names = getattr(self, "feature_names_in_", range(table.shape[1]))
         raise InputError(
             f"X: expected finite numbers, got {what} in row {row}, column {names[column]!r}, and NaN or infinity in "
-            f"{int(spoiled.any(1).sum())} of {len(table)} rows; fill or remove them first"
+            f"{int(spoiled.any(1).sum())} of {len(table)} rows; fill or remove them first, or train "
+            'without such rows, missing="drop"'
         )
 
     def _score(self, table: Floats) -> Floats:

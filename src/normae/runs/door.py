@@ -12,6 +12,7 @@ from torch import nn
 
 from normae.config import Run, override, read
 from normae.data import Rows, as_rows, is_table, read_rows
+from normae.data.frames import Missing
 from normae.errors import InputError, Interrupted
 from normae.files import atomic_path, new_folder
 from normae.inference import Model
@@ -39,6 +40,7 @@ def train(
     dataset: str | None = None,
     weights: Any = None,
     condition: Sequence[str | int] | str | int = (),
+    missing: Missing = "refuse",
     settings: Sequence[str] = (),
     seed: int = 0,
     device: str = "auto",
@@ -59,6 +61,7 @@ def train(
         weights: of the rows of a table, a column's name or an array with shape (N,); the model is the density of the
             weighted rows. Negative ones count as such.
         condition: names or places of columns m of the table: the model is p(x | m) of the others.
+        missing: of rows with missing values, NaN: "refuse" them, or "drop" them from the training.
         settings: changes such as "training.iterations=500", as `normae train --set` takes them.
         seed: gives all randomness.
         device: "cpu", "cuda" or "auto".
@@ -80,13 +83,13 @@ def train(
         folder = Path(temporary) / "run" if out is None else Path(out)
         kept = folder if out is not None else None
         wishes = Wishes(condition=condition)
-        run, events = planned(data, kept, columns, dataset, seed, changes, own is not None, weights, wishes)
+        run, events = planned(data, kept, columns, dataset, seed, changes, own is not None, weights, wishes, missing)
         if own is not None:
             run = own_run(run, own, events or load_events(run.data, run.seed), changes)
         watch = lines() if verbose else None
         finished = train_run(run, folder, None, resume, watch, None, events, own)
         if out is not None and events is not None:
-            keep_table(folder, in_memory(data, columns, own is not None, weights))
+            keep_table(folder, in_memory(data, columns, own is not None, weights, missing))
         if not finished:
             raise Interrupted(f"stopped; go on with resume=True, out={str(out)!r}")
         return load(folder, device, **modules)
@@ -102,16 +105,18 @@ def planned(
     any_shape: bool = False,
     weights: Any = None,
     wishes: Wishes = NO_WISHES,
+    missing: Missing = "refuse",
 ) -> tuple[Run, Events | None]:
     """The run that suits the data, and the events where they are in memory.
 
     Args:
         folder: of the run; a table that is in memory is kept there.
         any_shape: take an array (N, *event) too, for networks of the user's own.
-        weights: as in `train`.
+        weights, missing: as in `train`.
     """
     if not isinstance(data, str | Path):
-        return _planned_in_memory(in_memory(data, columns, any_shape, weights), folder, seed or 0, changes, wishes)
+        table = in_memory(data, columns, any_shape, weights, missing)
+        return _planned_in_memory(table, folder, seed or 0, changes, wishes)
     if not isinstance(weights, str | None):
         raise InputError(f"{data}: expected the name of the column with the weights, got an array; read the file first")
     if Path(data).suffix not in ("", ".toml") or Path(data).is_dir():
@@ -121,7 +126,7 @@ def planned(
             return _jets_run(Path(data), seed or 0, changes), None
         if is_table(data):
             names = None if columns is None else tuple(columns)
-            where = DataConfig(file=str(data), columns=names, dataset=dataset, weights=weights)
+            where = DataConfig(file=str(data), columns=names, dataset=dataset, weights=weights, missing=missing)
             return _table_run(where, seed or 0, changes, wishes), None
     if not columns is dataset is weights is None or wishes.condition != ():
         raise InputError(
@@ -133,7 +138,7 @@ def planned(
 
 def _table_run(data: DataConfig, seed: int, changes: Sequence[str], wishes: Wishes) -> Run:
     path = Path(str(data.file))
-    table = read_rows(path, data.columns, data.dataset, data.weights)
+    table = read_rows(path, data.columns, data.dataset, data.weights, data.missing)
     rows, weights = check_table(table, str(path))
     test, validation = split_sizes(len(rows), test=True)
     data = replace(data, file=str(path.resolve()), columns=table.columns or data.columns, train=0)
@@ -159,12 +164,15 @@ def kept_data(table: Rows, test: int, validation: int) -> DataConfig:
     return DataConfig(file=DATA, columns=table.columns, weights=weights, train=0, test=test, validation=validation)
 
 
-def in_memory(data: Any, columns: Sequence[str] | None, any_shape: bool, weights: Any = None) -> Rows:
+def in_memory(
+    data: Any, columns: Sequence[str] | None, any_shape: bool, weights: Any = None, missing: Missing = "refuse"
+) -> Rows:
     """The rows of an array or of a data frame; where `any_shape` is allowed, also events (N, *event)."""
     shape = tuple(getattr(data, "shape", ()))
     if not any_shape or columns is not None or len(shape) <= 2:
         apart = isinstance(weights, str) and columns is not None and weights not in columns
-        return as_rows(data, [*(columns or ()), weights] if apart else columns).weighted(weights, "data")
+        names = [*(columns or ()), weights] if apart else columns
+        return as_rows(data, names, missing=missing).weighted(weights, "data").whole("data")
     rows = as_rows(data.reshape(shape[0], -1)).weighted(weights, "data")
     return rows._replace(values=rows.values.reshape(shape))
 
