@@ -159,6 +159,12 @@ def test_flipped_bits_in_parts_change_no_score(scorer, file, tmp_path, whole):
         assert out.read_bytes() == whole
 
 
+def test_a_folder_of_parquet_files_is_said_to_be_one(scorer, tmp_path):
+    (tmp_path / "x.parquet").mkdir()
+    with pytest.raises(InputError, match=r"x\.parquet: a folder; expected a file"):
+        score(scorer, [tmp_path / "x.parquet"], tmp_path / "s.parquet")
+
+
 def test_files_of_others_among_the_parts_stay(scorer, file, tmp_path):
     out, parts = tmp_path / "s.parquet", tmp_path / "s.parquet.parts"
     parts.mkdir()

@@ -9,6 +9,7 @@ Eq. (lr_clf) of the paper for n_1 = n_0.
 """
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,9 @@ def train_classifier(
     folder: RunFolder,
     watch: Watch | None = None,
     minutes: float | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Train into a folder that is new, or holds this very run; whether it is finished. As `normae.runs.session`."""
+    """Train into a folder that is new, or holds this very run, as `check` says; whether it is finished."""
     begun = time.monotonic()
     check_minutes(minutes)
     device = choose_device(config.device)
@@ -106,6 +108,7 @@ def train_classifier(
     classes = ([train["qcd"], train["top"]], [held["qcd"], held["top"]])
     hashes = [images.sha256() for images in (*classes[0], *classes[1])]
     with locked(folder.path):
+        check()
         if folder.finished():
             return True
         assert config.classifier is not None

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -110,8 +111,9 @@ def train(
     if config.classifier is not None:
         if seeds is not None:
             raise InputError("seeds: a classifier is trained one at a time; use --set seed=N")
-        _check_folder(group, folders, configs, resume)
-        return train_classifier(config, group, watch, minutes)
+        check = partial(_check_folder, group, folders, configs, resume)
+        check()
+        return train_classifier(config, group, watch, minutes, check)
     if config.base is not None and seeds is not None:  # each has a base of its own, and cannot be side by side
         more = (watch, minutes, events, own)
         pairs = zip(configs, folders, strict=True)
