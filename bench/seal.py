@@ -26,11 +26,17 @@ def seal(path: Path) -> bool:
     length = int.from_bytes(content[:8], "little")
     metadata = json.loads(content[8 : 8 + length])["__metadata__"]
     old = WEIGHTS_FORMAT not in metadata
-    write_tensors(path, load(content), json.loads(metadata["normae-1" if old else WEIGHTS_FORMAT]))
+    header = json.loads(metadata["normae-1" if old else WEIGHTS_FORMAT])
+    write_tensors(path, load(content), header)
     written = path.read_bytes()
     assert written[8 + int.from_bytes(written[:8], "little") :] == content[8 + length :], "the tensors changed"
     facts = path.with_name("provenance.json")
-    if old and path.name == "model.safetensors" and facts.is_file() and b'"coordinates"' in content[: 8 + length]:
+    if (
+        old
+        and path.name == "model.safetensors"
+        and facts.is_file()
+        and header.get("coordinates") in ("table", "conditional")
+    ):
         known = json.loads(facts.read_text(encoding="utf-8"))
         known.pop("data_sha256", None)
         write_json(facts, known)
