@@ -88,8 +88,8 @@ def rows(command: Any) -> Iterator[str]:
         argument = parameter.metavar or str(parameter.name).upper()
         shown = ", ".join(f"`{name}`" for name in (names if isinstance(parameter, TyperOption) else [argument]))
         if "--help" not in names:
-            help_ = (parameter.help or "").replace("|", r"\|")
-            yield f"| {shown} | {default(parameter)} | {help_} |"
+            words = re.sub(r"(?<!\S)(--[\w-]+)", r"`\1`", parameter.help or "")
+            yield "| " + " | ".join(cell.replace("|", r"\|") for cell in (shown, default(parameter), words)) + " |"
 
 
 def page(name: str, command: Any, output: str | None) -> str:
