@@ -138,7 +138,7 @@ class TableStudy(Study):
             "noise below which the model sees nothing. Where it is far from 0.5 the score orders rows, but is not the "
             "likelihood of this table.",
             "Train on more rows, or longer (contrast.iterations); look at the figure of the columns for what is not "
-            "learned, such as whole numbers or a hard edge, and transform these columns first.",
+            "learned, such as a hard edge or groups of values, and transform these columns first.",
         )
         return [*self.health(max(1.0, (columns / 2) ** 0.5)), *self._start_check(), overtraining, samples]
 
