@@ -16,9 +16,11 @@ import normae
 from normae.data import DENSITIES
 from normae.errors import TrainingDiverged
 from normae.figures.style import figure_style, new_figure
+from normae.jets import images, public
 from normae.presets import preset_path
 from normae.random import stream
 from normae.runs.folder import RunFolder
+from normae.statistics.auc import auc
 
 FIGURES = Path(__file__).parent / "figures"
 SMALL = ["data.train=20000", "data.test=20000", "training.epochs=10", "training.batch=500", "guard.log_every=10"]
@@ -84,6 +86,27 @@ def dual() -> None:
         figure.savefig(FIGURES / "dual-right-and-wrong.png", dpi=130)
 
 
+def jets() -> None:
+    """What the public jets look like on average, and scores of two networks that were trained on tops."""
+    sample = public()
+    x, tops = images(sample), sample.labels == 1
+    with figure_style():
+        figure, axes = new_figure(1, 4)
+        axes = axes[0]
+        for ax, label, title in zip(axes[:2], (0, 1), ("QCD jets, mean", "top jets, mean"), strict=True):
+            ax.imshow(np.sqrt(x[sample.labels == label].mean(0)[0]), origin="lower", cmap="magma")
+            ax.set(title=title, xticks=[], yticks=[], xlabel="eta", ylabel="phi")
+        for ax, name, title in zip(axes[2:], ("ae", "nae"), ("autoencoder of tops", "NAE of tops"), strict=True):
+            score = np.log10(normae.load(f"jets-top-{name}").score(x))
+            edges = np.linspace(*np.quantile(score, (0.002, 0.998)), 25)
+            for rows, label, colour in ((tops, "tops", "0.15"), (~tops, "QCD, the anomaly", "tab:red")):
+                ax.hist(score[rows], edges, density=True, histtype="step", color=colour, label=label)
+            found = auc(score[~tops], score[tops])
+            ax.set(title=f"{title}: AUC {found.value:.2f} ± {found.error:.2f}", xlabel="log10 of the score", yticks=[])
+            ax.legend()
+        figure.savefig(FIGURES / "jets-both-directions.png", dpi=130)
+
+
 def main() -> None:
     """Write what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -92,6 +115,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         trainings(Path(scratch))
         dual()
+        jets()
         if given.browser:
             report(Path(scratch), given.browser)
 
