@@ -2,15 +2,11 @@
 
 import json
 import re
-import sys
-from pathlib import Path
 
+import make
 import pytest
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "docs" / "numbers"))
-
-import make  # noqa: E402
+from pages import ROOT
 
 USER_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SETTINGS = ("| | `toy-quick` | `toy-paper` | `toy-best` |",)
