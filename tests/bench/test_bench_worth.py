@@ -1,12 +1,17 @@
 """Effective samples: the smallest of several observables, its error, and the adapted step."""
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
+import torch
 
 from normae.bench.sampling import MODEL, _exact, adapt, quotient, scaled, smallest_size
+from normae.networks import mlp
+from normae.random import stream
 from normae.runs.load import load
+from normae.sampling import langevin
 from normae.statistics import Estimate
 
 
@@ -41,3 +46,25 @@ def test_adapted_step_accepts_what_it_should():
     step_size, acceptance = adapt(model, model.sampling.feature, start, target=0.57)
     assert acceptance == pytest.approx(0.57, abs=0.03)
     assert step_size > 20 * model.sampling.feature.step_size
+
+
+def test_a_chain_on_a_model_s_energy_is_planned_once_and_calls_no_autograd(monkeypatch):
+    model, calls = load(MODEL), Counter()
+
+    def count(module, name):
+        function = getattr(module, name)
+
+        def counted(*args, **kwargs):
+            calls[name] += 1
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, counted)
+
+    for module, name in ((torch.autograd, "grad"), (mlp.Pass, "forward"), (mlp, "one_dnn")):
+        count(module, name)
+    how = {"temperature": model.temperature, "step_size": 5e-3, "steps": 5, "generator": stream(0, "walk")}
+    langevin(model.energy, torch.zeros(256, 2), **how)
+    large = 8 * 6 if torch.backends.mkldnn.is_available() else 0  # of 16 products a gradient eight are large
+    assert calls == Counter({"forward": 2, "one_dnn": large})
+    langevin(lambda x: model.energy(x), torch.zeros(256, 2), **how)
+    assert calls["grad"] == 6

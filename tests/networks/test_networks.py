@@ -7,6 +7,7 @@ from torch import nn
 from normae.energy import autograd_value_and_grad
 from normae.errors import InputError
 from normae.networks import ACTIVATIONS, MLP, Autoencoder, Layout, NetworkConfig, build_mlp_autoencoder, call
+from normae.networks.mlp import by_one_dnn
 from normae.networks.reconstruction import ExplicitEnergy, ReconstructionEnergy
 from normae.random import stream
 
@@ -48,6 +49,17 @@ def test_explicit_gradient_equals_autograd(activation, members):
         assert torch.allclose(value, expected[0], rtol=1e-10)
         assert torch.allclose(grad, expected[1], rtol=1e-8, atol=1e-12)
         assert not grad.requires_grad
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_large_products_are_those_of_autograd(activation):
+    (network,) = networks(1, hidden=(64, 64), activation=activation)
+    x = torch.randn(300, 2, generator=stream(0, "x"))
+    assert by_one_dnn(x.new_empty(300, 64), network.encoder.layers[1].weight) == torch.backends.mkldnn.is_available()
+    value, grad = ReconstructionEnergy(network).value_and_grad(x)
+    expected, slope = autograd_value_and_grad(ReconstructionEnergy(network, explicit=False), x)
+    assert torch.allclose(value, expected, rtol=1e-5)
+    assert torch.allclose(grad, slope, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))

@@ -23,7 +23,7 @@ from normae.bench.works import TorchEBM, backends, iterations, network, plain, r
 from normae.config import Run, read
 from normae.data import DENSITIES
 from normae.networks import MLP
-from normae.networks.mlp import NARROW
+from normae.networks.mlp import NARROW, by_one_dnn, one_dnn
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.random import stream
 from normae.sampling import Chain, run_chain
@@ -78,6 +78,8 @@ class Floor:
             n_in, n_out = right.shape
             if fastest and n_out < NARROW <= n_in:
                 torch.mm(left, self.inputs[n_in].t(), out=self.narrow[n_out])
+            elif fastest and by_one_dnn(self.inputs[n_in], left):
+                one_dnn(self.inputs[n_in], left, None, self.outputs[n_out])
             else:
                 torch.mm(self.inputs[n_in], right, out=self.outputs[n_out])
         for a, b in 2 * self.layers:

@@ -8,7 +8,8 @@ MLP, y = W_n a(... a(W_1 x + b_1) ...) + b_n, the vector-Jacobian product is the
 which costs as many matrix products as the forward pass and none of autograd's bookkeeping. `Pass` writes that down for
 one network, with x of shape (N, in), and for a stack of networks, with x of shape (S, N, in) and weights of shape
 (S, out, in). On a CPU the time beside the products is memory, and Python: what a pass does is planned once, as a list
-of operations on buffers, and then run for each gradient of a chain.
+of operations on buffers, and then run for each gradient of a chain. Large products are oneDNN's: torch's own come from
+MKL, which takes twice as long on processors of another maker.
 """
 
 import math
@@ -77,6 +78,7 @@ Layer = tuple[Tensor, Tensor]
 """Weight with shape (out, in) or (S, out, in), and bias with shape (out,) or (S, out)."""
 
 
+LARGE = 1 << 20  # multiplications from which oneDNN is faster than MKL
 NARROW = 16
 """On a CPU, results of fewer columns than this are computed as their transpose: y^T = W x^T is four times faster."""
 
@@ -122,6 +124,9 @@ class Pass:
         """x W^T + b of layer k."""
         (weight, bias), transposed = self.layers[k], self.transposed[k]
         narrow, out = _buffer(x, transposed)
+        if by_one_dnn(x, weight):
+            plan.append(partial(one_dnn, x, weight, bias, out))
+            return out
         row = bias[..., None] if narrow else bias if bias.ndim == 1 else bias[:, None]
         plan.append(partial(self._add_product, row, *((weight, x.mT) if narrow else (x, transposed)), out=out))
         return out.mT if narrow else out
@@ -131,6 +136,9 @@ class Pass:
         weight, transposed = self.layers[k][0], self.transposed[k]
         narrow, out = _buffer(v, weight)
         out = out if narrow else self._spare.setdefault(out.shape, out)
+        if by_one_dnn(v, weight):
+            plan.append(partial(one_dnn, v, transposed, None, out))
+            return out
         plan.append(partial(self._multiply, *((transposed, v.mT) if narrow else (v, weight)), out=out))
         return out.mT if narrow else out
 
@@ -140,6 +148,17 @@ def _buffer(x: Tensor, factor: Tensor) -> tuple[bool, Tensor]:
     narrow = factor.shape[-1] < NARROW <= factor.shape[-2] and not factor.is_cuda
     shape = (*x.shape[:-2], factor.shape[-1], x.shape[-2]) if narrow else (*x.shape[:-1], factor.shape[-1])
     return narrow, x.new_empty(shape)
+
+
+def by_one_dnn(x: Tensor, weight: Tensor) -> bool:
+    """Whether oneDNN serves for the product of x, on a CPU, and one matrix, and is worth its overhead."""
+    fits = x.dtype == torch.float32 and not x.is_cuda and weight.ndim == 2 and min(weight.shape) >= NARROW
+    return fits and len(x) * weight.numel() >= LARGE and torch.backends.mkldnn.is_available()
+
+
+def one_dnn(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """Write x W^T + b to `out`."""
+    out.copy_(torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], ""))
 
 
 class MLP(nn.Module):
