@@ -2,24 +2,35 @@
 
     python bench/jet_components.py basis JETS                        the components that ship with the package
     python bench/jet_components.py map JETS OUT POINT ... [--test]   train and judge pairs of densities
-    python bench/jet_components.py show OUT [--figure FILE]          the table, and the picture
+    python bench/jet_components.py show OUT [--figure FILE] [--numbers FILE]   the table, the rule, and the picture
+    python bench/jet_components.py bars JETS OUT NAME [--test] [--figure FILE]   error bars of log r, over all seeds
 
 JETS is a folder with train, val and test. A POINT is NAME=SEED[,section.key=value...], changes of the presets
 jets-components-qcd and jets-components-top; both classes are trained into OUT/NAME-KIND-SEED, and OUT/NAME-SEED.json
 has the numbers of the pair at validation jets, with --test at test jets:
 
     auc, logistic       of log r = log p_top - log p_qcd: the AUC, and the slope of a logistic fit of the labels on it
-    m, r (_qcd, _top)   slope and Pearson against a classifier that is trained on the same rows, in each class
+    m, r (_qcd, _top)   slope and Pearson against classifiers on the same rows, in each class; _error: that of the
+                        reference itself, the spread over its members
     m_pixels, r_pixels  the same against the pixel classifier of the zoo
     told_qcd, told_top  AUC of a classifier that tells samples from held-out rows
-    apart_qcd, ...      how far two trainings on other halves differ in log p, in standard deviations of log p, at
-                        rows twice as far from the mean as those of the sample: this needs background alone (--halves)
+    agree_qcd, ...      the slope of log p of one training on that of another, trained on the other half of the sample,
+                        at held-out rows twice as far from the mean (--halves for QCD): background alone
+    bounds_qcd, ...     upper less lower bound on log Z
 
-Rows are scored as `model.log_prob` does, without noise; samples are told from rows with their noise.
+Rows are scored as `model.log_prob` does, without noise; samples are told from rows with their noise. The densities are
+of rows with noise, and so the classifiers of the reference learn from such rows, each from a random half, are corrected
+where held-out rows with noise ask for it, and are asked at the rows that the densities are asked at.
+
+The rule takes what background alone can say: the largest K, and of these the least noise, at which samples cannot be
+told from rows (AUC below 0.53) and two trainings agree far out within a tenth (agree_qcd above 0.9).
 """
 
 import argparse
+import hashlib
 import json
+import math
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -30,20 +41,30 @@ import normae
 from normae.components import MOST, SHIPPED, ComponentsCoordinates, principal
 from normae.config import Run, read
 from normae.data import SparseEvents
+from normae.data.labelled import Labelled
 from normae.figures import figure_style, new_figure
 from normae.inference import Model
+from normae.inference.log_z import mean_weight, weighted
+from normae.networks.base import Base
+from normae.posterior.draw import bar_of_halves
 from normae.random import stream
 from normae.runs.session import train
 from normae.sources import KINDS, file_in, halved, load_events, pieces, read_sparse
 from normae.statistics import auc, within_classes
 from normae.statistics.calibration import logistic_slope
-from normae.training.reference import RatioSettings, train_ratio_classifier
+from normae.training.reference import RatioSettings, classifier_reference
 from normae.training.two_sample import classifier_test
 
-CLASSIFIER = RatioSettings(hidden=(96, 96, 96), batch=1024, max_epochs=14, patience=4)
+CLASSIFIER = RatioSettings(hidden=(96, 96, 96), batch=1024, max_epochs=8, patience=3)
+NOISES = 2
+"""Copies of the rows that it learns from, each with its own noise."""
 TOLD = 10_000
 """Samples, and rows, of the classifier that tells them apart."""
 WIDE = 2.0
+TREND = 1 / (2**0.5 - 1)
+"""Where errors fall as 1/sqrt(n), what n rows are off by is so many times the way from n/2 rows to n."""
+LARGEST_TOLD, LEAST_AGREED = 0.53, 0.9
+"""The rule: at most so well are samples told from rows, and at least so well agree two trainings."""
 
 
 def basis(jets: Path) -> None:
@@ -57,7 +78,10 @@ def basis(jets: Path) -> None:
 # --- one point
 
 
-def settings(kind: str, jets: Path, seed: int, changes: list[str]) -> Run:
+def settings(kind: str, jets: Path, seed: int, changes: list[str], qcd: Path) -> Run:
+    """The settings of a run; a basis of one's own is that of QCD jets, whose run is in the folder `qcd`."""
+    if kind == "top":
+        changes = [one.replace("basis=own", f"basis={qcd.resolve()}") for one in changes]
     return read(f"jets-components-{kind}", [f"data.path={jets}", f"seed={seed}", "device=cpu", *changes])
 
 
@@ -76,8 +100,10 @@ def log_prob(model: Model, rows: Tensor) -> np.ndarray:
 
 def judged(jets: Path, name: str, seed: int, changes: list[str], out: Path, test: bool, halves: bool) -> dict:
     """Train both densities, and judge them."""
-    runs = {kind: settings(kind, jets, seed, changes) for kind in KINDS}
-    models = {kind: trained(run, out / f"{name}-{kind}-{seed}") for kind, run in runs.items()}
+    runs, models = {}, {}
+    for kind in KINDS:
+        runs[kind] = settings(kind, jets, seed, changes, out / f"{name}-qcd-{seed}")
+        models[kind] = trained(runs[kind], out / f"{name}-{kind}-{seed}")
     coordinates = models["qcd"].coordinates
     assert isinstance(coordinates, ComponentsCoordinates)
     where = file_in(jets, "test" if test else "val")
@@ -88,26 +114,35 @@ def judged(jets: Path, name: str, seed: int, changes: list[str], out: Path, test
     log_p = {kind: log_prob(model, both) for kind, model in models.items()}
     ratio = log_p["top"] - log_p["qcd"]
     found: dict[str, object] = {"name": name, "seed": seed, "changes": changes, "test": test}
+    given = runs["qcd"].coordinates.components
+    assert given is not None
+    found |= {"number": given.number, "noise": given.noise}
     found["auc"] = auc(ratio[labels == 1], ratio[labels == 0]).value
     found["logistic"] = logistic_slope(ratio, labels).value
     found["top_tagging"] = auc(-log_p["qcd"][labels == 1], -log_p["qcd"][labels == 0]).value
     found["qcd_tagging"] = auc(-log_p["top"][labels == 0], -log_p["top"][labels == 1]).value
-    references = {"": row_classifier(jets, coordinates, both, runs["qcd"].data.train), "_pixels": pixels(held)}
-    for end, reference in references.items():
-        found |= compared(reference, ratio, labels, end)
+    rows_reference = row_reference(jets, coordinates, where, rows, runs["qcd"].data.train, out)
+    found |= compared(rows_reference, ratio, labels)
+    found |= of_one(pixels(where, held, out), ratio, labels, "_pixels")
     for kind, model in models.items():
-        found[f"log_z_error_{kind}"] = model.log_z.error
+        found[f"log_z_error_{kind}"], found[f"bounds_{kind}"] = model.log_z.error, bounds(model, seed)
         noisy = coordinates.noisy(rows[kind], 1, stream(seed, f"bench/{kind}")).float()
         found[f"log_prob_{kind}"] = float(log_prob(model, noisy).mean())
         found[f"told_{kind}"] = told(model, noisy, seed)
-        if halves:
-            found[f"apart_{kind}"] = apart(runs[kind], out / f"{name}-{kind}-{seed}", noisy)
-    np.savez(out / f"{name}-{seed}.npz", **log_p, labels=labels)
+    if halves:
+        found["agree_qcd"] = agree(runs["qcd"], out / f"{name}-qcd-{seed}", coordinates.rows(held["qcd"]).float())
+    np.savez(out / f"{name}-{seed}.npz", **log_p, labels=labels, reference=rows_reference)
     return found
 
 
-def compared(reference: np.ndarray, ratio: np.ndarray, labels: np.ndarray, end: str) -> dict[str, float]:
-    """Pearson and slope of a reference on log r, in all and in each class."""
+def compared(members: np.ndarray, ratio: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Pearson and slope of the mean reference on log r, in all and each class; their spread over members (K, N)."""
+    every = [of_one(one, ratio, labels, "") for one in (members.mean(0), *members)]
+    spread = {f"{key}_error": float(np.std([one[key] for one in every[1:]], ddof=1)) for key in every[0]}
+    return every[0] | spread
+
+
+def of_one(reference: np.ndarray, ratio: np.ndarray, labels: np.ndarray, end: str) -> dict[str, float]:
     found = {f"r{end}": float(np.corrcoef(reference, ratio)[0, 1])}
     found[f"m{end}"] = float(np.cov(reference, ratio)[0, 1] / ratio.var(ddof=1))
     for kind, one in zip(KINDS, within_classes(reference, ratio, labels), strict=True):
@@ -115,27 +150,44 @@ def compared(reference: np.ndarray, ratio: np.ndarray, labels: np.ndarray, end: 
     return found
 
 
-KNOWN: dict[str, np.ndarray] = {}
+def kept(out: Path, key: str, make: Callable[[], np.ndarray]) -> np.ndarray:
+    """What `make` gives, from a file in `out` where it was made before."""
+    path = out / f"reference-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"
+    if not path.is_file():
+        np.save(path, make())
+    return np.load(path)
 
 
-def row_classifier(jets: Path, coordinates: ComponentsCoordinates, rows: Tensor, size: int) -> np.ndarray:
-    """log r of a classifier on rows without noise, at `rows`."""
-    key = f"{coordinates.basis.sum():.6f} {len(coordinates.width)} {coordinates.power} {size} {len(rows)}"
-    if key not in KNOWN:
-        seen = [coordinates.rows(read_sparse(file_in(jets, "train"), kind).first(size)) for kind in KINDS]
-        labels = np.repeat([0, 1], [len(part) for part in seen])
-        found = train_ratio_classifier(torch.cat(seen).float(), labels, CLASSIFIER, generator=stream(0, "bench"))
-        KNOWN[key] = found(rows.float())
-    return KNOWN[key]
+def row_reference(
+    jets: Path, coordinates: ComponentsCoordinates, where: Path, rows: dict[str, Tensor], size: int, out: Path
+) -> np.ndarray:
+    """log r of each of several classifiers that learned from rows with noise, at `rows`, with shape (members, N)."""
+    noise = stream(0, "bench/noise")
+
+    def seen(of: Iterable[Tensor], copies: int) -> Labelled:
+        parts = [coordinates.noisy(part, copies, noise) if copies else part for part in of]
+        labels = np.repeat([False, True], [len(part) for part in parts])
+        return Labelled(torch.cat(parts).float().numpy(), labels)
+
+    def make() -> np.ndarray:
+        known = [coordinates.rows(read_sparse(file_in(jets, "train"), kind).first(size)) for kind in KINDS]
+        ends = [len(part) * 7 // 8 for part in known]
+        training = seen((part[:end] for part, end in zip(known, ends, strict=True)), NOISES)
+        holdout = seen((part[end:] for part, end in zip(known, ends, strict=True)), 1)
+        return classifier_reference(training, holdout, seen(rows.values(), 0), CLASSIFIER, 0).members
+
+    key = f"{coordinates.basis.sum():.6f} {len(coordinates.width)} {coordinates.power} {coordinates.noise} {size}"
+    return kept(out, f"{key} {where} {CLASSIFIER}", make)
 
 
-def pixels(held: dict[str, SparseEvents]) -> np.ndarray:
+def pixels(where: Path, held: dict[str, SparseEvents], out: Path) -> np.ndarray:
     """log r of the pixel classifier of the zoo."""
-    key = "pixels" + "".join(sample.sha256() for sample in held.values())
-    if key not in KNOWN:
+
+    def make() -> np.ndarray:
         classifier = normae.load_classifier("jets-classifier")
-        KNOWN[key] = np.concatenate([classifier.log_ratio(x) for one in held.values() for x in pieces(one)])
-    return KNOWN[key]
+        return np.concatenate([classifier.log_ratio(x) for one in held.values() for x in pieces(one)])
+
+    return kept(out, f"pixels {where}", make)
 
 
 def told(model: Model, rows: Tensor, seed: int) -> float:
@@ -147,35 +199,131 @@ def told(model: Model, rows: Tensor, seed: int) -> float:
     return classifier_test((true - centre) / width, (made - centre) / width, generator=generator).auc.value
 
 
-def apart(run: Run, folder: Path, rows: Tensor) -> float:
-    """How far two trainings on other halves are apart at rows far out, over the spread of log p there."""
+def bounds(model: Model, seed: int) -> float:
+    """An upper bound on log Z less a lower one, by draws of the base and by samples of the model.
+
+    With w = exp(-E/T)/q the log of a mean of w over draws of q is below log Z in the mean, and minus the log of a mean
+    of 1/w over samples above it.
+    """
+    energy, inside = model.energy_function, model.in_components()
+    drawn = weighted(energy, model.temperature, TOLD, stream(seed, "bench/bounds"), None).log_weight
+    made = torch.from_numpy(inside.sample(TOLD, seed + 1))
+    base = energy.autoencoder.base
+    assert isinstance(base, Base)
+    inverse = torch.from_numpy(inside.score(made.numpy())).double() + base.both(made)[1].double()
+    return -(mean_weight(inverse)[0] + mean_weight(drawn)[0])
+
+
+def agree(run: Run, folder: Path, rows: Tensor) -> float:
+    """The slope of log p of one training on that of another, on other halves, at rows far out; the mean of both."""
     pair = [trained(run, folder.with_name(f"{folder.name}-half{k}"), half=k) for k in (0, 1)]
     wide = rows.mean(0) + WIDE * (rows - rows.mean(0))
-    one, other = (log_prob(model, wide) for model in pair)
-    return float((one - other).std() / (2**0.5 * (0.5 * (one + other)).std()))
+    covariance = np.cov([log_prob(model, wide) for model in pair])
+    return float(2 * covariance[0, 1] / covariance.trace())
+
+
+# --- error bars
+
+
+def bars(jets: Path, out: Path, name: str, test: bool, figure: Path | None) -> None:
+    """Error bars of log r from pairs of trainings on halves, a pair for each seed; how many cover the classifiers'."""
+    points = [json.loads(path.read_text()) for path in sorted(out.glob(f"{name}-[0-9]*.json"))]
+    where, ratios = file_in(jets, "test" if test else "val"), {}
+    rows: dict[str, Tensor] = {}
+    for seed, changes in ((one["seed"], one["changes"]) for one in points):
+        for kind in KINDS:
+            run, folder = settings(kind, jets, seed, changes, out / f"{name}-qcd-{seed}"), out / f"{name}-{kind}-{seed}"
+            for end in ("", "-half0", "-half1"):
+                model = trained(run, folder.with_name(folder.name + end), int(end[-1]) if end else None)
+                if not rows:
+                    assert isinstance(model.coordinates, ComponentsCoordinates)
+                    coordinates, size = model.coordinates, run.data.train
+                    rows = {one: coordinates.rows(read_sparse(where, one)) for one in KINDS}
+                ratios[kind, seed, end] = log_prob(model, torch.cat(list(rows.values())))
+    reference = row_reference(jets, coordinates, where, rows, size, out)
+    labels = np.repeat([0, 1], [len(rows[kind]) for kind in KINDS])
+    seeds = [one["seed"] for one in points]
+
+    def log_r(ends: tuple[str, ...]) -> np.ndarray:
+        return np.stack([ratios["top", seed, end] - ratios["qcd", seed, end] for seed in seeds for end in ends])
+
+    whole, parts = log_r(("",)).mean(0), log_r(("-half0", "-half1"))
+    spread = bar_of_halves(parts) * parts.std(0, ddof=1)
+    trend = TREND * (whole - parts.mean(0))
+    wide = np.hypot(spread, trend)
+    pulls = {
+        "halves": (reference.mean(0) - whole) / spread,
+        "halves and trend": (reference.mean(0) - whole) / wide,
+        "and the reference's own": (reference.mean(0) - whole) / np.hypot(wide, reference.std(0, ddof=1)),
+    }
+    print("| error bar | all | QCD | tops | within two |")
+    print("| --- " * 5 + "|")
+    for words, pull in pulls.items():
+        inside = [np.mean(np.abs(pull[one]) < 1) for one in (labels >= 0, labels == 0, labels == 1)]
+        print(f"| {words} | " + " | ".join(f"{share:.3f}" for share in (*inside, np.mean(np.abs(pull) < 2))) + " |")
+    for words, ratio in {"whole": whole, "without trend": whole + trend}.items():
+        found = of_one(reference.mean(0), ratio, labels, "") | {"logistic": logistic_slope(ratio, labels).value}
+        print(words, {key: round(value, 3) for key, value in found.items()})
+    if figure is not None:
+        with figure_style():
+            draw_pulls(pulls, labels, figure)
+
+
+def draw_pulls(pulls: dict[str, np.ndarray], labels: np.ndarray, path: Path) -> None:
+    """The share of jets within so many error bars, each class, and that of a Gaussian."""
+    picture, axes = new_figure(panel=(5.6, 4.2))
+    ax, x = axes[0, 0], np.linspace(0, 4, 81)
+    for colour, (words, pull) in zip(("tab:gray", "tab:blue", "tab:orange"), pulls.items(), strict=True):
+        for k, line in enumerate(("-", "--")):
+            share = np.searchsorted(np.sort(np.abs(pull[labels == k])), x) / np.sum(labels == k)
+            ax.plot(x, share, line, color=colour, label=f"{words}, {KINDS[k]}")
+    ax.plot(x, [math.erf(one / 2**0.5) for one in x], ":", color="0.3", label="Gaussian")
+    ax.set_xlabel("error bars")
+    ax.set_ylabel("share of jets whose log r of the classifiers is within")
+    ax.legend(fontsize=7)
+    picture.savefig(path, bbox_inches="tight")
 
 
 # --- table and picture
 
 COLUMNS = (
     "auc", "logistic", "m", "m_qcd", "m_top", "r", "r_qcd", "r_top", "m_pixels", "r_pixels", "told_qcd", "told_top",
-    "apart_qcd", "apart_top", "top_tagging", "qcd_tagging",
+    "agree_qcd", "bounds_qcd", "bounds_top", "top_tagging", "qcd_tagging",
 )  # fmt: skip
 
 
-def show(out: Path, figure: Path | None) -> None:
+def show(out: Path, figure: Path | None, numbers: Path | None) -> None:
     """Means over seeds as a Markdown table, with the scatter where there are several, and resolution over K."""
     found: dict[str, list[dict]] = {}
     for path in sorted(out.glob("*.json")):
         one = json.loads(path.read_text())
         found.setdefault(one["name"], []).append(one)
-    print("| point | seeds | " + " | ".join(COLUMNS) + " |")
-    print("| --- " * (len(COLUMNS) + 2) + "|")
-    for name, seeds in found.items():
-        print(f"| {name} | {len(seeds)} | " + " | ".join(cell([s[c] for s in seeds if c in s]) for c in COLUMNS) + " |")
+    header = ["point", "seeds", *COLUMNS]
+    rows = [
+        [name, str(len(seeds)), *(cell([s[c] for s in seeds if c in s]) for c in COLUMNS)]
+        for name, seeds in sorted(found.items(), key=lambda item: (item[1][0]["number"], item[1][0]["noise"], item[0]))
+    ]
+    for row in (header, ["---"] * len(header), *rows):
+        print("| " + " | ".join(row) + " |")
+    print(f"The rule takes {rule(found)}.")
+    if numbers is not None:
+        content = json.loads(numbers.read_text()) | {"header": header, "rows": rows}
+        numbers.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     if figure is not None:
         with figure_style():
             draw(found, figure)
+
+
+def rule(found: dict[str, list[dict]]) -> str | None:
+    """The point that background alone chooses, of those at which two trainings were compared."""
+    allowed = {
+        name: (seeds[0]["number"], -seeds[0]["noise"])
+        for name, seeds in found.items()
+        if all("agree_qcd" in one for one in seeds)
+        and np.mean([one["told_qcd"] for one in seeds]) < LARGEST_TOLD
+        and np.mean([one["agree_qcd"] for one in seeds]) > LEAST_AGREED
+    }
+    return max(allowed, key=lambda name: allowed[name], default=None)
 
 
 def cell(values: list[float]) -> str:
@@ -201,18 +349,21 @@ def draw(found: dict[str, list[dict]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["basis", "map", "show"])
+    parser.add_argument("command", choices=["basis", "map", "show", "bars"])
     parser.add_argument("folders", nargs="+", help="JETS, OUT and points")
     parser.add_argument("--test", action="store_true")
     parser.add_argument("--halves", action="store_true")
     parser.add_argument("--figure", type=Path)
+    parser.add_argument("--numbers", type=Path, help="a file of docs/numbers, whose table is replaced")
     given = parser.parse_args()
     torch.set_num_threads(1)
     first = Path(given.folders[0])
     if given.command == "basis":
         basis(first)
     elif given.command == "show":
-        show(first, given.figure)
+        show(first, given.figure, given.numbers)
+    elif given.command == "bars":
+        bars(first, Path(given.folders[1]), given.folders[2], given.test, given.figure)
     else:
         out = Path(given.folders[1])
         out.mkdir(parents=True, exist_ok=True)

@@ -43,6 +43,13 @@ def test_a_point_of_the_map(tmp_path, capsys, monkeypatch):
     with np.load(out / "few-0.npz") as kept:
         ratio, labels = kept["top"] - kept["qcd"], kept["labels"]
     assert found["auc"] == pytest.approx(roc_auc_score(labels, ratio))
-    assert found["apart_qcd"] > 0
+    assert -1 < found["agree_qcd"] < 1
+    assert np.isfinite(found["bounds_qcd"])
     assert "| few | 1 |" in call("show", out, "--figure", tmp_path / "map.svg")
     assert (tmp_path / "map.svg").stat().st_size > 1000
+    call("map", jets, out, "few=1," + CHANGES)
+    said = call("bars", jets, out, "few", "--figure", tmp_path / "bars.svg")
+    shares = [float(cell) for line in said.splitlines() if "| halves" in line for cell in line.split("|")[2:-1]]
+    assert len(shares) == 8
+    assert all(0 <= share <= 1 for share in shares)
+    assert (tmp_path / "bars.svg").stat().st_size > 1000

@@ -148,9 +148,6 @@ class Base(nn.Module):
 
     def both(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """-s log b and log q with shape (N,)."""
-        if not len(self.centres):
-            g = self._gaussians(self.places(y)) + self.log_det
-            return -SCALE * g, g
         g, other = self.parts(y) if self.kernels else self.wide(y)
         return -SCALE * torch.lerp(g, other, self.leaning), torch.logaddexp(g, other) - math.log(2)
 
@@ -166,7 +163,7 @@ class Base(nn.Module):
         """`n` draws of q with shape (n, d)."""
         like, device = self.frame, generator.device
         noise = normal((n, self.dimension), generator, like)
-        half = n // 2 if len(self.centres) else n
+        half = n // 2
         number = half if self.kernels else n
         j = torch.multinomial(self.weights.to(device), number, True, generator=generator).to(like.device)
         u = torch.empty_like(noise)
@@ -174,7 +171,7 @@ class Base(nn.Module):
             i = torch.randint(len(self.centres), (n - half,), generator=generator, device=device).to(like.device)
             h = torch.multinomial(self.shares.to(device), n - half, True, generator=generator).to(like.device)
             u[half:] = self.centres[i] + self.widths[h, None] * noise[half:]
-        elif n > half:
+        else:
             noise[half:] /= normal((n - half, FREEDOM), generator, like).square().mean(1, keepdim=True).sqrt()
         for which in range(len(self.weights)):
             rows = (j == which).nonzero().flatten()
