@@ -90,7 +90,7 @@ def bench_generator(kind: str, count: int = 600, seed: int = 1, batch: int = 50)
     def chain(events: Events) -> int:
         record = events.next(batch)
         rng = np.random.default_rng(seed)
-        return sum(find_jet(record, e, kind == "top", rng) is not None for e in range(len(record.offsets) - 1))
+        return sum(find_jet(record, e, kind, rng) is not None for e in range(len(record.offsets) - 1))
 
     chain(Events(Process(kind), seed + 1))
     alone, whole = Events(Process(kind), seed), Events(Process(kind), seed)

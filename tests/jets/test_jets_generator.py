@@ -11,7 +11,7 @@ from normae import jets
 from normae.cli.jets import app
 from normae.errors import InputError
 from normae.jets import generator
-from normae.jets.generator import Batch, Process, holds_top
+from normae.jets.generator import Batch, Process, holds
 from watched import watched
 
 pytest.importorskip("pythia8mc")
@@ -58,7 +58,7 @@ def test_jets_are_kept_by_pt_and_eta(pt: float, eta: float, kept: bool) -> None:
     p = np.array([[pt, 0.0, pt * np.sinh(eta), pt * np.cosh(eta)]])
     one, none = np.array([22]), np.zeros((1, 2), dtype=np.int64)
     batch = Batch(np.array([0, 1]), one, np.zeros(1), np.ones(1, dtype=bool), none, p, np.zeros((1, 3)))
-    found = generator.find_jet(batch, 0, False, np.random.default_rng(0))
+    found = generator.find_jet(batch, 0, "qcd", np.random.default_rng(0))
     assert (found is not None) == kept
 
 
@@ -138,7 +138,7 @@ def test_restart(qcd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_bad_jobs(qcd: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="qcd or top"):
+    with pytest.raises(InputError, match="qcd, top, w"):
         Process("higgs")
     with pytest.raises(InputError, match="positive number"):
         job(count=0)
@@ -174,15 +174,16 @@ def top_event() -> Batch:
 
 def test_top_matching() -> None:
     event = top_event()
-    assert holds_top(event.pdg, event.daughters, event.p, 0.2, 1.0)
-    assert not holds_top(event.pdg, event.daughters, event.p, 0.2, 2.0)
+    assert holds(6, event.pdg, event.daughters, event.p, 0.2, 1.0)
+    assert not holds(6, event.pdg, event.daughters, event.p, 0.2, 2.0)
     for quark in (3, 6, 7):
         moved = event.p.copy()
         moved[quark] = [-100, 0, 0, 100]
-        assert not holds_top(event.pdg, event.daughters, moved, 0.2, 1.0)
+        assert not holds(6, event.pdg, event.daughters, moved, 0.2, 1.0)
+        assert holds(24, event.pdg, event.daughters, moved, 0.2, 1.0) == (quark == 3)  # a W does not need the b
     leptonic = event.pdg.copy()
     leptonic[6:] = [-11, 12]
-    assert not holds_top(leptonic, event.daughters, event.p, 0.2, 1.0)
+    assert not holds(6, leptonic, event.daughters, event.p, 0.2, 1.0)
 
 
 @pytest.mark.parametrize("mass", [float("nan"), float("inf"), -5.0, 99.0, 251.0])

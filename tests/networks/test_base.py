@@ -219,16 +219,17 @@ def test_a_model_with_a_base_is_the_same_after_a_file(tmp_path):
     assert np.array_equal(again.score_samples(rows), nae.score_samples(rows))
 
 
-def test_without_kernels_it_is_gaussians_alone():
+def test_without_kernels_it_is_gaussians_told_from_wider_ones():
     rows = torch.randn(600, 2, generator=torch.Generator().manual_seed(1)) * torch.tensor([1.0, 0.3])
     base = fit_base(rows, torch.eye(2), BaseConfig(gaussians=2, kernels=False), torch.Generator().manual_seed(0))
     value, log_q = base.both(rows)
-    assert torch.allclose(value, -SCALE * log_q)
+    assert bool((value / -SCALE <= log_q + math.log(2)).all())
     assert torch.allclose(base(rows), value)
     y = rows.clone().requires_grad_(True)
     (slope,) = torch.autograd.grad(base(y).sum(), y)
     assert torch.allclose(base.value_and_grad(rows)[1], slope, atol=1e-3)
     drawn = base.propose(20_000, torch.Generator().manual_seed(2))
-    assert torch.allclose(drawn.std(0), torch.tensor([1.0, 0.3]), rtol=0.15)
+    there, log_there = base.both(drawn)
+    assert float((there / -SCALE - log_there).exp().mean()) == pytest.approx(1, abs=0.03)  # draws are of q, b is one
     again = read_base({name: getattr(base, name) for name in Base.NAMES}, 2, "file")
     assert torch.equal(again.both(rows)[1], log_q)

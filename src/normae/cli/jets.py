@@ -38,7 +38,7 @@ def _done(words: str, skipped: int) -> None:
 
 @app.command(cls=Command)
 def generate(
-    kind: Annotated[str, argument("qcd or top.")],
+    kind: Annotated[str, argument("qcd, top or w.")],
     out: Out,
     count: Annotated[int, option("How many jets.", "-n")] = 1000,
     seed: Annotated[int, option("The file depends on it alone, not on the workers.", "--seed")] = 0,

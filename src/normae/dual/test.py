@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from normae.components import ComponentsCoordinates
 from normae.config import Run, read
 from normae.coordinates import Coordinates
 from normae.data import DENSITIES, Density
@@ -24,6 +25,7 @@ from normae.errors import InputError
 from normae.files import check_new, new_folder
 from normae.inference import Model
 from normae.jets import is_jets
+from normae.random import stream
 from normae.runs.classifier import Classifier, load_classifier
 from normae.runs.load import load, run_of
 from normae.sources import KINDS, Kind, events_of_class, file_in, jets_path, read_jet_images
@@ -126,9 +128,11 @@ def dual_test(
     classifier = rows = None
     if trains:
         coordinates = a.coordinates.to("cpu")  # log r is the same in all coordinates, a classifier is not
-        first, second, third = (
-            sample._replace(x=coordinates.forward(torch.from_numpy(sample.x)).float().numpy()) for sample in samples
-        )
+        seen = [coordinates.forward(torch.from_numpy(sample.x)) for sample in samples]
+        if isinstance(coordinates, ComponentsCoordinates):  # the densities are of rows with noise, asked without it
+            noise = stream(settings.seed, "dual/noise")
+            seen = [coordinates.noisy(seen[0], 1, noise), coordinates.noisy(seen[1], 1, noise), seen[2]]
+        first, second, third = (s._replace(x=y.float().numpy()) for s, y in zip(samples, seen, strict=True))
         rows = classifier_reference(first, second, third, settings.network, settings.seed, a.device)
     if reference is not None and kinds is not None:
         found = load_classifier(reference, device)

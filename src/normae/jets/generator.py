@@ -42,6 +42,8 @@ PT_RANGE = (550.0, 650.0)
 MAX_ETA = 2.0
 MAX_CONSTITUENTS = 200
 MAX_BATCH = 100
+HEAVY = {"qcd": 0, "top": 6, "w": 24}
+"""Kinds of jets, and the number of the particle that must decay within one."""
 _OWN = re.compile(r"block-\d{5,}-\d+\.h5|recipe\.json")
 
 
@@ -50,10 +52,10 @@ _OWN = re.compile(r"block-\d{5,}-\d+\.h5|recipe\.json")
 
 @dataclass(frozen=True)
 class Process:
-    """What is generated: QCD dijets or top pairs with hadronic W.
+    """What is generated: QCD dijets, top pairs with hadronic W, or pairs of hadronic W.
 
     Attributes:
-        kind: "qcd" or "top".
+        kind: "qcd", "top" or "w".
         mpi: multi-parton interactions; off as the paper states, on as the public files look.
         top_mass: in GeV; 173 made the simulated files, 171 is nearer to the mass peak of the public ones.
     """
@@ -63,16 +65,16 @@ class Process:
     top_mass: float = 173.0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("qcd", "top"):
-            raise InputError(f"expected qcd or top, got {self.kind!r}")
+        if self.kind not in HEAVY:
+            raise InputError(f"expected {', '.join(HEAVY)}, got {self.kind!r}")
         low, high = 100.0, 250.0
         if not (math.isfinite(self.top_mass) and low <= self.top_mass <= high):
             raise InputError(f"expected a top mass from {low:g} to {high:g} GeV, got {self.top_mass}")
 
     @property
     def label(self) -> int:
-        """0 QCD, 1 top."""
-        return int(self.kind == "top")
+        """0 QCD, 1 what is not."""
+        return int(self.kind != "qcd")
 
     @property
     def window(self) -> tuple[float, float]:
@@ -86,7 +88,8 @@ class Process:
         if self.kind == "qcd":
             return [*common, "HardQCD:all = on"]
         top = ["Top:gg2ttbar = on", "Top:qqbar2ttbar = on", f"6:m0 = {self.top_mass}"]
-        return [*common, *top, "24:onMode = off", "24:onIfAny = 1 2 3 4 5"]
+        heavy = top if self.kind == "top" else ["WeakDoubleBoson:ffbar2WW = on"]
+        return [*common, *heavy, "24:onMode = off", "24:onIfAny = 1 2 3 4 5"]
 
 
 class Batch(NamedTuple):
@@ -191,20 +194,19 @@ def _decay(pdg: Int64, daughters: Int64, i: int) -> int:
 
 
 @compiled
-def holds_top(pdg: Int64, daughters: Int64, p: Float64, eta: float, phi: float) -> bool:
-    """Whether a hadronic top and its three quarks lie within the jet radius of (eta, phi); arrays of one event."""
+def holds(heavy: int, pdg: Int64, daughters: Int64, p: Float64, eta: float, phi: float) -> bool:
+    """Whether a hadronic top or W and all of its quarks lie within the jet radius of (eta, phi); of one event."""
     for i in range(len(pdg)):
-        if abs(pdg[i]) != 6 or _decay(pdg, daughters, i) != i or not _inside(p[i], eta, phi):
+        if abs(pdg[i]) != heavy or _decay(pdg, daughters, i) != i or not _inside(p[i], eta, phi):
             continue
         quarks = 0
-        for k in (daughters[i, 0], daughters[i, 1]):
+        for k in daughters[i]:
             if abs(pdg[k]) == 24:
-                w = _decay(pdg, daughters, k)
-                for q in (daughters[w, 0], daughters[w, 1]):
+                for q in daughters[_decay(pdg, daughters, k)]:
                     quarks += 1 if abs(pdg[q]) <= 5 and _inside(p[q], eta, phi) else 0
             elif _inside(p[k], eta, phi):
                 quarks += 1
-        if quarks == 3:
+        if quarks == (3 if heavy == 6 else 2):
             return True
     return False
 
@@ -238,7 +240,7 @@ class Job:
         return asdict(self.process) | {"seed": self.seed, "block": self.block, "generator": made_by}
 
 
-def find_jet(batch: Batch, event: int, top: bool, rng: np.random.Generator) -> Float64 | None:
+def find_jet(batch: Batch, event: int, kind: str, rng: np.random.Generator) -> Float64 | None:
     """The leading jet of one event after the detector: pt, eta, phi by falling pt, shape (m, 3); None if not wanted."""
     record = slice(batch.offsets[event], batch.offsets[event + 1])
     final = batch.final[record]
@@ -248,7 +250,7 @@ def find_jet(batch: Batch, event: int, top: bool, rng: np.random.Generator) -> F
     pt, eta, phi = leading_jet(objects[:, 0].copy(), objects[:, 1].copy(), objects[:, 2].copy(), JET_RADIUS, member)
     if not PT_RANGE[0] < pt < PT_RANGE[1] or abs(eta) >= MAX_ETA:
         return None
-    if top and not holds_top(pdg, batch.daughters[record], p, eta, phi):
+    if HEAVY[kind] and not holds(HEAVY[kind], pdg, batch.daughters[record], p, eta, phi):
         return None
     constituents = objects[member == 1]
     order = np.argsort(-constituents[:, 0], kind="stable")
@@ -264,7 +266,7 @@ def generate_block(job: Job, block: int, size: int) -> Jets:
     while len(found) < size:
         count = min(MAX_BATCH, 8 + 3 * (size - len(found)))
         batch = events.next(count)
-        jets = (find_jet(batch, e, job.process.kind == "top", rng) for e in range(len(batch.offsets) - 1))
+        jets = (find_jet(batch, e, job.process.kind, rng) for e in range(len(batch.offsets) - 1))
         found += [jet for jet in jets if jet is not None]
     return from_lists(found[:size], [job.process.label] * size)
 

@@ -98,7 +98,7 @@ class Base(nn.Module):
         tensors: `frame` F with shape (d, d), from y to u = F y, where columns have the width 1 and kernels are round;
             `weights` (K,), `means` (K, d) and `factors` (K, d, d), the inverse Cholesky factors, of the Gaussians in u;
             `centres` (n, d), `widths` (H,) and `shares` (H,) of the kernels in u; `leaning` (), which is a. Without
-            kernels n and H are 0, and q is g.
+            kernels n and H are 0.
     """
 
     frame: Tensor
