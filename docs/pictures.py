@@ -15,7 +15,7 @@ import torch
 import normae
 from normae.data import DENSITIES
 from normae.errors import TrainingDiverged
-from normae.figures.style import figure_style, new_figure
+from normae.figures import figure_style, new_figure
 from normae.jets import images, public
 from normae.presets import preset_path
 from normae.random import stream

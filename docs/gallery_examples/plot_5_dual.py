@@ -19,7 +19,7 @@ import numpy as np
 from normae import config
 from normae.dual.judge import DualSettings
 from normae.dual.test import dual_test
-from normae.figures import ratio_correlation
+from normae.figures.ratios import ratio_correlation
 from normae.runs.session import train
 
 run = Path(tempfile.mkdtemp()) / "one"

@@ -20,7 +20,7 @@ from normae.dual.test import dual, dual_test
 from normae.errors import InputError
 from normae.files import lock
 from normae.inference import Rows
-from normae.report import Report
+from normae.report import SavedFigure
 from normae.runs.session import train
 from normae.statistics.calibration import calibration, choose_correction
 from normae.training.reference import ClassifierReference, classifier_reference
@@ -113,8 +113,14 @@ def test_two_toys(runs, tmp_path, monkeypatch, capsys):
 
 def test_a_labelled_file_and_no_log_z(runs, tmp_path, monkeypatch, capsys):
     drawn = []
-    monkeypatch.setattr("normae.dual.output.save_figure", lambda figure, folder, name, table: drawn.append(name))
-    monkeypatch.setattr("normae.dual.output.page", lambda *_: Report("dual", ""))
+    svg = tmp_path / "drawn.svg"
+    svg.write_text("<svg/>")
+
+    def undrawn(figure, folder, name, table):
+        drawn.append(name)
+        return SavedFigure(svg, svg, svg)
+
+    monkeypatch.setattr("normae.dual.output.save_figure", undrawn)
     code, said, error = command(
         monkeypatch, capsys, runs / "file-a", runs / "file-b", "--data", runs / "space.npz", "-o", tmp_path / "out"
     )

@@ -7,24 +7,23 @@ from matplotlib.colors import to_rgba
 from matplotlib.legend import Legend
 
 from normae.errors import InputError
-from normae.figures import (
-    REGION_COLOURS,
-    Contours,
+from normae.figures import REGION_COLOURS, figure_style, new_figure
+from normae.figures.densities import (
     Curve,
-    RatioSample,
-    coverage_by_region_maps,
+    colour_limits,
     coverage_curves,
-    figure_style,
-    new_figure,
     pull_histogram,
+    region_coverage,
+    uncertainty_maps,
+)
+from normae.figures.ratios import (
+    Contours,
+    RatioSample,
     ratio_correlation,
     ratio_histograms,
     ratio_outside_map,
-    region_coverage,
     reliability_diagram,
-    uncertainty_maps,
 )
-from normae.figures.densities import colour_limits
 
 GRID = np.linspace(-4, 4, 31)
 LEVELS = np.linspace(0.02, 0.98, 49)
@@ -104,20 +103,12 @@ def test_coverage_by_region_leaves_out_regions_without_events() -> None:
     assert sorted(map(len, map(texts, legends))) == [2, 4]
 
 
-def test_the_four_panels_of_the_appendix() -> None:
-    figure, axes = new_figure(2, 2)
-    regions, by_region = np.arange(31 * 31).reshape(31, 31) % 5, np.tile(LEVELS, (5, 1))
-    coverage_by_region_maps(
-        axes,
-        (GRID, GRID, regions),
-        LEVELS,
-        [Curve("log p", LEVELS, LEVELS)],
-        [by_region, by_region, 0.1 * by_region],
-        [by_region, by_region],
-    )
-    figure.draw_without_rendering()
-    assert [len(ax.lines) for ax in axes.ravel()] == [0, 3, 11, 11]
-    assert len(axes[1, 0].collections) == 5
+def test_coverage_by_region_with_its_bands() -> None:
+    by_region = np.tile(LEVELS, (5, 1))
+    ax = region_coverage(axis(), LEVELS, by_region, by_region, 0.1 * by_region, legend=False)
+    assert len(ax.lines) == 11
+    assert len(ax.collections) == 5
+    assert len(texts(ax.get_legend())) == 2
 
 
 def test_ratio_correlation_with_its_boundaries() -> None:

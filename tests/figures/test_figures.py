@@ -9,24 +9,18 @@ from matplotlib.colors import to_rgba
 from numpy.typing import NDArray
 
 from normae.errors import InputError
-from normae.figures import (
-    REGION_COLOURS,
-    ComparedTemperatures,
-    density_map,
+from normae.figures import REGION_COLOURS, figure_style, new_figure
+from normae.figures.curves import speed_bars, training_curves
+from normae.figures.densities import (
     deviation_map,
-    figure_style,
+    field_map,
     likelihood_correlation,
     marginal,
-    new_figure,
-    picture_rows,
+    region_labels,
     region_map,
-    speed_bars,
-    temperature_estimates,
-    temperatures_compared,
-    training_curves,
 )
-from normae.figures.densities import region_labels
-from normae.figures.ratios import MARKERS
+from normae.figures.jets import picture_rows
+from normae.figures.ratios import MARKERS, ComparedTemperatures, temperature_estimates, temperatures_compared
 from normae.statistics import Estimate, regions
 
 GRID = np.linspace(-4, 4, 41)
@@ -55,7 +49,7 @@ def test_nothing_touches_pyplot_or_the_global_settings() -> None:
     before = dict(plt.rcParams)
     with figure_style():
         ax = new_figure()[1][0, 0]
-        assert density_map(ax, GRID, GRID, np.exp(log_gaussian())) is ax
+        assert field_map(ax, GRID, GRID, np.exp(log_gaussian()), "p") is ax
     assert dict(plt.rcParams) == before
     assert plt.get_fignums() == []
 
@@ -122,7 +116,7 @@ def test_maps_put_the_first_index_on_the_horizontal_axis() -> None:
 
 def test_density_map() -> None:
     figure, axes = new_figure()
-    density_map(axes[0, 0], GRID, GRID, np.exp(log_gaussian()), largest=0.2)
+    field_map(axes[0, 0], GRID, GRID, np.exp(log_gaussian()), "p", limits=(0.0, 0.2))
     assert axes[0, 0].images[0].norm.vmax == 0.2
     figure.draw_without_rendering()
 
@@ -147,7 +141,7 @@ def test_training_curves() -> None:
 def test_bad_arrays() -> None:
     axes = new_figure(1, 3)[1][0]
     with pytest.raises(InputError, match=r"grid of shape \(41, 41\), got \(41, 40\)"):
-        density_map(axes[0], GRID, GRID, np.zeros((41, 40)))
+        field_map(axes[0], GRID, GRID, np.zeros((41, 40)), "p")
     with pytest.raises(InputError, match="evenly spaced"):
         region_map(axes[0], GRID**3, GRID, np.zeros((41, 41)))
     with pytest.raises(InputError, match=r"shape \(3, 2\), got \(4, 2\)"):

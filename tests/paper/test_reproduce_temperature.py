@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from normae.figures import ComparedTemperatures
+from normae.figures.ratios import ComparedTemperatures
 from normae.paper import jets
 from normae.paper.jets import TOYS, compare_temperatures, temperature_rows
 from normae.runs.folder import RunFolder

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from normae.errors import InputError
-from normae.figures import density_map, new_figure
-from normae.figures.scores import column_histograms
+from normae.figures import new_figure
+from normae.figures.curves import column_histograms
+from normae.figures.densities import field_map
 from normae.report import Check, Comparison, Fact, Picture, Report, render, save_figure
 from normae.report.page import aspect_ratio, inline_svg, verdict
 from normae.statistics import Estimate
@@ -39,7 +40,7 @@ class Reader(HTMLParser):
 @pytest.fixture
 def figure_text(tmp_path: Path) -> str:
     figure, axes = new_figure()
-    density_map(axes[0, 0], np.arange(5), np.arange(5), np.eye(5))
+    field_map(axes[0, 0], np.arange(5), np.arange(5), np.eye(5), "p")
     return save_figure(figure, tmp_path, "map", {"x": np.zeros(1)}).svg.read_text(encoding="utf-8")
 
 

@@ -8,7 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from normae.errors import InputError
-from normae.figures import deviation_map, figure_style, likelihood_correlation, new_figure
+from normae.figures import figure_style, new_figure
+from normae.figures.densities import deviation_map, likelihood_correlation
 from normae.report import save_figure
 from normae.statistics import regions
 

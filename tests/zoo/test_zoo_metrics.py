@@ -11,7 +11,7 @@ from normae import jets, zoo
 from normae.config import read
 from normae.evaluation.evaluate import study_of
 from normae.evaluation.toy import agreement, density_test, paper_grid
-from normae.evaluation.toy_posterior import region_coverage
+from normae.evaluation.toy_posterior import intervals, region_metrics
 from normae.inference import grid_points
 from normae.report.page import markdown_table
 from normae.runs.folder import RunFolder
@@ -58,8 +58,10 @@ def test_the_coverage_by_region_comes_from_the_weights(name):
     config, said = read(zoo.path(name) / "config.toml"), metrics(name)
     axis, _ = paper_grid(config)
     grid = grid_points(axis[::5], 2)
-    draws = load(zoo.path(name), "cpu").rows(grid.numpy()).log_prob_draws()
-    found = region_coverage(draws, load_events(config.data, config.seed).density.log_prob(grid.double()).numpy())
+    rows, true = load(zoo.path(name), "cpu").rows(grid.numpy()), load_events(config.data, config.seed).density.log_prob
+    found = region_metrics(
+        intervals(rows, true(grid.double()).numpy(), rows.log_prob_draws(), true(grid.double()).numpy())
+    )
     assert len(found) > 3
     for key, one in found.items():
         assert one.value == pytest.approx(said[key].value, abs=2e-3), key

@@ -14,7 +14,8 @@ from normae.bench.scoring import scoring
 from normae.bench.timing import Result, Row, on_cpu_clock
 from normae.bench.toy import toy
 from normae.config import choose_device
-from normae.figures import figure_style, new_figure, speed_bars
+from normae.figures import figure_style, new_figure
+from normae.figures.curves import speed_bars
 from normae.files import write_json
 from normae.report import save_figure
 from normae.sampling.config import require_that

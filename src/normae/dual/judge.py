@@ -181,7 +181,10 @@ def judge(
     references = {} if densities is None else {"true": true_ratio(*densities, sample)}
     trained = {name: one for name, one in (("classifier", classifier), ("rows", rows)) if one is not None}
     references |= {name: one.log_ratio for name, one in trained.items()}
-    constant = _constant(a, b)
+    constant = None
+    if a.log_z is not None and b.log_z is not None:  # means over draws, with their spread and the numerical errors
+        error = np.linalg.norm([a.log_z.std(), b.log_z.std(), a.log_z_error, b.log_z_error])
+        constant = Estimate(float(a.log_z.mean() - b.log_z.mean()), float(error))
     plain = central(b) - central(a)
     ratios = {"c0": plain} if constant is None else {"c0": plain, "log_z": plain + constant.value}
     trial = _Trial(sample, a, b, ratios, settings)
@@ -212,14 +215,6 @@ def true_ratio(a: Density, b: Density, sample: Labelled) -> Array:
 def fitted_shift(reference: Array, ratio: Array, labels: NDArray[np.bool_]) -> float:
     """The C that a line of slope 1 has: the mean of reference minus model, both classes with the same weight."""
     return float((reference - ratio) @ balanced_weights(labels))
-
-
-def _constant(a: Rows, b: Rows) -> Estimate | None:
-    """log Z_A - log Z_B: the mean over draws, with their spread and the numerical errors."""
-    if a.log_z is None or b.log_z is None:
-        return None
-    error = np.linalg.norm([a.log_z.std(), b.log_z.std(), a.log_z_error, b.log_z_error])
-    return Estimate(float(a.log_z.mean() - b.log_z.mean()), float(error))
 
 
 class _Trial(NamedTuple):
@@ -293,8 +288,14 @@ class _Trial(NamedTuple):
         return whole._replace(residuals=residuals, verdict=verdict)
 
     def distribution(self, choice: str, reference: Array) -> Distribution:
-        """Reference and model at the same events, so that the fluctuations of the sample are common to both."""
-        edges = _edges(reference, self.ratios)
+        """Reference and model at the same events, so that the fluctuations of the sample are common to both.
+
+        Even bins over nearly all events, the same for both choices of C.
+        """
+        ends = np.array([np.quantile(values, (0.0005, 0.9995)) for values in (reference, *self.ratios.values())])
+        low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
+        bins = int(np.clip(math.sqrt(reference.size) / 3, 20, MOST_BINS))
+        edges = np.linspace(low, max(high, low + 1e-6), bins + 1)
         members = [np.flatnonzero(self.sample.labels == label) for label in (False, True)]
         if self.bayesian:
             members = [index[:: -(-index.size // self.settings.band_events)] for index in members]
@@ -335,28 +336,20 @@ def _log_p(side: Rows, choice: str, index: NDArray[np.int64]) -> Array:
     return log_p
 
 
-def _edges(reference: Array, ratios: dict[str, Array]) -> Array:
-    """Even bins over nearly all events, the same for both choices of C."""
-    ends = np.array([np.quantile(values, (0.0005, 0.9995)) for values in (reference, *ratios.values())])
-    low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
-    bins = int(np.clip(math.sqrt(reference.size) / 3, 20, MOST_BINS))
-    return np.linspace(low, max(high, low + 1e-6), bins + 1)
-
-
 def _metrics(result: DualResult, a: Rows, b: Rows) -> dict[str, Estimate]:
     """Flat names: quantity, reference, choice of C, as in slope_true_log_z."""
     metrics: dict[str, Estimate] = {}
-    for name, found in result.against.items():
-        for choice, comparison in found.comparisons.items():
+    for name, against in result.against.items():
+        for choice, comparison in against.comparisons.items():
             values = {"pearson": comparison.pearson, **comparison.line._asdict()}
             for side, one in zip("ab", comparison.within, strict=True):
                 values |= {f"{quantity}_{side}": value for quantity, value in one._asdict().items()}
             values |= {f"outside{side}": getattr(comparison, f"outside{side}") for side in ("", "_a", "_b")}
             metrics |= {f"{quantity}_{name}_{choice}": value for quantity, value in values.items()}
-        if found.pairs is not None:
-            metrics[f"slope_pairs_{name}"] = _over(found.pairs.slope)
-            metrics[f"pearson_pairs_{name}"] = _over(found.pairs.pearson)
-            for choice, constants in found.pair_constants.items():
+        if against.pairs is not None:
+            metrics[f"slope_pairs_{name}"] = _over(against.pairs.slope)
+            metrics[f"pearson_pairs_{name}"] = _over(against.pairs.pearson)
+            for choice, constants in against.pair_constants.items():
                 metrics[f"constant_pairs_{name}_{choice}"] = _over(constants)
     metrics["logistic_slope"] = result.logistic
     if result.constant is not None:
@@ -365,23 +358,13 @@ def _metrics(result: DualResult, a: Rows, b: Rows) -> dict[str, Estimate]:
         if model.log_z is not None:
             error = float(np.hypot(model.log_z.std(), model.log_z_error))
             metrics[f"log_z_{side}"] = Estimate(float(model.log_z.mean()), error)
-    return metrics | ({} if result.classifier is None else _classifier_metrics(result, result.classifier))
-
-
-def _over(values: Array) -> Estimate:
-    """Mean over pairs of draws or over classifiers; the error is their spread."""
-    return Estimate(float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else 0.0)
-
-
-def _classifier_metrics(result: DualResult, found: ClassifierReference) -> dict[str, Estimate]:
-    metrics = {
-        "classifier_ece": found.before.error.measured,
-        "classifier_ece_perfect": found.before.error.perfect,
-        "classifier_cross_entropy": found.before.cross_entropy,
-        "classifier_ece_corrected": found.after.error.measured,
-        "classifier_cross_entropy_corrected": found.after.cross_entropy,
-        "classifier_logistic_slope": logistic_slope(found.log_ratio, result.sample.labels),
-    }
+    if (found := result.classifier) is None:
+        return metrics
+    for end, measured in (("", found.before), ("_corrected", found.after)):
+        metrics[f"classifier_ece{end}"] = measured.error.measured
+        metrics[f"classifier_cross_entropy{end}"] = measured.cross_entropy
+    metrics["classifier_ece_perfect"] = found.before.error.perfect
+    metrics["classifier_logistic_slope"] = logistic_slope(found.log_ratio, result.sample.labels)
     if len(found.members) > 1:
         slopes = member_slopes(found, result.ratios["c0"], result.sample.labels)
         for name, column in zip(("", "_a", "_b"), slopes.T, strict=True):
@@ -391,3 +374,8 @@ def _classifier_metrics(result: DualResult, found: ClassifierReference) -> dict[
         metrics["classifier_pearson_true"] = statistics.balanced_pearson(true, found.log_ratio, result.sample.labels)
         metrics["classifier_outside_true"] = statistics.share_outside(true, found.log_ratio, limit)
     return metrics
+
+
+def _over(values: Array) -> Estimate:
+    """Mean over pairs of draws or over classifiers; the error is their spread."""
+    return Estimate(float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else 0.0)

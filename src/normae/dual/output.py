@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
+import torch
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
+import normae.figures as style
 from normae.dual.judge import REFERENCES, Against, DualResult, fitted_shift
-from normae.figures import ratios, style
+from normae.figures import ratios
 from normae.files import write_json, write_text
 from normae.inference import grid_points
-from normae.report import Fact, Picture, Report, render, save_figure
-from normae.statistics import BinnedResiduals, DualRule, Estimate
+from normae.report import Fact, Picture, Report, SavedFigure, render, save_figure
+from normae.statistics import Estimate
 from normae.statistics.arrays import Array
 from normae.training.reference import ClassifierReference
 from normae.version import __version__
@@ -43,15 +44,8 @@ Tested = dict[str, str | None]  # what is tested: run_a, run_b, data, and refere
 
 def write_dual(path: Path, result: DualResult, tested: Tested) -> None:
     """Numbers, figures and page into a new folder."""
-    write_json(path / "dual.json", _content(result, tested))
-    names = draw_dual(result, path / "figures")
-    write_text(path / "report.html", render(page(result, path / "figures", names, tested)))
-
-
-def _content(result: DualResult, tested: Tested) -> dict[str, Any]:
-    """Of dual.json."""
-    metrics = {name: one._asdict() for name, one in sorted(result.metrics.items())}
-    verdicts = {
+    content: dict[str, Any] = {name: one._asdict() for name, one in sorted(result.metrics.items())}
+    content["verdicts"] = {
         name: {
             "passes": found.passes,
             "slope_passes": found.best.verdict.slope_passes,
@@ -62,16 +56,11 @@ def _content(result: DualResult, tested: Tested) -> dict[str, Any]:
             "sentence": result.verdicts[name],
         }
         for name, found in result.against.items()
-    }
-    settings = {"seed": result.settings.seed, "events": len(result.sample.labels), "normae": __version__}
-    labels = {"passes": result.calibrated, "sentence": calibration_sentence(result)}
-    return {
-        **metrics,
-        "verdicts": verdicts | {"labels": labels},
-        "notes": notes(result),
-        "tested": tested,
-        "settings": settings,
-    }
+    } | {"labels": {"passes": result.calibrated, "sentence": calibration_sentence(result)}}
+    content |= {"notes": notes(result), "tested": tested}
+    content["settings"] = {"seed": result.settings.seed, "events": len(result.sample.labels), "normae": __version__}
+    write_json(path / "dual.json", content)
+    write_text(path / "report.html", render(page(result, draw_dual(result, path / "figures"), tested)))
 
 
 def notes(result: DualResult) -> list[str]:
@@ -151,8 +140,8 @@ def classifier_limits(result: DualResult) -> list[str]:
 # --- the page
 
 
-def page(result: DualResult, folder: Path, names: list[str], tested: Tested) -> Report:
-    """The report of the test; `names` are the figures that were drawn."""
+def page(result: DualResult, pictures: list[Picture], tested: Tested) -> Report:
+    """The report of the test."""
     a, b = (short_name(name) for name in result.names)
     said = "they reproduce it" if result.passes else "they do not reproduce it, or not by every reference"
     introduction = (
@@ -160,29 +149,20 @@ def page(result: DualResult, folder: Path, names: list[str], tested: Tested) -> 
         f"log r = log p_B − log p_A: {said}."
     )
     options = [f" --{name} {tested[name]}" for name in ("data", "reference") if tested.get(name) is not None]
-    command = f"normae dual {tested['run_a']} {tested['run_b']}{''.join(options)}"
-    return Report(
-        title=f"Dual test of A = {a} and B = {b}: {result.outcome}",
-        summary=" ".join([introduction, *result.verdicts.values(), calibration_sentence(result)]),
-        facts=_facts(result, tested),
-        pictures=[_picture(result, name, (folder / f"{name}.svg").read_text(encoding="utf-8")) for name in names],
-        footer=f"normae {__version__}; made again by {command}",
-    )
-
-
-def _facts(result: DualResult, tested: Tested) -> list[Fact]:
     count = int(result.sample.labels.sum())
-    facts: dict[str, str | Estimate] = {
-        "A": result.names[0],
-        "B": result.names[1],
-        "sample": tested["data"] or "drawn from the two densities",
-    }
-    if "reference" in tested:
-        facts["reference"] = str(tested["reference"])
+    facts: dict[str, str | Estimate] = {"A": result.names[0], "B": result.names[1]}
+    facts["sample"] = tested["data"] or "drawn from the two densities"
+    facts |= {"reference": str(tested["reference"])} if "reference" in tested else {}
     facts["events of A and B in the test"] = f"{len(result.sample.labels) - count:,} and {count:,}"
     facts["seed"] = str(result.settings.seed)
     facts |= {_described(name): value for name, value in result.metrics.items()}
-    return [Fact(name, value) for name, value in facts.items()]
+    return Report(
+        title=f"Dual test of A = {a} and B = {b}: {result.outcome}",
+        summary=" ".join([introduction, *result.verdicts.values(), calibration_sentence(result)]),
+        facts=[Fact(name, value) for name, value in facts.items()],
+        pictures=pictures,
+        footer=f"normae {__version__}; made again by normae dual {tested['run_a']} {tested['run_b']}{''.join(options)}",
+    )
 
 
 QUANTITIES = {
@@ -224,41 +204,6 @@ def _percent(estimate: Estimate) -> str:
     return f"{100 * estimate.value:.2g} %"
 
 
-def _picture(result: DualResult, name: str, svg: str) -> Picture:
-    """A figure with its title and sentence."""
-    kind, _, reference = name.partition("-")
-    first, limit = next(iter(result.against)), f"|Δ log r| ≥ {result.settings.limit:g}"
-    if kind == "correlation":
-        found = result.against[reference].best
-        shares = f"{_percent(found.outside_a)} of A, {_percent(found.outside_b)} of B"
-        more = f" {constant_sentence(result)}" if reference == first else ""
-        said = (
-            f"Events on the dotted diagonal are right; {_percent(found.outside)} lie outside of the red lines, {limit} "
-            f"({shares}). A few events lie beyond the axes.{more}"
-        )
-        return Picture(f"Learned log r against {REFERENCES[reference]}", svg, said)
-    if kind == "outside":
-        lines = "; lines: the 1 (solid) and 3 sigma (dashed) contours of the two densities" if result.densities else ""
-        return Picture("Where log r is off", svg, f"Red: events with {limit} against {REFERENCES[first]}{lines}.")
-    if kind == "distributions":
-        band = next(iter(result.distributions.values())).band is not None
-        bands = "; bands: the spread over all pairs of weight draws" if band else ""
-        return Picture("Distributions of log r", svg, f"Areas: {REFERENCES[first]}; lines: the models{bands}.")
-    if kind == "calibration":
-        said = (
-            "In bins of log r: the log of the ratio of labels over the log r that is claimed. On the diagonal log r is "
-            f"calibrated, within {result.settings.rule.residual_tolerance:g} in the grey area. "
-        )
-        said += calibration_sentence(result)
-        return Picture("Do labels say the same?", svg, said)
-    if kind == "residuals":
-        said = "Mean of the reference minus the line, in bins of equal weight; a point outside of the grey area fails."
-        return Picture("Residuals from the fitted line", svg, said)
-    assert result.classifier is not None
-    said = " ".join([result.classifier.sentence, *classifier_limits(result)])
-    return Picture("Is the classifier calibrated?", svg, said)
-
-
 # --- figures
 
 
@@ -270,20 +215,22 @@ BEYOND = 0.0005
 MOST_POINTS = 250_000  # of a map; more are not seen, and make the files large
 
 
-def draw_dual(result: DualResult, folder: Path) -> list[str]:
-    """Write every figure into `folder` and return their names."""
+def draw_dual(result: DualResult, folder: Path) -> list[Picture]:
+    """Write every figure into `folder`, and return them with what to see in them."""
     with style.figure_style():
-        names = [_draw_correlation(result, name, folder) for name in result.against]
-        names.append(_draw_calibration(result, folder))
+        pictures = [_draw_correlation(result, name, folder) for name in result.against]
+        pictures.append(_draw_calibration(result, folder))
         if result.sample.x.shape[1:] == (2,):
-            names.append(_draw_outside(result, folder))
-        names += [_draw_distributions(result, folder), _draw_residuals(result, folder)]
+            pictures.append(_draw_outside(result, folder))
+        pictures += [_draw_distributions(result, folder), _draw_residuals(result, folder)]
         if result.classifier is not None:
-            names.append(draw_reliability(result.classifier, folder))
-    return names
+            said = " ".join([result.classifier.sentence, *classifier_limits(result)])
+            saved = draw_reliability(result.classifier, folder)
+            pictures.append(saved.picture("Is the classifier calibrated?", said))
+    return pictures
 
 
-def _draw_correlation(result: DualResult, name: str, folder: Path) -> str:
+def _draw_correlation(result: DualResult, name: str, folder: Path) -> Picture:
     found, labels = result.against[name], result.sample.labels
     learned = dict(result.ratios)
     if result.constant is None:
@@ -304,11 +251,18 @@ def _draw_correlation(result: DualResult, name: str, folder: Path) -> str:
             f"{of}: Pearson {pearson.value:.3f}, $m$ = {slope.value:.3f}" for of, (pearson, slope) in rows.items()
         )
         ax.set_title(f"{CHOICES[choice]}\n{text}", fontsize=10)
-    save_figure(figure, folder, f"correlation-{name}", _columns(result, found))
-    return f"correlation-{name}"
+    best = found.best
+    shares = f"{_percent(best.outside_a)} of A, {_percent(best.outside_b)} of B"
+    more = f" {constant_sentence(result)}" if name == next(iter(result.against)) else ""
+    said = (
+        f"Events on the dotted diagonal are right; {_percent(best.outside)} lie outside of the red lines, "
+        f"{_limit(result)} ({shares}). A few events lie beyond the axes.{more}"
+    )
+    saved = save_figure(figure, folder, f"correlation-{name}", _columns(result, found))
+    return saved.picture(f"Learned log r against {REFERENCES[name]}", said)
 
 
-def _draw_calibration(result: DualResult, folder: Path) -> str:
+def _draw_calibration(result: DualResult, folder: Path) -> Picture:
     """Labels in bins of log r: of the models, and of what they are held against."""
     figure, axes = style.new_figure()
     ax, parts = axes[0, 0], []
@@ -329,8 +283,11 @@ def _draw_calibration(result: DualResult, folder: Path) -> str:
     ax.plot(ends, ends, color=style.TRUE_COLOUR, linestyle=":", linewidth=1.2)
     ax.legend(title=f"$b$ = {result.logistic}")
     ax.set(xlabel=r"$\log\, r$ claimed", ylabel=r"$\log\, r$ of the labels")
-    save_figure(figure, folder, "calibration", parts)
-    return "calibration"
+    said = (
+        "In bins of log r: the log of the ratio of labels over the log r that is claimed. On the diagonal log r is "
+        f"calibrated, within {width:g} in the grey area. {calibration_sentence(result)}"
+    )
+    return save_figure(figure, folder, "calibration", parts).picture("Do labels say the same?", said)
 
 
 def _columns(result: DualResult, against: Against) -> dict[str, Array]:
@@ -338,33 +295,31 @@ def _columns(result: DualResult, against: Against) -> dict[str, Array]:
     return columns | {f"log_r_{choice}": ratio for choice, ratio in result.ratios.items()}
 
 
-def _draw_outside(result: DualResult, folder: Path) -> str:
-    first, x = next(iter(result.against.values())), result.sample.x
+def _draw_outside(result: DualResult, folder: Path) -> Picture:
+    (name, first), x = next(iter(result.against.items())), result.sample.x
     every = -(-len(x) // MOST_POINTS)
+    contours = []
+    if result.densities is not None:
+        reach = 1.02 * float(np.abs(x).max())
+        axis = torch.linspace(-reach, reach, 200, dtype=torch.float64)
+        for label, colour, density in zip("AB", COLOURS, result.densities, strict=True):
+            p = density.log_prob(grid_points(axis, 2).double()).exp().numpy().reshape(200, 200)
+            contours.append(ratios.Contours(label, colour, axis.numpy(), axis.numpy(), p))
     figure, axes = style.new_figure(1, len(result.ratios))
     for ax, (choice, ratio) in zip(axes[0], result.ratios.items(), strict=True):
         outside = np.abs(ratio - first.log_ratio) >= result.settings.limit
-        ratios.ratio_outside_map(ax, x[::every], outside[::every], _contours(result), result.settings.limit)
+        ratios.ratio_outside_map(ax, x[::every], outside[::every], contours, result.settings.limit)
         ax.text(0.04, 0.96, CHOICES[choice], transform=ax.transAxes, va="top")
-    save_figure(figure, folder, "outside", {"x1": x[:, 0], "x2": x[:, 1]} | _columns(result, first))
-    return "outside"
+    saved = save_figure(figure, folder, "outside", {"x1": x[:, 0], "x2": x[:, 1]} | _columns(result, first))
+    lines = "; lines: the 1 (solid) and 3 sigma (dashed) contours of the two densities" if contours else ""
+    return saved.picture("Where log r is off", f"Red: events with {_limit(result)} against {REFERENCES[name]}{lines}.")
 
 
-def _contours(result: DualResult) -> list[ratios.Contours]:
-    """Of the true densities, where known."""
-    if result.densities is None:
-        return []
-    import torch
-
-    reach = 1.02 * float(np.abs(result.sample.x).max())
-    axis = torch.linspace(-reach, reach, 200, dtype=torch.float64)
-    points = grid_points(axis, 2).double()
-    grids = [density.log_prob(points).exp().numpy().reshape(200, 200) for density in result.densities]
-    named = zip("AB", COLOURS, grids, strict=True)
-    return [ratios.Contours(label, colour, axis.numpy(), axis.numpy(), grid) for label, colour, grid in named]
+def _limit(result: DualResult) -> str:
+    return f"|Δ log r| ≥ {result.settings.limit:g}"
 
 
-def _draw_distributions(result: DualResult, folder: Path) -> str:
+def _draw_distributions(result: DualResult, folder: Path) -> Picture:
     figure, axes = style.new_figure(1, len(result.distributions))
     columns: dict[str, Array] = {}
     reference = "true" if "true" in result.against else "classifier"
@@ -373,51 +328,43 @@ def _draw_distributions(result: DualResult, folder: Path) -> str:
         rows = zip("AB", COLOURS, found.reference, found.learned, bands, strict=True)
         shown = [ratios.RatioSample(f"events of {side}", *values) for side, *values in rows]
         ratios.ratio_histograms(ax, found.edges, shown, reference)
-        highest = found.learned if found.band is None else found.learned + found.band
-        ax.set_ylim(0, 1.35 * float(max(found.reference.max(), highest.max())))
         ax.set_title(CHOICES[choice])
         columns |= {"low": found.edges[:-1], "high": found.edges[1:]}
         for k, side in enumerate("ab"):
             columns |= {f"{reference}_{side}": found.reference[k], f"{choice}_{side}": found.learned[k]}
             if found.band is not None:
                 columns[f"{choice}_{side}_band"] = found.band[k]
-    save_figure(figure, folder, "distributions", columns)
-    return "distributions"
+    saved = save_figure(figure, folder, "distributions", columns)
+    spread = "; bands: the spread over all pairs of weight draws" if found.band is not None else ""
+    said = f"Areas: {REFERENCES[next(iter(result.against))]}; lines: the models{spread}."
+    return saved.picture("Distributions of log r", said)
 
 
-def _draw_residuals(result: DualResult, folder: Path) -> str:
+def _draw_residuals(result: DualResult, folder: Path) -> Picture:
+    """Mean residual from the line in each bin, blue where A dominates and green where B does, and what is allowed."""
     figure, axes = style.new_figure(1, len(result.against))
-    parts = []
+    parts, rule = [], result.settings.rule
     for ax, (name, found) in zip(axes[0], result.against.items(), strict=True):
-        edges, centre, residual, error, share = residuals = found.best.residuals
-        _residuals(ax, residuals, result.settings.rule, INDEX[name])
+        edges, centre, residual, error, share = found.best.residuals
+        allowed = rule.residual_tolerance + rule.sigmas * error
+        ax.fill_between(centre, -allowed, allowed, color="0.9", linewidth=0)
+        ax.axhline(0, color=style.TRUE_COLOUR, linestyle=":", linewidth=1.2)
+        for label, colour, chosen in zip("AB", COLOURS, (share <= 0.5, share > 0.5), strict=True):
+            points = centre[chosen], residual[chosen], error[chosen]
+            ax.errorbar(*points, fmt="o", color=colour, markersize=4, linewidth=1.2, label=f"mostly {label}")
+        reach = 1.2 * float(max(allowed.max(), (np.abs(residual) + error).max()))
+        handles = [Line2D([], [], color="0.9", linewidth=6, label="allowed"), *ax.get_legend_handles_labels()[0]]
+        ax.legend(handles=handles, loc="upper center", ncols=3, columnspacing=0.8, handletextpad=0.3)
+        ax.set(xlabel=r"$\log\, r_\theta(x)$", ylim=(-reach, 1.25 * reach))
+        ax.set_ylabel(rf"mean residual of $\log\, r_\mathrm{{{INDEX[name]}}}$")
         part = {"centre": centre, "residual": residual, "error": error, "low": edges[:-1], "high": edges[1:]}
         parts.append(part | {"share_of_b": share, "reference": np.full(centre.size, name)})
-    save_figure(figure, folder, "residuals", parts)
-    return "residuals"
+    said = "Mean of the reference minus the line, in bins of equal weight; a point outside of the grey area fails."
+    return save_figure(figure, folder, "residuals", parts).picture("Residuals from the fitted line", said)
 
 
-def _residuals(ax: Axes, residuals: BinnedResiduals, rule: DualRule, index: str) -> None:
-    """Mean residual from the line in each bin, blue where A dominates and green where B does, and what is allowed."""
-    allowed = rule.residual_tolerance + rule.sigmas * residuals.error
-    ax.fill_between(residuals.centre, -allowed, allowed, color="0.9", linewidth=0)
-    ax.axhline(0, color=style.TRUE_COLOUR, linestyle=":", linewidth=1.2)
-    for label, colour, chosen in zip("AB", COLOURS, (residuals.share <= 0.5, residuals.share > 0.5), strict=True):
-        ax.errorbar(
-            residuals.centre[chosen], residuals.residual[chosen], residuals.error[chosen],
-            fmt="o", color=colour, markersize=4, linewidth=1.2, label=f"mostly {label}",
-        )  # fmt: skip
-    reach = 1.2 * float(max(allowed.max(), (np.abs(residuals.residual) + residuals.error).max()))
-    handles = [Line2D([], [], color="0.9", linewidth=6, label="allowed"), *ax.get_legend_handles_labels()[0]]
-    ax.legend(handles=handles, loc="upper center", ncols=3, columnspacing=0.8, handletextpad=0.3)
-    ax.set(
-        xlabel=r"$\log\, r_\theta(x)$", ylabel=rf"mean residual of $\log\, r_\mathrm{{{index}}}$",
-        ylim=(-reach, 1.25 * reach),
-    )  # fmt: skip
-
-
-def draw_reliability(found: ClassifierReference, folder: Path) -> str:
-    """The reliability diagram as trained and as corrected; the figure's name."""
+def draw_reliability(found: ClassifierReference, folder: Path) -> SavedFigure:
+    """The reliability diagram as trained and as corrected."""
     figure, axes = style.new_figure(2, 1, height_ratios=(3, 1), sharex=True)
     shown = [("as trained", found.before, "tab:gray", "s")]
     if found.method != "none":
@@ -426,9 +373,8 @@ def draw_reliability(found: ClassifierReference, folder: Path) -> str:
     parts: list[dict[str, NDArray[Any]]] = []
     for label, measured, colour, marker in shown:
         bins = measured.reliability
-        columns = {name: getattr(bins, name) for name in ("predicted", "observed", "error", "events")}
         points = (bins.predicted, bins.observed, bins.error)
         ratios.reliability_diagram(axes[:, 0], *points, label, "" if parts else text, colour, marker)
+        columns = dict(zip(bins._fields[1:], bins[1:], strict=True))
         parts.append(columns | {"score": np.full(bins.events.size, label)})
-    save_figure(figure, folder, "reliability", parts)
-    return "reliability"
+    return save_figure(figure, folder, "reliability", parts)

@@ -9,7 +9,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from normae import figures
 from normae.components import ComponentsCoordinates
 from normae.data import SparseEvents
 from normae.errors import InputError
@@ -17,6 +16,8 @@ from normae.evaluation import jets
 from normae.evaluation.jet_study import draw_generated
 from normae.evaluation.study import Captions, Draw, Metrics
 from normae.evaluation.table import ROWS, TableStudy, table_metrics, table_test
+from normae.figures import new_figure
+from normae.figures.jets import RocCurve, picture_rows
 from normae.inference import Model
 from normae.jets.gallery import COLOURS
 from normae.jets.imaging import NAMES
@@ -62,7 +63,7 @@ class ComponentsStudy(TableStudy):
             if sides is not None:
                 share = background_efficiency(signal, background, jets.CURVE)
                 colour = COLOURS[int(self.config.data.jets == "qcd")]
-                curve = figures.RocCurve(f"AUC {metrics['auc']}", colour, jets.CURVE, share, None, "-")
+                curve = RocCurve(f"AUC {metrics['auc']}", colour, jets.CURVE, share, None, "-")
                 jets.draw_roc(self.run, curve, len(background))
             if made is not None:
                 draw_generated(self.run.figures, {int(self.config.data.jets == "top"): (made, metrics)})
@@ -84,9 +85,9 @@ class ComponentsStudy(TableStudy):
         x = pictures[worst]
         seen = model.coordinates.inverse(model.coordinates.forward(torch.from_numpy(x).to(model.device))).cpu().numpy()
         rows = {"picture": x[:, 0], "its components": seen[:, 0], "parts": model.explain(x)[:, 0]}
-        figure, axes = figures.new_figure(3, 1, panel=(SMALL * len(x), 1.3 * SMALL))
+        figure, axes = new_figure(3, 1, panel=(SMALL * len(x), 1.3 * SMALL))
         titles = [f"$E/T$ = {score:.3g}" for score in scores[worst]]
-        figures.picture_rows(axes[:, 0], list(rows.values()), list(rows), titles)
+        picture_rows(axes[:, 0], list(rows.values()), list(rows), titles)
         columns = {f"{kind}_{k}": one.ravel() for kind, row in rows.items() for k, one in enumerate(row)}
         save_figure(figure, self.run.figures, "pictures", columns)
 

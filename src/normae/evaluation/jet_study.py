@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normae import figures
 from normae.data import SparseEvents, linear_errors
 from normae.evaluation import jets, study
 from normae.evaluation.study import Captions, Draw, Metrics, Study
+from normae.figures import new_figure
+from normae.figures.curves import training_energies
+from normae.figures.jets import ClassHistogram, ObservableSample, energy_histograms, observable_panels, picture_rows
 from normae.inference import Model
 from normae.jets.gallery import CLASSES
 from normae.jets.imaging import NAMES
@@ -79,7 +81,7 @@ class JetStudy(Study):
             jets.draw_roc(run, jets.roc_curve_of(words, scores, 1 - test.label), len(test.background))
             draw_energies(run, scores, test.label)
             draw_galleries(run, model, test, scores)
-            study.draw_training(self, figures.training_energies, 2, TRAINING_COLUMNS)
+            study.draw_training(self, training_energies, 2, TRAINING_COLUMNS)
             if made is not None:
                 draw_generated(run.figures, {test.label: (made, metrics)})
 
@@ -303,7 +305,7 @@ GALLERY = 8  # jets of a gallery
 SMALL = 1.5  # inches that one picture is wide
 
 
-def energy_densities(scores: jets.JetScores, label: int) -> tuple[Array, list[figures.ClassHistogram]]:
+def energy_densities(scores: jets.JetScores, label: int) -> tuple[Array, list[ClassHistogram]]:
     """Even bins in log E/T, and the densities of both classes per unit of log10, with their spread over draws."""
     sides = (scores.background, scores.signal)
     ends = np.log10([np.quantile(e, (0.001, 0.999)) for e in sides]) - np.log10(scores.temperature)
@@ -314,7 +316,7 @@ def energy_densities(scores: jets.JetScores, label: int) -> tuple[Array, list[fi
         rows = np.log10(energy.astype(np.float64) / scores.temperature)
         counts = np.stack([np.histogram(row, cuts)[0] / (row.size * (cuts[1] - cuts[0])) for row in rows])
         band = counts.std(axis=0, ddof=1) if scores.bayesian else None
-        shown.append(figures.ClassHistogram(kind, counts.mean(axis=0), band))
+        shown.append(ClassHistogram(kind, counts.mean(axis=0), band))
     return np.asarray(10**cuts), shown
 
 
@@ -326,7 +328,7 @@ def draw_energies(run: RunFolder, scores: jets.JetScores, label: int) -> None:
         columns[CLASSES[one.kind].lower()] = one.density
         if one.band is not None:
             columns[f"{CLASSES[one.kind].lower()}_sigma"] = one.band
-    study.draw_one(run, "energies", columns, figures.energy_histograms, edges, shown, label, panel=(4.6, 3.5))
+    study.draw_one(run, "energies", columns, energy_histograms, edges, shown, label, panel=(4.6, 3.5))
 
 
 # --- pictures of jets
@@ -357,8 +359,8 @@ def _gallery(run: RunFolder, name: str, images: Tensor, model: Model, titles: Se
         made = energy.decode(energy.encode(images.to(model.device))).cpu()
     rows = {"input": images[:, 0], "reconstruction": made[:, 0], "residual": images[:, 0] - made[:, 0]}
     shown = {kind: row.numpy() for kind, row in rows.items()}
-    figure, axes = figures.new_figure(3, 1, panel=(SMALL * len(images), 1.3 * SMALL))
-    figures.picture_rows(axes[:, 0], list(shown.values()), list(shown), titles)
+    figure, axes = new_figure(3, 1, panel=(SMALL * len(images), 1.3 * SMALL))
+    picture_rows(axes[:, 0], list(shown.values()), list(shown), titles)
     columns = {f"{kind}_{k}": picture.ravel() for kind, row in shown.items() for k, picture in enumerate(row)}
     save_figure(figure, run.figures, name, columns)
 
@@ -374,9 +376,9 @@ def draw_generated(folder: Path, made: dict[int, tuple[jets.GeneratedJets, Metri
             of: f"W = {metrics[f'wasserstein_{of}']} (halves {metrics[f'wasserstein_{of}_truth'].value:.3f})"
             for of in NAMES
         }
-        samples.append(figures.ObservableSample(label, found.generated, found.truth, text))
-    figure, axes = figures.new_figure(2, 3, panel=(4.0, 3.2))
-    figures.observable_panels(axes.ravel(), samples)
+        samples.append(ObservableSample(label, found.generated, found.truth, text))
+    figure, axes = new_figure(2, 3, panel=(4.0, 3.2))
+    observable_panels(axes.ravel(), samples)
     parts = [
         {"class": np.full(len(values["mass"]), sample.kind), "generated": np.full(len(values["mass"]), flag), **values}
         for sample in samples
@@ -384,7 +386,7 @@ def draw_generated(folder: Path, made: dict[int, tuple[jets.GeneratedJets, Metri
     ]
     save_figure(figure, folder, name, parts)
     for label, (found, _) in made.items():
-        figure, axes = figures.new_figure(1, 1, panel=(SMALL * len(found.pictures), 1.3 * SMALL))
-        figures.picture_rows(axes[:, 0], [found.pictures], [f"{CLASSES[label]}, generated"], [""] * len(found.pictures))
+        figure, axes = new_figure(1, 1, panel=(SMALL * len(found.pictures), 1.3 * SMALL))
+        picture_rows(axes[:, 0], [found.pictures], [f"{CLASSES[label]}, generated"], [""] * len(found.pictures))
         pixels = {f"jet_{k}": picture.ravel() for k, picture in enumerate(found.pictures)}
         save_figure(figure, folder, f"{name}-jets" if len(made) == 1 else f"{name}-jets-{CLASSES[label]}", pixels)

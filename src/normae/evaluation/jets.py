@@ -32,7 +32,9 @@ from normae.data import SparseEvents
 from normae.dual.output import draw_reliability
 from normae.errors import InputError
 from normae.evaluation.study import Captions, Draw, Metrics, Study, draw_one, over
-from normae.figures import RocCurve, loss_curves, new_figure, roc_curves
+from normae.figures import new_figure
+from normae.figures.curves import loss_curves
+from normae.figures.jets import RocCurve, roc_curves
 from normae.files import atomic_path
 from normae.inference import Model, Rows
 from normae.jets.gallery import COLOURS

@@ -14,7 +14,8 @@ import numpy as np
 from normae.config import Run
 from normae.dual.output import short_name
 from normae.errors import InputError
-from normae.figures import PANEL, new_figure, pretraining_curve
+from normae.figures import PANEL, new_figure
+from normae.figures.curves import pretraining_curve
 from normae.report import Check, Comparison, Fact, Picture, Report, Status, save_figure
 from normae.report.page import Columns, markdown_table
 from normae.report.paper import PaperValue

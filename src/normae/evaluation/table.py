@@ -15,7 +15,8 @@ from torch import Tensor
 from normae.config import Run
 from normae.errors import InputError, LogZUnknown
 from normae.evaluation.study import COURSE, Captions, Draw, Metrics, Study, draw_one, draw_training, graded
-from normae.figures import column_histograms, loss_curves, new_figure, score_histograms, training_curves
+from normae.figures import new_figure
+from normae.figures.curves import column_histograms, loss_curves, score_histograms, training_curves
 from normae.inference import Model
 from normae.networks.base import RESOLUTION, Base
 from normae.random import stream

@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normae import figures, statistics
+from normae import statistics
 from normae.config import Run
 from normae.data import Density
 from normae.evaluation.study import COURSE, Captions, Draw, Metrics, Study, draw_one, draw_training
+from normae.figures import densities, new_figure
+from normae.figures.curves import training_curves
 from normae.inference import Model, cell_centres, evaluate_in_chunks, grid_draws, grid_log_z, grid_points
 from normae.random import stream
 from normae.report import Check, save_figure
@@ -64,7 +66,7 @@ class ToyStudy(Study):
         learned = grid_marginals(test.grid_model, test.axis)
         draw_common(self.run, test, [(density, None) for density in learned], metrics)
         _draw_density(self.run, test)
-        draw_training(self, figures.training_curves, 3)
+        draw_training(self, training_curves, 3)
 
     def title(self) -> str:
         return f"a {self.kind} autoencoder on {self.config.data.density}, seed {self.config.seed}"
@@ -297,22 +299,22 @@ def draw_common(
     """
     marginals = zip(grid_marginals(test.grid_true, test.axis), learned, strict=True)
     for k, (true, (mean, band)) in enumerate(marginals, start=1):
-        figure, axes = figures.new_figure(2, 1, height_ratios=(3, 1), sharex=True)
-        figures.marginal(axes[:, 0], test.axis, true, mean, band, f"$x_{k}$")
+        figure, axes = new_figure(2, 1, height_ratios=(3, 1), sharex=True)
+        densities.marginal(axes[:, 0], test.axis, true, mean, band, f"$x_{k}$")
         columns = {f"x{k}": test.axis, "true": true, "learned": mean}
         save_figure(figure, run.figures, f"marginal-x{k}", columns if band is None else columns | {"sigma": band})
     bands, pair = statistics.regions(test.grid_true), (test.grid_true, test.grid_model)
     columns = {"log_p_true": pair[0], "log_p_model": pair[1], "region": bands}
     text = f"Pearson {metrics['pearson_grid'].value:.4f}"
-    draw_one(run, "grid-correlation", columns, figures.likelihood_correlation, *pair, bands, text=text)
+    draw_one(run, "grid-correlation", columns, densities.likelihood_correlation, *pair, bands, text=text)
     columns = test.columns | {"region": bands}
-    draw_one(run, "grid-regions", columns, figures.region_map, test.axis, test.axis, test.on_grid(bands))
+    draw_one(run, "grid-regions", columns, densities.region_map, test.axis, test.axis, test.on_grid(bands))
     pair, deviation = (test.test_true, test.test_model), statistics.relative_deviation(test.test_model, test.test_true)
     columns = {"log_p_true": pair[0], "log_p_model": pair[1], "deviation": deviation}
     text = f"Pearson {metrics['pearson_test']}"
-    draw_one(run, "test-correlation", columns, figures.likelihood_correlation, *pair, limit=0.1, text=text)
+    draw_one(run, "test-correlation", columns, densities.likelihood_correlation, *pair, limit=0.1, text=text)
     columns = {"x1": test.test[:, 0], "x2": test.test[:, 1], "deviation": deviation}
-    draw_one(run, "test-deviation", columns, figures.deviation_map, test.test, np.abs(deviation) >= 0.1)
+    draw_one(run, "test-deviation", columns, densities.deviation_map, test.test, np.abs(deviation) >= 0.1)
 
 
 def grid_marginals(log_p: np.ndarray, axis: np.ndarray) -> list[np.ndarray]:
@@ -324,8 +326,8 @@ def grid_marginals(log_p: np.ndarray, axis: np.ndarray) -> list[np.ndarray]:
 def _draw_density(run: RunFolder, test: DensityTest) -> None:
     """True and learned density side by side."""
     true, learned = (np.exp(log_p) for log_p in (test.grid_true, test.grid_model))
-    figure, axes = figures.new_figure(1, 2)
-    largest = float(max(true.max(), learned.max()))
+    figure, axes = new_figure(1, 2)
+    limits = (0.0, float(max(true.max(), learned.max())))
     for ax, density, name in zip(axes[0], (true, learned), (r"\mathrm{true}", r"\theta"), strict=True):
-        figures.density_map(ax, test.axis, test.axis, test.on_grid(density), f"$p_{name}(x)$", largest)
+        densities.field_map(ax, test.axis, test.axis, test.on_grid(density), f"$p_{name}(x)$", limits=limits)
     save_figure(figure, run.figures, "density", test.columns | {"true": true, "learned": learned})

@@ -10,15 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normae import figures, statistics
+from normae import statistics
 from normae.config import Run, read
 from normae.data import Density
 from normae.errors import InputError
 from normae.evaluation import toy
 from normae.evaluation.study import Captions, Metrics, draw_one, draw_training, over, posterior_words
 from normae.evaluation.toy import DensityTest, ToyStudy
+from normae.figures import densities, figure_style, new_figure
+from normae.figures.curves import training_curves
 from normae.files import write_json
-from normae.inference import Model, cell_centres, grid_points
+from normae.inference import Model, Rows, cell_centres, grid_points
 from normae.progress import counted
 from normae.random import stream
 from normae.report import Check, save_figure
@@ -52,7 +54,8 @@ class BayesianToyStudy(ToyStudy):
     def measure(self, model: Model, density: Density, events: Tensor) -> tuple["PosteriorTest", Metrics]:
         """All draws beside the truth, and every number of section 3.3."""
         test = posterior_test(model, self.config, density, events)
-        metrics = {"temperature": Estimate(model.temperature, 0.0)} | posterior_metrics(test)
+        metrics = {"temperature": Estimate(model.temperature, 0.0), "log_z": over(model.log_z_draws())}
+        metrics |= toy.agreement(test) | posterior_metrics(test)
         generator = stream(self.config.seed, "evaluation/exact")
         exact = exact_draws(model, self.config.evaluation.classifier.points, generator)
         lengths = {"recipe": model.sampling.feature.steps}
@@ -63,9 +66,23 @@ class BayesianToyStudy(ToyStudy):
     def draw(self, test: "PosteriorTest", metrics: Metrics) -> None:
         """Write the figures of what `measure` gave."""
         toy.draw_common(self.run, test, test.marginals, metrics)
-        _draw_uncertainties(self.run, test)
-        _draw_intervals(self.run, test)
-        draw_training(self, figures.training_curves, 3)
+        score, density = (tuple(test.on_grid(field) for field in pair) for pair in (test.score, test.density))
+        figure, axes = new_figure(2, 3, panel=(4.2, 3.3))
+        densities.uncertainty_maps(axes, test.axis, test.axis, score, density)  # type: ignore[arg-type]
+        names = ("score", "score_sigma", "density", "density_sigma")
+        columns = dict(zip(names, (*test.score, *test.density), strict=True))
+        save_figure(figure, self.run.figures, "uncertainties", test.columns | columns)
+        found = test.intervals
+        _draw_pulls(self.run, *found.pulls)
+        curves = _draw_coverage(self.run, found.levels, found.coverage, {})
+        figure, axes = new_figure(2, 2)
+        regional = [[found.coverage[f"{name}_by_region", kind] for kind in KINDS] for name in LABELS]
+        densities.region_map(axes[0, 0], test.axis, test.axis, test.on_grid(statistics.regions(test.grid_true)))
+        densities.coverage_curves(axes[0, 1], found.levels, curves)
+        for ax, kinds, text in zip(axes[1], regional, LABELS.values(), strict=True):
+            densities.region_coverage(ax, found.levels, *kinds, text=text, legend=False)
+        save_figure(figure, self.run.figures, "coverage-regions", _region_columns(found.levels, regional[0][0]))
+        draw_training(self, training_curves, 3)
 
     def summary(self, metrics: Metrics) -> str:
         return super().summary(metrics) + (
@@ -122,6 +139,44 @@ class BayesianToyStudy(ToyStudy):
 # --- numbers
 
 
+class Intervals(NamedTuple):
+    """Error bars of one training against the truth."""
+
+    levels: np.ndarray  # shape (L,)
+    coverage: dict[Interval, np.ndarray]  # of log p and p at the test events, (L,), and "..._by_region", (R, L)
+    pulls: tuple[np.ndarray, np.ndarray]  # of log p and of p, shapes (N,)
+    kl: float  # of the mean density
+    sigma: float  # root mean square of the posterior's width of log p
+    error: float  # the same of its error
+
+    def places(self) -> list[int]:
+        """Where the usual levels are."""
+        return [int(np.argmin(np.abs(self.levels - level))) for level in LEVELS]
+
+
+def intervals(found: Rows, true: np.ndarray, on_grid: np.ndarray, grid_true: np.ndarray) -> Intervals:
+    """Coverage at test events, (N,), and region by region for draws (n, M) of log p and the truth (M,) on a grid."""
+    draws, bands = found.log_prob_draws(), statistics.regions(grid_true)
+    levels = np.unique(np.concatenate([statistics.confidence_levels(len(draws)), LEVELS]))
+    shares = {}
+    for name, kind in product(LABELS, KINDS):
+        how = (levels, kind, name == "density")
+        shares[name, kind] = statistics.coverage(draws, true, *how)
+        shares[f"{name}_by_region", kind] = statistics.coverage_by_region(on_grid, grid_true, bands, *how)
+    return Intervals(
+        levels,
+        shares,
+        pulls=(statistics.pulls(draws, true), statistics.density_pulls(draws, true)),
+        kl=statistics.kl_divergence(true, statistics.log_mean_density(draws)).value,
+        sigma=_rms(statistics.mean_and_std(draws)[1]),
+        error=_rms(found.log_prob() - true),
+    )
+
+
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
 @dataclass(frozen=True)
 class PosteriorTest(DensityTest):
     """Draws of the learned density beside the truth; `grid_model` and `test_model` are log of the mean density."""
@@ -129,12 +184,8 @@ class PosteriorTest(DensityTest):
     score: tuple[np.ndarray, np.ndarray]  # mean and standard deviation over draws of E/T on the grid, shapes (G * G,)
     density: tuple[np.ndarray, np.ndarray]  # the same of p
     marginals: list[tuple[np.ndarray, np.ndarray]]  # the same of the marginal density of each coordinate, shapes (G,)
-    draws: np.ndarray  # log p of every draw at the test events, (n, N)
-    scores: np.ndarray  # E/T likewise
-    mean_log_p: np.ndarray  # log p of the draws together, (N,)
-    log_z: np.ndarray  # of every draw, (n,)
-    region_true: np.ndarray  # true log p on every fifth line of the grid, (M,)
-    region_draws: np.ndarray  # log p of every draw there, (n, M)
+    widths: statistics.RelativeDensityCheck
+    intervals: Intervals  # by region on every fifth line of the grid
 
 
 def posterior_test(model: Model, config: Run, density: Density, events: Tensor) -> PosteriorTest:
@@ -142,7 +193,7 @@ def posterior_test(model: Model, config: Run, density: Density, events: Tensor) 
     (axis, grid), size, test = toy.paper_grid(config), config.evaluation.grid, events[:EVENTS]
     on_grid, on_test = model.rows(grid.numpy()), model.rows(test.numpy())
     grid_draws, draws = on_grid.log_prob_draws(), on_test.log_prob_draws()
-    grid_true = density.log_prob(grid.double()).numpy()
+    grid_true, test_true = (density.log_prob(x.double()).numpy() for x in (grid, test))
     step = max(1, size // REGION_GRID)
     marginals = np.array([toy.grid_marginals(row, axis.numpy()) for row in grid_draws])
     thin = np.arange(size * size).reshape(size, size)[::step, ::step].ravel()
@@ -151,45 +202,34 @@ def posterior_test(model: Model, config: Run, density: Density, events: Tensor) 
         grid_true=grid_true,
         grid_model=statistics.log_mean_density(grid_draws),
         test=test.numpy(),
-        test_true=density.log_prob(test.double()).numpy(),
+        test_true=test_true,
         test_model=statistics.log_mean_density(draws),
         score=statistics.mean_and_std(on_grid.scores),
         density=statistics.density_mean_and_std(grid_draws),
         marginals=list(zip(marginals.mean(0), marginals.std(0, ddof=1), strict=True)),
-        draws=draws,
-        scores=on_test.scores,
-        mean_log_p=on_test.log_prob(),
-        log_z=model.log_z_draws(),
-        region_true=grid_true[thin],
-        region_draws=grid_draws[:, thin],
+        widths=statistics.relative_density_check(on_test.scores, draws),
+        intervals=intervals(on_test, test_true, grid_draws[:, thin], grid_true[thin]),
     )
 
 
-def _rms(values: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(np.square(values))))
-
-
 def posterior_metrics(test: PosteriorTest) -> Metrics:
-    """Accuracy of the posterior's mean density, pulls, coverage, and the paper's check of the widths."""
-    pull = statistics.pulls(test.draws, test.test_true)
-    check = statistics.relative_density_check(test.scores, test.draws)
+    """Pulls, coverage, by region too, and the paper's check of the widths."""
+    found, ratio, pull = test.intervals, test.widths.ratio, test.intervals.pulls[0]
     metrics: Metrics = {
-        "log_z": over(test.log_z),
-        **toy.agreement(test),
-        "sigma_log_p": Estimate(_rms(statistics.mean_and_std(test.draws)[1]), 0.0),
-        "error_log_p": Estimate(_rms(test.mean_log_p - test.test_true), 0.0),
-        "relative_density_ratio": Estimate(check.ratio[1], 0.5 * (check.ratio[2] - check.ratio[0])),
+        "sigma_log_p": Estimate(found.sigma, 0.0),
+        "error_log_p": Estimate(found.error, 0.0),
+        "relative_density_ratio": Estimate(ratio[1], 0.5 * (ratio[2] - ratio[0])),
         "pull_mean": Estimate(float(pull.mean()), 0.0),
         "pull_width": Estimate(float(pull.std()), 0.0),
     }
-    shares = zip(LEVELS, statistics.coverage(test.draws, test.test_true, LEVELS), strict=True)
-    metrics |= {f"coverage_quantile_{100 * level:.0f}": Estimate(float(share), 0.0) for level, share in shares}
-    return metrics | region_coverage(test.region_draws, test.region_true)
+    for level, share in zip(LEVELS, found.coverage["log_density", "quantile"][found.places()], strict=True):
+        metrics[f"coverage_quantile_{100 * level:.0f}"] = Estimate(float(share), 0.0)
+    return metrics | region_metrics(found)
 
 
-def region_coverage(draws: np.ndarray, true: np.ndarray) -> Metrics:
-    """Coverage of 68 % in each region that has points, for draws (n, M) of log p and the truth (M,) on a grid."""
-    shares = statistics.coverage_by_region(draws, true, statistics.regions(true), [0.68])[:, 0]
+def region_metrics(found: Intervals) -> Metrics:
+    """Coverage of 68 % intervals of log p in each region that has points."""
+    shares = found.coverage["log_density_by_region", "quantile"][:, found.places()[LEVELS.index(0.68)]]
     return {f"coverage_quantile_68_region_{k}": Estimate(float(s), 0.0) for k, s in enumerate(shares) if s == s}
 
 
@@ -210,43 +250,12 @@ def exact_draws(model: Model, n: int, generator: torch.Generator) -> Tensor:
 # --- coverage over trainings
 
 
-class CoverageTest(NamedTuple):
-    """Coverage of one training at all levels."""
-
-    levels: np.ndarray  # shape (L,)
-    coverage: dict[Interval, np.ndarray]  # of log p and p at the test events, (L,); "by_region" of log p, (R, L)
-    pulls: tuple[np.ndarray, np.ndarray]  # of log p and of p, shapes (N,)
-    kl: float  # of the mean density
-    sigma: float  # root mean square of the posterior's width of log p
-    error: float  # the same of its error
-
-
-def coverage_test(model: Model, config: Run, density: Density, events: Tensor) -> CoverageTest:
+def coverage_test(model: Model, config: Run, density: Density, events: Tensor) -> Intervals:
     """Coverage on the test set, and region by region on a grid over the paper's test grid."""
     limit = config.evaluation.grid_limit
     test, grid = events[:EVENTS], grid_points(torch.linspace(-limit, limit, REGION_GRID, dtype=torch.float64), 2)
-    found, on_grid = model.rows(test.numpy()), model.rows(grid.numpy()).log_prob_draws()
-    draws = found.log_prob_draws()
     true, grid_true = (density.log_prob(x.double()).numpy() for x in (test, grid))
-    levels = np.unique(np.concatenate([statistics.confidence_levels(len(draws)), LEVELS]))
-    bands = statistics.regions(grid_true)
-    by_region = {
-        ("by_region", kind): statistics.coverage_by_region(on_grid, grid_true, bands, levels, kind) for kind in KINDS
-    }
-    return CoverageTest(
-        levels=levels,
-        coverage=_coverage(draws, true, levels) | by_region,
-        pulls=(statistics.pulls(draws, true), statistics.density_pulls(draws, true)),
-        kl=statistics.kl_divergence(true, statistics.log_mean_density(draws)).value,
-        sigma=_rms(statistics.mean_and_std(draws)[1]),
-        error=_rms(found.log_prob() - true),
-    )
-
-
-def _coverage(draws: np.ndarray, true: np.ndarray, levels: np.ndarray) -> dict[Interval, np.ndarray]:
-    """Of intervals of log p and of p, of both kinds, with shapes (L,); for draws (n, N) and the truth (N,)."""
-    intervals = product(LABELS, KINDS)
-    return {of: statistics.coverage(draws, true, levels, of[1], of[0] == "density") for of in intervals}
+    return intervals(model.rows(test.numpy()), true, model.rows(grid.numpy()).log_prob_draws(), grid_true)
 
 
 def coverage_of_group(path: str | Path, device: str = "auto") -> dict[str, Estimate]:
@@ -259,34 +268,30 @@ def coverage_of_group(path: str | Path, device: str = "auto") -> dict[str, Estim
     if len(members) < 2:
         raise InputError(f"{path}: expected a folder with at least 2 trainings of different seeds (--seeds 0-15)")
     with locked(group.path):
-        tests = [_test(member, device) for member in counted("trainings", members)]
+        tests = []
+        for member in counted("trainings", members):
+            config, model = read(member.config), load(member.path, device)
+            events = load_events(config.data, config.seed)
+            if not config.posteriors:
+                raise InputError(f"{member.path}: deterministic, it has no error bars whose coverage could be judged")
+            if events.density is None or model.event != (2,):
+                raise InputError(f"{member.path}: coverage needs a known two-dimensional density, it has none")
+            tests.append(coverage_test(model, config, events.density, events.test))
         numbers = summary(tests)
         write_json(group.path / "coverage.json", {name: one._asdict() for name, one in numbers.items()})
         _draw_group(group, tests)
     return numbers
 
 
-def _test(member: RunFolder, device: str) -> CoverageTest:
-    config = read(member.config)
-    model = load(member.path, device)
-    events = load_events(config.data, config.seed)
-    if not config.posteriors:
-        raise InputError(f"{member.path}: deterministic, it has no error bars whose coverage could be judged")
-    if events.density is None or model.event != (2,):
-        raise InputError(f"{member.path}: coverage needs a known two-dimensional density, and this run has none")
-    return coverage_test(model, config, events.density, events.test)
-
-
-def summary(tests: Sequence[CoverageTest]) -> dict[str, Estimate]:
+def summary(tests: Sequence[Intervals]) -> dict[str, Estimate]:
     """Coverage at the usual levels, by region, pulls and accuracy, as means over trainings with their errors.
 
     What has no error is left out: a region with test events in one training only, a total width of two trainings.
     """
     numbers: dict[str, Estimate] = {"trainings": Estimate(len(tests), 0.0)}
-    places = [int(np.argmin(np.abs(tests[0].levels - level))) for level in LEVELS]
-    bands = _over_trainings(tests)
+    places, bands = tests[0].places(), _over_trainings(tests)
     for kind in KINDS:
-        band, regional = bands["log_density", kind], bands["by_region", kind]
+        band, regional = bands["log_density", kind], bands["log_density_by_region", kind]
         for level, k in zip(LEVELS, places, strict=True):
             name = f"coverage_{kind}_{100 * level:.0f}"
             numbers[name] = Estimate(float(band.mean[k]), float(band.error[k]))
@@ -302,18 +307,21 @@ def summary(tests: Sequence[CoverageTest]) -> dict[str, Estimate]:
     return {name: value for name, value in numbers.items() if np.isfinite(value.error)}
 
 
-def _over_trainings(tests: Sequence[CoverageTest]) -> dict[Interval, statistics.CoverageBand]:
+def _over_trainings(tests: Sequence[Intervals]) -> dict[Interval, statistics.CoverageBand]:
     return {of: statistics.coverage_over_trainings([test.coverage[of] for test in tests]) for of in tests[0].coverage}
 
 
-def _draw_group(group: RunFolder, tests: Sequence[CoverageTest]) -> None:
+def _draw_group(group: RunFolder, tests: Sequence[Intervals]) -> None:
     levels, bands = tests[0].levels, _over_trainings(tests)
     mean, spread = ({of: getattr(band, what) for of, band in bands.items()} for what in ("mean", "spread"))
-    with figures.figure_style():
+    with figure_style():
         _draw_coverage(group, levels, mean, spread)
-        regional = [mean["by_region", "quantile"], mean["by_region", "gaussian"], spread["by_region", "quantile"]]
+        regional = [
+            part["log_density_by_region", kind]
+            for part, kind in zip((mean, mean, spread), (*KINDS, KINDS[0]), strict=True)
+        ]
         columns = _region_columns(levels, regional[0])
-        draw_one(group, "coverage-regions", columns, figures.region_coverage, levels, *regional)
+        draw_one(group, "coverage-regions", columns, densities.region_coverage, levels, *regional)
         pull, density_pull = (np.concatenate(of) for of in zip(*(test.pulls for test in tests), strict=True))
         _draw_pulls(group, pull, density_pull, every=max(1, len(tests) // 2))
 
@@ -321,53 +329,27 @@ def _draw_group(group: RunFolder, tests: Sequence[CoverageTest]) -> None:
 # --- figures
 
 
-def _draw_uncertainties(run: RunFolder, test: PosteriorTest) -> None:
-    """Energy, density, and their uncertainties over draws."""
-    score, density = (tuple(test.on_grid(field) for field in pair) for pair in (test.score, test.density))
-    figure, axes = figures.new_figure(2, 3, panel=(4.2, 3.3))
-    figures.uncertainty_maps(axes, test.axis, test.axis, score, density)  # type: ignore[arg-type]
-    names = ("score", "score_sigma", "density", "density_sigma")
-    columns = dict(zip(names, (*test.score, *test.density), strict=True))
-    save_figure(figure, run.figures, "uncertainties", test.columns | columns)
-
-
-def _draw_intervals(run: RunFolder, test: PosteriorTest) -> None:
-    """Pulls, coverage on the test set, and coverage by region."""
-    _draw_pulls(run, statistics.pulls(test.draws, test.test_true), statistics.density_pulls(test.draws, test.test_true))
-    levels = statistics.confidence_levels(len(test.draws))
-    curves = _draw_coverage(run, levels, _coverage(test.draws, test.test_true, levels), {})
-    bands = statistics.regions(test.region_true)
-    regional = [
-        [statistics.coverage_by_region(test.region_draws, test.region_true, bands, levels, kind, name == "density")
-         for kind in KINDS] for name in LABELS
-    ]  # fmt: skip
-    figure, axes = figures.new_figure(2, 2)
-    grid = (test.axis, test.axis, test.on_grid(statistics.regions(test.grid_true)))
-    figures.coverage_by_region_maps(axes, grid, levels, curves, *regional)
-    save_figure(figure, run.figures, "coverage-regions", _region_columns(levels, regional[0][0]))
-
-
 def _draw_pulls(run: RunFolder, log_density: np.ndarray, density: np.ndarray, every: int = 1) -> None:
     """Of log p and p, with shape (N,); the CSV has one in `every`."""
     columns = {"log_density": log_density[::every], "density": density[::every]}
     draw_one(
-        run, "pulls", columns, figures.pull_histogram, dict(zip(LABELS.values(), (log_density, density), strict=True))
+        run, "pulls", columns, densities.pull_histogram, dict(zip(LABELS.values(), (log_density, density), strict=True))
     )
 
 
 def _draw_coverage(
     run: RunFolder, levels: np.ndarray, found: Mapping[Interval, np.ndarray], spread: Mapping[Interval, np.ndarray]
-) -> list[figures.Curve]:
+) -> list[densities.Curve]:
     """Coverage at each level, with its spread over trainings where there are several; shapes (L,)."""
     curves = [
-        figures.Curve(label, found[name, "quantile"], found[name, "gaussian"], spread.get((name, "quantile")))
+        densities.Curve(label, found[name, "quantile"], found[name, "gaussian"], spread.get((name, "quantile")))
         for name, label in LABELS.items()
     ]
     columns = {"level": levels}
     for of in product(LABELS, KINDS):
         columns["_".join(of)] = found[of]
         columns |= {"_".join([*of, "spread"]): spread[of]} if of in spread else {}
-    draw_one(run, "coverage", columns, figures.coverage_curves, levels, curves)
+    draw_one(run, "coverage", columns, densities.coverage_curves, levels, curves)
     return curves
 
 

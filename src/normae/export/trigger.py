@@ -19,7 +19,7 @@ from normae.config import read
 from normae.errors import InputError, require
 from normae.export.onnx import about
 from normae.figures import figure_style, new_figure
-from normae.figures.scores import score_agreement, trigger_rates
+from normae.figures.curves import score_agreement, trigger_rates
 from normae.files import check_new, new_folder, write_json
 from normae.inference import Model
 from normae.report import save_figure

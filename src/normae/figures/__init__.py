@@ -1,47 +1,173 @@
-"""Figures: arrays and axes in, the axes out. Nothing here saves, and nothing uses pyplot's current figure."""
+"""Figures: arrays and axes in, the axes out. Here is their look, made to be read at 45 % of a page's width.
 
-from normae.figures.coverage import Curve, coverage_by_region_maps, coverage_curves, pull_histogram, region_coverage
-from normae.figures.curves import loss_curves, pretraining_curve, training_curves, training_energies
-from normae.figures.densities import (
-    density_map,
-    deviation_map,
-    likelihood_correlation,
-    marginal,
-    region_map,
-    uncertainty_maps,
-)
-from normae.figures.jets import (
-    ClassHistogram,
-    ObservableSample,
-    RocCurve,
-    energy_histograms,
-    observable_panels,
-    picture_rows,
-    roc_curves,
-)
-from normae.figures.ratios import (
-    ComparedTemperatures,
-    Contours,
-    RatioSample,
-    component_temperatures,
-    ratio_correlation,
-    ratio_histograms,
-    ratio_outside_map,
-    reliability_diagram,
-    slope_against_temperature,
-    temperature_estimates,
-    temperatures_compared,
-)
-from normae.figures.scores import column_histograms, score_histograms, speed_bars
-from normae.figures.style import PANEL, REGION_COLOURS, figure_style, new_figure
+Settings act on what is created while they hold, so a figure is made, drawn and saved inside `with figure_style():`.
+Nothing here or in the other files of this folder uses pyplot's current figure, and nothing saves.
+"""
 
-__all__ = [
-    "PANEL", "REGION_COLOURS", "ClassHistogram", "ComparedTemperatures", "Contours", "Curve", "ObservableSample",
-    "RatioSample", "RocCurve", "column_histograms", "component_temperatures", "coverage_by_region_maps",
-    "coverage_curves", "density_map", "deviation_map", "energy_histograms", "figure_style",
-    "likelihood_correlation", "loss_curves", "marginal", "new_figure", "observable_panels", "picture_rows",
-    "pretraining_curve", "pull_histogram", "ratio_correlation", "ratio_histograms", "ratio_outside_map",
-    "region_coverage", "region_map", "reliability_diagram", "roc_curves", "score_histograms",
-    "slope_against_temperature", "speed_bars", "temperature_estimates", "temperatures_compared", "training_curves",
-    "training_energies", "uncertainty_maps",
-]  # fmt: skip
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
+from numpy.typing import ArrayLike, NDArray
+
+from normae.errors import InputError
+from normae.statistics.arrays import Array
+
+REGION_COLOURS = ("tab:red", "tab:blue", "tab:green", "tab:orange", "tab:purple")
+"""Colours of the five bands of -log p_true, from the peak outwards."""
+TRUE_COLOUR = "0.15"
+LEARNED_COLOUR = "tab:red"
+DASHES = (0, (4, 1.5))
+OUTSIDE_COLOUR = "tab:red"
+INSIDE_COLOUR = "0.82"
+PANEL = (3.9, 3.5)
+"""Width and height of one panel in inches."""
+
+_SETTINGS: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "mathtext.fontset": "dejavusans",
+    "font.size": 11,
+    "axes.labelsize": 12,
+    "axes.titlesize": 12,
+    "xtick.labelsize": 10.5,
+    "ytick.labelsize": 10.5,
+    "legend.fontsize": 10,
+    "legend.title_fontsize": 10,
+    "legend.frameon": False,
+    "legend.handlelength": 1.6,
+    "axes.grid": False,
+    "axes.linewidth": 0.8,
+    "axes.axisbelow": False,
+    "lines.linewidth": 1.6,
+    "xtick.direction": "in",
+    "ytick.direction": "in",
+    "xtick.major.pad": 5,
+    "ytick.major.pad": 5,
+    "xtick.top": True,
+    "ytick.right": True,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "savefig.dpi": 200,
+}
+
+
+def figure_style() -> AbstractContextManager[None]:
+    """The package's settings for as long as the context lasts."""
+    context: AbstractContextManager[None] = mpl.rc_context(_SETTINGS)
+    return context
+
+
+def new_figure(
+    rows: int = 1,
+    columns: int = 1,
+    panel: tuple[float, float] = PANEL,
+    height_ratios: Sequence[float] | None = None,
+    sharex: bool = False,
+) -> tuple[Figure, Any]:
+    """A figure of rows x columns panels of `panel` inches each, and its axes as an array with shape (rows, columns).
+
+    With `height_ratios` the rows share the height of one panel instead, as a plot and its ratio do.
+    """
+    height = panel[1] * (1 if height_ratios else rows)
+    layout = ConstrainedLayoutEngine(hspace=0.02, wspace=0.04)
+    figure = Figure(figsize=(panel[0] * columns, height), layout=layout)
+    keywords = {"height_ratios": list(height_ratios)} if height_ratios else None
+    axes = figure.subplots(rows, columns, squeeze=False, sharex="col" if sharex else False, gridspec_kw=keywords)
+    return figure, axes
+
+
+def colour_bar(ax: Axes, drawn: Any, label: str, width: float = 0.05, extend: str = "neither") -> Any:
+    """A colour bar on the right, exactly as high as the axes, and `width` times as wide.
+
+    Args:
+        extend: "both" shows by points at its ends that there are values beyond them.
+    """
+    place = ax.inset_axes((1 + 0.6 * width, 0.0, width, 1.0))
+    return ax.figure.colorbar(drawn, cax=place, label=label, extend=extend)
+
+
+def round_ticks(axis: Any) -> None:
+    """1, 2 and 5 of each decade of a logarithmic axis, as plain numbers."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
+
+
+def square(ax: Axes, low: float, high: float) -> Axes:
+    """The same limits on both axes, and a square frame."""
+    ax.set(xlim=(low, high), ylim=(low, high))
+    ax.set_box_aspect(1)
+    return ax
+
+
+# --- points in a plane
+
+TIGHT: dict[str, Any] = {"handletextpad": 0.1, "columnspacing": 0.8, "borderaxespad": 0.3}  # of a legend above the axes
+
+
+def scatter_outside(ax: Axes, points: ArrayLike, outside_mask: ArrayLike) -> NDArray[np.bool_]:
+    """Points with shape (N, 2), those of the mask larger and red; the mask with shape (N,)."""
+    events, outside = np.asarray(points), np.asarray(outside_mask, dtype=bool)
+    if events.shape != (outside.size, 2):
+        raise InputError(f"expected points of shape ({outside.size}, 2), got {events.shape}")
+    for chosen, colour, size in ((~outside, INSIDE_COLOUR, 1.0), (outside, OUTSIDE_COLOUR, 4.0)):
+        ax.scatter(events[chosen, 0], events[chosen, 1], s=size, color=colour, linewidths=0, rasterized=True)
+    return outside
+
+
+def marker(colour: str, label: str) -> Line2D:
+    """A point for a legend."""
+    return Line2D([], [], linestyle="", marker="o", markersize=5, color=colour, label=label)
+
+
+def band_stairs(ax: Axes, density: Array, edges: Array, band: ArrayLike | None, colour: str, alpha: float) -> None:
+    """The band around a histogram with shape (B,), from 0 at the lowest, where there is one."""
+    if band is not None:
+        half = np.asarray(band, dtype=np.float64)
+        low = np.maximum(density - half, 0)
+        ax.stairs(density + half, edges, baseline=low, fill=True, color=colour, alpha=alpha, linewidth=0)
+
+
+def density_in(values: NDArray[Any], edges: Array) -> Array:
+    """The share of N values per unit in each bin with `edges` (B + 1,), with shape (B,)."""
+    density: Array = np.histogram(values, edges)[0] / (values.size * np.diff(edges))
+    return density
+
+
+def even_edges(values: NDArray[Any], tails: float, bins: int, least: float = 1e-6) -> Array:
+    """Edges of even bins with shape (bins + 1,) over all of N values but a share `tails` at either end."""
+    low, high = np.quantile(values, (tails, 1 - tails))
+    return np.linspace(low, high if high > low else low + least, bins + 1)
+
+
+def plane(ax: Axes) -> Axes:
+    """Name the two features, with the same unit on both axes."""
+    ax.set(xlabel=r"$x_1$", ylabel=r"$x_2$")
+    ax.set_aspect("equal", adjustable="box")
+    return ax
+
+
+def common_limits(x: Array, y: Array) -> tuple[float, float]:
+    """Limits of both axes that hold all points, each with shape (N,)."""
+    low, high = min(x.min(), y.min()), max(x.max(), y.max())
+    margin = 0.03 * (high - low)
+    return float(low - margin), float(high + margin)
+
+
+def count_map(ax: Axes, x: Array, y: Array, span: tuple[float, float]) -> None:
+    """Occupied cells of a square grid over the plane, coloured by the logarithm of their content."""
+    content, edges, _ = np.histogram2d(x, y, bins=140, range=(span, span))
+    with np.errstate(divide="ignore"):
+        shade = np.ma.masked_invalid(np.log10(content.T))
+    mesh = ax.pcolormesh(edges, edges, shade, cmap="viridis", vmin=0, rasterized=True)
+    decades = list(range(int(shade.max()) + 1))
+    bar = colour_bar(ax, mesh, "points per cell")
+    bar.set_ticks(decades, labels=[f"$10^{{{decade}}}$" for decade in decades])

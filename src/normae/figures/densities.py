@@ -8,9 +8,9 @@ Where a Bayesian model is unsure, a figure of section 3.3 has two rows, E/T abov
 sigma(p)/<p> = sigma(E/T), so the middle panel above and the right panel below look alike; they share their colours.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib import colormaps
@@ -19,28 +19,12 @@ from matplotlib.colors import Colormap, ListedColormap, LogNorm, Normalize
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike, NDArray
 
+import normae.figures as style
 from normae.errors import InputError
-from normae.figures import style
 from normae.statistics import REGION_EDGES, pearson
-from normae.statistics.arrays import as_pair
+from normae.statistics.arrays import Array, as_pair, as_vector
 
 LIMIT_SHARE = 0.002  # share of the cells at either end that a logarithmic colour scale leaves to its end colours
-
-
-def density_map(
-    ax: Axes,
-    x: ArrayLike,
-    y: ArrayLike,
-    density: ArrayLike,
-    label: str = r"$p_\theta(x)$",
-    largest: float | None = None,
-) -> Axes:
-    """A density on an even grid as colours; arguments as in `field_map`.
-
-    Args:
-        largest: upper end of the colours, to compare two maps.
-    """
-    return field_map(ax, x, y, density, label, limits=None if largest is None else (0.0, largest))
 
 
 def field_map(
@@ -83,7 +67,7 @@ def colour_limits(*fields: ArrayLike, log: bool = True) -> tuple[float, float]:
 
 
 def region_map(ax: Axes, x: ArrayLike, y: ArrayLike, regions: ArrayLike) -> Axes:
-    """The bands 0..4 on an even grid, in the colours of `likelihood_correlation`; shapes as in `density_map`."""
+    """The bands 0..4 on an even grid, in the colours of `likelihood_correlation`; shapes as in `field_map`."""
     bands = np.asarray(regions)
     norm = Normalize(-0.5, len(style.REGION_COLOURS) - 0.5)
     _image(ax, x, y, bands, ListedColormap(style.REGION_COLOURS), norm)
@@ -250,3 +234,128 @@ def uncertainty_maps(
     for ax, (field, label, log, limits) in zip(np.ravel(axes), fields, strict=True):
         field_map(ax, x, y, field, label, log, limits)
     return axes
+
+
+# --- error bars against the truth
+#
+# A curve above the diagonal is conservative, one below is overconfident. Bands are the spread over trainings.
+
+CURVE_COLOURS = (style.LEARNED_COLOUR, "tab:blue", "tab:green", "tab:orange", "tab:purple")
+REACH = 5.0  # where the axis of pulls ends
+
+
+class Curve(NamedTuple):
+    """Observed coverage at each level, with shapes (L,): of quantile and of Gaussian intervals.
+
+    `band` is the half-width around the quantiles' curve.
+    """
+
+    label: str
+    quantile: ArrayLike
+    gaussian: ArrayLike
+    band: ArrayLike | None = None
+
+
+def pull_histogram(ax: Axes, pulls: Mapping[str, ArrayLike]) -> Axes:
+    """Densities of pulls beside the unit Gaussian, and, dashed, the Gaussian of their mean and width.
+
+    Args:
+        pulls: label to pulls with shape (N,); those beyond the axis count in the total, in mean and width, and are
+            named.
+    """
+    edges = np.linspace(-REACH, REACH, 61)
+    fine = np.linspace(-REACH, REACH, 301)
+    unit = _normal(fine, 0.0, 1.0)
+    ax.plot(fine, unit, color=style.TRUE_COLOUR, linewidth=1.2, label=r"$\mathcal{N}(0, 1)$")
+    top = unit.max()
+    for (label, values), colour in zip(pulls.items(), CURVE_COLOURS, strict=False):
+        t = as_vector(values, "pulls", least=2)
+        density = np.histogram(t, edges)[0] / (t.size * (edges[1] - edges[0]))
+        outside = float(np.mean(np.abs(t) > REACH))
+        share = f"{100 * outside:.0f}" if outside >= 0.01 else f"{100 * outside:.1g}"
+        words = rf"$\mu={t.mean():.2f}$, $\sigma={t.std():.2f}$" + (f", {share} % outside" if outside >= 5e-4 else "")
+        ax.plot(fine, _normal(fine, t.mean(), t.std()), color=colour, linestyle=style.DASHES, linewidth=0.9)
+        ax.stairs(density, edges, color=colour, linewidth=1.4, label=f"{label}: {words}")
+        top = max(top, float(density.max()))
+    ax.set(xlim=(-REACH, REACH), ylim=(0, top * (1.22 + 0.13 * len(pulls))), xlabel="pull $t$", ylabel="density")
+    ax.legend(loc="upper center", borderaxespad=0.3, labelspacing=0.3).set_in_layout(False)
+    return ax
+
+
+def _normal(t: Array, mean: float, width: float) -> Array:
+    density: Array = np.exp(-(((t - mean) / width) ** 2) / 2) / (width * np.sqrt(2 * np.pi))
+    return density
+
+
+def coverage_curves(ax: Axes, levels: ArrayLike, curves: Sequence[Curve]) -> Axes:
+    """Observed over nominal coverage: quantile intervals solid, Gaussian dashed, the band around the former.
+
+    Args:
+        levels: nominal confidence levels with shape (L,).
+        curves: one colour each.
+    """
+    coloured = list(zip(curves, CURVE_COLOURS, strict=False))
+    for curve, colour in coloured:
+        _curve(ax, levels, curve, colour)
+    handles = [Line2D([], [], color=colour, label=curve.label) for curve, colour in coloured]
+    return _coverage_frame(ax, levels, curves, handles)
+
+
+def region_coverage(
+    ax: Axes,
+    levels: ArrayLike,
+    quantile: ArrayLike,
+    gaussian: ArrayLike,
+    band: ArrayLike | None = None,
+    *,
+    text: str | None = None,
+    legend: bool = True,
+) -> Axes:
+    """The curves of each region in its colour; regions without events, all NaN, are left out.
+
+    Args:
+        levels: with shape (L,).
+        quantile, gaussian: observed coverage with shape (R, L).
+        band: half-width with shape (R, L).
+        text: the title of the legend in the free corner.
+        legend: names the regions in a row above the axes.
+    """
+    rows = [np.asarray(kind, dtype=np.float64) for kind in (quantile, gaussian, band) if kind is not None]
+    shown = [region for region, row in enumerate(rows[0]) if not np.isnan(row).all()]
+    curves = [Curve(region_labels()[region], *(kind[region] for kind in rows)) for region in shown]
+    for region, curve in zip(shown, curves, strict=True):
+        _curve(ax, levels, curve, style.REGION_COLOURS[region])
+    if legend:
+        region_legend(ax, shown, above=True)
+    # A second legend on the same axes would replace the first, were that not kept as an artist of its own.
+    if (row := ax.get_legend()) is not None:
+        ax.add_artist(row).set_clip_on(False)
+    return _coverage_frame(ax, levels, curves, title=text, alignment="left")
+
+
+def _curve(ax: Axes, levels: ArrayLike, curve: Curve, colour: str) -> None:
+    x, quantile, gaussian = (np.asarray(row, dtype=np.float64) for row in (levels, curve.quantile, curve.gaussian))
+    if not x.shape == quantile.shape == gaussian.shape:
+        raise InputError(f"{curve.label}: expected coverages of shape {x.shape}, of quantiles and Gaussian intervals")
+    for values, line in ((quantile, "-"), (gaussian, style.DASHES)):
+        ax.plot(x, values, color=colour, linestyle=line, linewidth=1.4)
+    if curve.band is not None:
+        half = np.asarray(curve.band, dtype=np.float64)
+        low, high = np.clip(quantile - half, 0, 1), np.clip(quantile + half, 0, 1)
+        ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+
+
+def _coverage_frame(
+    ax: Axes, levels: ArrayLike, curves: Sequence[Curve], handles: Sequence[Line2D] = (), **legend: Any
+) -> Axes:
+    """The diagonal, and a legend where it hides no curve: conservative ones leave the lower right free."""
+    observed = np.array([kind for curve in curves for kind in (curve.quantile, curve.gaussian)], dtype=np.float64)
+    corner = "lower right" if np.nanmean(observed - np.asarray(levels)) > 0 else "upper left"
+    kinds = [
+        Line2D([], [], color="0.4", linestyle=line, label=kind)
+        for kind, line in (("quantile", "-"), ("Gaussian", style.DASHES))
+    ]
+    ax.legend(handles=[*handles, *kinds], loc=corner, labelspacing=0.25, borderaxespad=0.4, **legend)
+    ax.plot([0, 1], [0, 1], color=style.TRUE_COLOUR, linestyle=":", linewidth=1.2, zorder=1)
+    ax.set(xlabel="nominal coverage", ylabel="observed coverage")
+    return style.square(ax, 0, 1)

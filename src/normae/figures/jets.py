@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from normae.errors import InputError
-from normae.figures.style import DASHES, band_stairs, colour_bar, density_in, even_edges, round_ticks
+from normae.figures import DASHES, band_stairs, colour_bar, density_in, even_edges, round_ticks
 from normae.jets.gallery import AXIS_NAMES, CLASSES, COLOURS
 from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE
 from normae.statistics.arrays import Array

@@ -16,8 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
+import normae.figures as style
 from normae.errors import InputError
-from normae.figures import style
 from normae.statistics import Estimate, SlopeLine, SlopePoint, balanced_pearson, pearson
 from normae.statistics.arrays import Array, as_pair
 
@@ -121,7 +121,8 @@ def ratio_histograms(ax: Axes, edges: ArrayLike, samples: Sequence[RatioSample],
         ax.stairs(reference, cuts, color=style.TRUE_COLOUR, linewidth=0.8)
         ax.stairs(learned, cuts, color=sample.colour, linewidth=1.5)
         style.band_stairs(ax, learned, cuts, sample.band, sample.colour, 0.45)
-        top = max(top, float(reference.max()), float(learned.max()))
+        highest = learned if sample.band is None else learned + np.asarray(sample.band, dtype=np.float64)
+        top = max(top, float(reference.max()), float(highest.max()))
     handles = [Line2D([], [], color=sample.colour, linewidth=1.6, label=sample.label) for sample in samples]
     handles += [
         Line2D([], [], color=style.TRUE_COLOUR, linewidth=0.8, label=reference_name),

@@ -9,9 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from normae import figures, zoo
+from normae import zoo
 from normae.evaluation.jet_study import draw_generated, energy_densities
 from normae.evaluation.jets import CURVE, JetScores, as_generated, as_scores, auc_words, classifier_curve, roc_curve_of
+from normae.figures import new_figure
+from normae.figures.jets import RocCurve, energy_histograms, roc_curves
+from normae.figures.ratios import ComparedTemperatures, temperatures_compared
 from normae.jets.gallery import CLASSES
 from normae.jets.imaging import NAMES
 from normae.report import save_figure
@@ -126,7 +129,7 @@ def draw_section(runs: Runs, folder: Path) -> None:
 
 def _draw_roc(runs: Runs, folder: Path, name: str, styles: dict[tuple[str, Variant], str]) -> None:
     """Both tasks before (dash-dotted) and after the NAE training, mixtures of several (dotted), and the classifier."""
-    curves: list[figures.RocCurve] = []
+    curves: list[RocCurve] = []
     smallest = 1.0
     for label, kind in enumerate(KINDS):
         for (network, variant), style in styles.items():
@@ -141,8 +144,8 @@ def _draw_roc(runs: Runs, folder: Path, name: str, styles: dict[tuple[str, Varia
     if CLASSIFIER in runs:
         with np.load(runs[CLASSIFIER].folder.scores, allow_pickle=False) as content:
             curves.append(classifier_curve(content["log_ratio"], content["labels"], runs[CLASSIFIER].metrics))
-    figure, axes = figures.new_figure(1, 2, panel=(4.6, 4.4))
-    figures.roc_curves(axes[0], curves, smallest)
+    figure, axes = new_figure(1, 2, panel=(4.6, 4.4))
+    roc_curves(axes[0], curves, smallest)
     columns: dict[str, Array] = {"signal_efficiency": CURVE}
     columns |= {f"background_efficiency {curve.label}": curve.background for curve in curves}
     save_figure(figure, folder, name, columns)
@@ -153,11 +156,11 @@ def _draw_energies(runs: Runs, folder: Path, network: str) -> None:
     models = [JetModel(kind, network) for kind in KINDS]
     if not all(model in runs for model in models):
         return
-    figure, axes = figures.new_figure(1, 2, panel=(4.6, 3.5))
+    figure, axes = new_figure(1, 2, panel=(4.6, 3.5))
     parts = []
     for label, (ax, model) in enumerate(zip(axes[0], models, strict=True)):
         edges, shown = energy_densities(runs[model].scores(), label)
-        figures.energy_histograms(ax, edges, shown, label)
+        energy_histograms(ax, edges, shown, label)
         ax.set_title(f"{network} trained on {CLASSES[label]} jets")
         part = {"trained_on": np.full(len(edges) - 1, float(label)), "low": edges[:-1], "high": edges[1:]}
         parts.append(part | {KINDS[one.kind]: one.density for one in shown})
@@ -176,10 +179,10 @@ def _draw_generated(runs: Runs, folder: Path, network: str, variant: Variant) ->
         draw_generated(folder, made, f"generated-{network.lower()}{variant.end}")
 
 
-def draw_compared(rows: list[figures.ComparedTemperatures], folder: Path) -> None:
+def draw_compared(rows: list[ComparedTemperatures], folder: Path) -> None:
     """figures/temperatures: every estimate over the temperature at which m = 1."""
-    figure, axes = figures.new_figure(1, 1, panel=(6.2, 1.0 + 0.42 * len(rows)))
-    figures.temperatures_compared(axes[0, 0], rows)
+    figure, axes = new_figure(1, 1, panel=(6.2, 1.0 + 0.42 * len(rows)))
+    temperatures_compared(axes[0, 0], rows)
     names = ("model", "estimate", "temperature", "error", "unit_slope", "unit_slope_error")
     cells = [(row.name, name, *one, *row.wanted) for row in rows for name, one in row.estimates.items()]
     columns = dict(zip(names, zip(*cells, strict=True), strict=True))
@@ -273,7 +276,7 @@ def generated_rows(runs: Runs) -> Rows:
 
 def compare_temperatures(
     pairs: Mapping[str, ComparedPair], data: Path | None, device: str
-) -> list[figures.ComparedTemperatures]:
+) -> list[ComparedTemperatures]:
     """Which estimate predicts m = 1: a row for each model of each pair, by title, and for each toy of the zoo.
 
     For a fixed pair of energies with one T the slope m of the dual test is proportional to T, so that it is 1 at T/m.
@@ -286,16 +289,16 @@ def compare_temperatures(
             found = estimate_temperatures(run.path, JETS, device=device, data=data)
             value = found.model / slope.value
             wanted = Estimate(value, value * slope.error / slope.value)
-            rows.append(figures.ComparedTemperatures(f"{title}, {name} jets", found.model, wanted, found.estimates))
+            rows.append(ComparedTemperatures(f"{title}, {name} jets", found.model, wanted, found.estimates))
     for name, words in TOYS.items():
         if name in zoo.names():
             found = estimate_temperatures(name, POINTS, device=device)
             learned = Estimate(found.model, 0.0)
-            rows.append(figures.ComparedTemperatures(f"toy NAE, {words}", found.model, learned, found.estimates))
+            rows.append(ComparedTemperatures(f"toy NAE, {words}", found.model, learned, found.estimates))
     return rows
 
 
-def temperature_rows(rows: list[figures.ComparedTemperatures]) -> list[list[str]]:
+def temperature_rows(rows: list[ComparedTemperatures]) -> list[list[str]]:
     """T of the model, T at m = 1, and each estimate over the latter."""
     names = list(dict.fromkeys(name for row in rows for name in row.estimates))
     table = [["model", "its T", "T at m = 1", *(f"{name} / T(m = 1)" for name in names)]]

@@ -20,7 +20,8 @@ from normae.dual.judge import DualSettings
 from normae.dual.test import dual
 from normae.errors import InputError, Interrupted
 from normae.evaluation.evaluate import evaluate, report
-from normae.figures import ComparedTemperatures, figure_style
+from normae.figures import figure_style
+from normae.figures.ratios import ComparedTemperatures
 from normae.files import atomic_path, write_json, write_text
 from normae.paper import jets
 from normae.paper.jets import JetModel, Judged, Metrics, Rows

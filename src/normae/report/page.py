@@ -214,6 +214,10 @@ class SavedFigure(NamedTuple):
     pdf: Path
     csv: Path
 
+    def picture(self, title: str, sentence: str) -> Picture:
+        """For a page."""
+        return Picture(title, self.svg.read_text(encoding="utf-8"), sentence)
+
 
 Columns = Mapping[str, ArrayLike]
 

@@ -45,7 +45,8 @@ from normae.data import SparseEvents
 from normae.data.images import moments
 from normae.energy import Energy, value_and_grad
 from normae.errors import InputError
-from normae.figures import component_temperatures, figure_style, new_figure, temperature_estimates
+from normae.figures import figure_style, new_figure
+from normae.figures.ratios import component_temperatures, temperature_estimates
 from normae.files import write_json
 from normae.inference import Model
 from normae.networks.reconstruction import ReconstructionEnergy

@@ -25,7 +25,8 @@ from normae.data import DENSITIES, SparseEvents
 from normae.data.labelled import Labelled
 from normae.dual.judge import central, true_ratio
 from normae.errors import InputError
-from normae.figures import figure_style, new_figure, slope_against_temperature
+from normae.figures import figure_style, new_figure
+from normae.figures.ratios import slope_against_temperature
 from normae.files import write_json
 from normae.random import stream
 from normae.report import save_figure
