@@ -4,30 +4,22 @@ import math
 
 import numpy as np
 import pytest
-import torch
-from numpy.typing import NDArray
-from scipy.special import expit
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logit
 
 from normae.errors import InputError
 from normae.statistics.calibration import (
+    Reliability,
     binned_odds,
-    calibration_error,
-    class_probability,
-    cross_entropy,
-    equal_count_edges,
+    calibration,
     fit_isotonic,
     fit_platt,
     fit_temperature,
     logistic_slope,
-    reliability,
     unit_slope_shift,
 )
 
 Array = NDArray[np.float64]
-
-
-def stream(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def gaussians(n_a: int, n_b: int, seed: int) -> tuple[Array, NDArray[np.int64]]:
@@ -38,14 +30,21 @@ def gaussians(n_a: int, n_b: int, seed: int) -> tuple[Array, NDArray[np.int64]]:
 
 
 def error_of(log_ratio: Array, labels: NDArray[np.int64], seed: int = 0):
-    return calibration_error(class_probability(log_ratio, labels), labels, n_bootstrap=50, generator=stream(seed))
+    return calibration(log_ratio, labels, seed, n_bootstrap=50).error
+
+
+def reliability(probability: ArrayLike, labels: ArrayLike, bins: int) -> Reliability:
+    """Of scores that are probabilities of label 1 in this sample."""
+    share = np.mean(labels)
+    return calibration(logit(probability) - logit(share), labels, 0, bins, 2).reliability
 
 
 @pytest.mark.parametrize(("n_a", "n_b"), [(10_000, 10_000), (15_000, 3000)])
 def test_the_true_ratio_is_calibrated(n_a: int, n_b: int) -> None:
     log_ratio, labels = gaussians(n_a, n_b, 1)
-    diagram = reliability(class_probability(log_ratio, labels), labels)
-    pull = (diagram.observed - diagram.predicted) / diagram.error
+    diagram = calibration(log_ratio, labels, 0, n_bootstrap=2).reliability
+    width = np.sqrt(diagram.predicted * (1 - diagram.predicted) / diagram.events)
+    pull = (diagram.observed - diagram.predicted) / width
     assert np.nanstd(pull) == pytest.approx(1.0, abs=0.5)
     assert diagram.events.sum() == n_a + n_b
     assert error_of(log_ratio, labels).calibrated
@@ -63,7 +62,7 @@ def test_wrong_scores_are_found_out_and_repaired(factor: float, shift: float) ->
     for repaired in (platt(wrong), fit_isotonic(wrong_train, train_labels)(wrong)):
         better = error_of(repaired, labels)
         assert better.measured.value < 0.5 * error_of(wrong, labels).measured.value
-        assert cross_entropy(repaired, labels).value < cross_entropy(wrong, labels).value
+        assert calibration(repaired, labels, 0).cross_entropy.value < calibration(wrong, labels, 0).cross_entropy.value
 
 
 def test_temperature_repairs_a_factor_and_not_a_shift() -> None:
@@ -74,7 +73,7 @@ def test_temperature_repairs_a_factor_and_not_a_shift() -> None:
 
 def test_the_direction_in_the_diagram() -> None:
     log_ratio, labels = gaussians(10_000, 10_000, 5)
-    sure = reliability(class_probability(2 * log_ratio, labels), labels)
+    sure = calibration(2 * log_ratio, labels, 0, n_bootstrap=2).reliability
     assert (sure.observed[1:5] > sure.predicted[1:5]).all()
     assert (sure.observed[-5:-1] < sure.predicted[-5:-1]).all()
 
@@ -95,7 +94,7 @@ def test_a_perfect_classifier_has_the_error_that_is_foretold() -> None:
     for seed in range(60):
         score = generator.uniform(0.02, 0.98, size=2000)
         labels = generator.uniform(size=2000) < score
-        values.append(calibration_error(score, labels, 10, 2, generator=stream(seed)))
+        values.append(calibration(logit(score) - logit(labels.mean()), labels, seed, 10, 2).error)
     measured = [value.measured.value for value in values]
     assert np.mean(measured) == pytest.approx(values[0].perfect.value, rel=0.1)
     assert np.std(measured) == pytest.approx(values[0].perfect.error, rel=0.3)
@@ -110,19 +109,20 @@ def test_the_bootstrap_error_is_the_scatter_of_a_miscalibrated_score() -> None:
 
 
 def test_known_bins() -> None:
-    diagram = reliability([0.1, 0.2, 0.6, 0.7, 0.8, 1.0], [0, 1, 1, 1, 1, 1], [0, 0.5, 1])
-    assert diagram.predicted == pytest.approx([0.15, 0.775])
-    assert diagram.observed == pytest.approx([0.5, 1.0])
-    assert diagram.error == pytest.approx([math.sqrt(0.5 + 0.25) / 3, 0.5 / 5])
-    assert diagram.events.tolist() == [2, 4]
-    assert np.isnan(reliability([0.1, 0.9], [0, 1], 3).observed[1])
+    diagram = reliability([0.1, 0.2, 0.6, 0.7, 0.8, 0.9], [0, 1, 1, 1, 1, 1], 2)
+    assert diagram.edges == pytest.approx([0, 0.65, 1])
+    assert diagram.predicted == pytest.approx([0.3, 0.8])
+    assert diagram.observed == pytest.approx([2 / 3, 1.0])
+    assert diagram.error == pytest.approx([math.sqrt(2 / 3 + 0.25) / 4, 0.5 / 4])
+    assert diagram.events.tolist() == [3, 3]
 
 
 def test_equal_count_bins() -> None:
-    score = expit(gaussians(5000, 5000, 9)[0])
-    counts = reliability(score, gaussians(5000, 5000, 9)[1], equal_count_edges(score, 10)).events
+    counts = calibration(*gaussians(5000, 5000, 9), 0, 10, 2).reliability.events
     assert counts.tolist() == [1000] * 10
-    assert equal_count_edges([0.5, 0.5, 0.5]).tolist() == [0.0, 0.5, 1.0]
+    repeated = reliability([0.5, 0.5, 0.5, 0.5], [0, 1, 0, 1], 20)
+    assert repeated.edges.tolist() == [0.0, 0.5, 1.0]
+    assert np.isnan(repeated.observed[0]), "a bin without events"
 
 
 def test_separated_classes_give_a_finite_slope() -> None:
@@ -138,15 +138,13 @@ def test_the_same_generator_gives_the_same_error() -> None:
 
 def test_bad_input() -> None:
     with pytest.raises(InputError, match="without labels"):
-        reliability([0.5], None)  # type: ignore[arg-type]
+        calibration([0.5], None, 0)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="only label 1 in 2 events"):
-        reliability([0.5, 0.6], [1, 1])
-    with pytest.raises(InputError, match="between 0 and 1, got 0.5 to 2"):
-        reliability([0.5, 2.0], [0, 1])
-    with pytest.raises(InputError, match="rise from 0 to 1"):
-        reliability([0.5, 0.6], [0, 1], [0, 0.5])
+        calibration([0.5, 0.6], [1, 1], 0)
+    with pytest.raises(InputError, match="got 1 infinite"):
+        calibration([0.5, math.inf], [0, 1], 0)
     with pytest.raises(InputError, match="at least 2 resamples, got 1"):
-        calibration_error([0.5, 0.6], [0, 1], n_bootstrap=1, generator=stream())
+        calibration([0.5, 0.6], [0, 1], 0, n_bootstrap=1)
     with pytest.raises(InputError, match="labels 0 and 1, got 2"):
         fit_platt([0.5, 0.6], [0, 2])
 

@@ -6,7 +6,7 @@ import torch
 
 from normae.errors import InputError
 from normae.statistics import fit_line
-from normae.statistics.calibration import calibration_error, class_probability
+from normae.statistics.calibration import calibration
 from normae.training.reference import RatioSettings, train_ratio_classifier
 
 SMALL = RatioSettings(hidden=(32, 32), learning_rate=3e-3, batch=512, max_epochs=12, patience=4)
@@ -35,7 +35,7 @@ def test_it_learns_the_ratio(n_a: int, n_b: int) -> None:
     line = fit_line(test[:, 0].numpy(), found, test_labels, 20, generator=stream())
     assert line.slope.value == pytest.approx(1.0, abs=0.1)
     assert line.constant.value == pytest.approx(0.0, abs=0.1)
-    error = calibration_error(class_probability(found, test_labels), test_labels, generator=stream(), n_bootstrap=20)
+    error = calibration(found, test_labels, 0, n_bootstrap=20).error
     assert error.measured.value < 0.03
 
 

@@ -60,7 +60,7 @@ class BayesianToyStudy(ToyStudy):
         exact = exact_draws(model, self.config.evaluation.classifier.points, generator)
         lengths = {"recipe": model.sampling.feature.steps}
         metrics |= toy.sample_metrics(model, self.config, density, exact, lengths)
-        log_prob = statistics.log_mean_density(model.rows(exact[:EVENTS].numpy()).log_prob_draws())
+        log_prob = statistics.log_mean_and_width(model.rows(exact[:EVENTS].numpy()).log_prob_draws())[0]
         return test, metrics | {"auc_ideal": toy.ideal_auc(log_prob, exact[:EVENTS], density, test)}
 
     def draw(self, test: "PosteriorTest", metrics: Metrics) -> None:
@@ -166,8 +166,8 @@ def intervals(found: Rows, true: np.ndarray, on_grid: np.ndarray, grid_true: np.
     return Intervals(
         levels,
         shares,
-        pulls=(statistics.pulls(draws, true), statistics.density_pulls(draws, true)),
-        kl=statistics.kl_divergence(true, statistics.log_mean_density(draws)).value,
+        pulls=(statistics.pulls(draws, true), statistics.pulls(draws, true, density=True)),
+        kl=statistics.kl_divergence(true, statistics.log_mean_and_width(draws)[0]).value,
         sigma=_rms(statistics.mean_and_std(draws)[1]),
         error=_rms(found.log_prob() - true),
     )
@@ -184,7 +184,7 @@ class PosteriorTest(DensityTest):
     score: tuple[np.ndarray, np.ndarray]  # mean and standard deviation over draws of E/T on the grid, shapes (G * G,)
     density: tuple[np.ndarray, np.ndarray]  # the same of p
     marginals: list[tuple[np.ndarray, np.ndarray]]  # the same of the marginal density of each coordinate, shapes (G,)
-    widths: statistics.RelativeDensityCheck
+    ratio: Estimate  # of sigma(p)/<p> and sigma(E/T)
     intervals: Intervals  # by region on every fifth line of the grid
 
 
@@ -195,30 +195,31 @@ def posterior_test(model: Model, config: Run, density: Density, events: Tensor) 
     grid_draws, draws = on_grid.log_prob_draws(), on_test.log_prob_draws()
     grid_true, test_true = (density.log_prob(x.double()).numpy() for x in (grid, test))
     step = max(1, size // REGION_GRID)
+    (log_mean, width), mean = statistics.log_mean_and_width(grid_draws), statistics.log_mean_and_width(draws)[0]
     marginals = np.array([toy.grid_marginals(row, axis.numpy()) for row in grid_draws])
     thin = np.arange(size * size).reshape(size, size)[::step, ::step].ravel()
     return PosteriorTest(
         axis=axis.numpy(),
         grid_true=grid_true,
-        grid_model=statistics.log_mean_density(grid_draws),
+        grid_model=log_mean,
         test=test.numpy(),
         test_true=test_true,
-        test_model=statistics.log_mean_density(draws),
+        test_model=mean,
         score=statistics.mean_and_std(on_grid.scores),
-        density=statistics.density_mean_and_std(grid_draws),
+        density=(np.exp(log_mean), np.exp(log_mean) * width),
         marginals=list(zip(marginals.mean(0), marginals.std(0, ddof=1), strict=True)),
-        widths=statistics.relative_density_check(on_test.scores, draws),
+        ratio=statistics.relative_density_ratio(on_test.scores, draws),
         intervals=intervals(on_test, test_true, grid_draws[:, thin], grid_true[thin]),
     )
 
 
 def posterior_metrics(test: PosteriorTest) -> Metrics:
     """Pulls, coverage, by region too, and the paper's check of the widths."""
-    found, ratio, pull = test.intervals, test.widths.ratio, test.intervals.pulls[0]
+    found, pull = test.intervals, test.intervals.pulls[0]
     metrics: Metrics = {
         "sigma_log_p": Estimate(found.sigma, 0.0),
         "error_log_p": Estimate(found.error, 0.0),
-        "relative_density_ratio": Estimate(ratio[1], 0.5 * (ratio[2] - ratio[0])),
+        "relative_density_ratio": test.ratio,
         "pull_mean": Estimate(float(pull.mean()), 0.0),
         "pull_width": Estimate(float(pull.std()), 0.0),
     }

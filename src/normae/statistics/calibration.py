@@ -30,12 +30,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq, minimize
 from scipy.special import expit, log_expit, logit
 
-from normae.errors import InputError
 from normae.random import stream
 from normae.statistics.arrays import (
     Array,
@@ -80,81 +78,45 @@ class CalibrationError(NamedTuple):
         return self.measured.value <= self.perfect.value + 3 * self.perfect.error
 
 
-def class_probability(log_ratio: ArrayLike, labels: ArrayLike) -> Array:
-    """The probability of label 1, with shape (N,), that log r means in a sample with these labels."""
-    ratio, positive = _held_out(log_ratio, labels)
-    return np.asarray(expit(ratio + prior_log_odds(positive)))
+class Calibration(NamedTuple):
+    """How far a score is from the probability that it claims to be, on held-out events."""
+
+    error: CalibrationError
+    reliability: Reliability
+    cross_entropy: Estimate
 
 
-def equal_count_edges(probability: ArrayLike, bins: int = BINS) -> Array:
-    """Edges of bins with the same number of events, from 0 to 1; fewer than `bins` where scores repeat."""
-    inner = np.quantile(_probabilities(probability), np.linspace(0, 1, bins + 1)[1:-1])
-    return np.unique(np.concatenate([[0.0], inner, [1.0]]))
+def calibration(
+    log_ratio: ArrayLike, labels: ArrayLike, seed: int, bins: int = BINS, n_bootstrap: int = 200
+) -> Calibration:
+    """Whether log r, with shape (N,), gives label 1 the probability that events with these labels have.
 
-
-def reliability(probability: ArrayLike, labels: ArrayLike, edges: ArrayLike | int = BINS) -> Reliability:
-    """The share of label 1 in bins of the score.
-
-    Args:
-        probability: the score with shape (N,), between 0 and 1.
-        labels: 0 or 1 with shape (N,).
-        edges: of the bins, rising from 0 to 1, or the number of even ones.
+    In bins with the same number of events; fewer than `bins` where scores repeat.
     """
-    score, positive, cuts, bins = _binned(probability, labels, edges)
-    columns = (np.ones(score.size), score, positive)
-    count, scores, hits = (np.bincount(bins, column, minlength=cuts.size - 1) for column in columns)
+    ratio, positive = _held_out(log_ratio, labels)
+    score, n = expit(ratio + prior_log_odds(positive)), ratio.size
+    edges = np.unique(np.concatenate([[0.0], np.quantile(score, np.linspace(0, 1, bins + 1)[1:-1]), [1.0]]))
+    index = np.digitize(score, edges[1:-1])
+    columns = (np.ones(n), score, positive)
+    count, scores, hits = (np.bincount(index, column, minlength=edges.size - 1) for column in columns)
     with np.errstate(divide="ignore", invalid="ignore"):
         predicted, observed = scores / count, hits / count
-        error = np.sqrt(count * observed * (1 - observed) + 0.25) / (count + 1)
-    return Reliability(cuts, predicted, observed, error, count.astype(np.int64))
-
-
-def calibration_error(
-    probability: ArrayLike,
-    labels: ArrayLike,
-    edges: ArrayLike | int = BINS,
-    n_bootstrap: int = 200,
-    *,
-    generator: torch.Generator,
-) -> CalibrationError:
-    """The expected calibration error of scores with shape (N,); arguments as in `reliability`."""
-    score, positive, _, bins = _binned(probability, labels, edges)
+        errors = np.sqrt(count * observed * (1 - observed) + 0.25) / (count + 1)
 
     def error(weights: NDArray[np.int64]) -> float:
-        return float(np.abs(np.bincount(bins, weights * (positive - score))).sum() / score.size)
+        return float(np.abs(np.bincount(index, weights * (positive - score))).sum() / n)
 
-    errors = resampled(error, np.ones(score.size, dtype=bool), n_bootstrap, generator)
-    value = error(np.ones(score.size, dtype=np.int64))
-    variance = np.bincount(bins, score * (1 - score)) / score.size**2
-    perfect = Estimate(
-        math.sqrt(2 / math.pi) * float(np.sqrt(variance).sum()), math.sqrt((1 - 2 / math.pi) * float(variance.sum()))
+    drawn = resampled(error, np.ones(n, dtype=bool), n_bootstrap, stream(seed, "dual/calibration"))
+    measured = Estimate(error(np.ones(n, dtype=np.int64)), float(np.std(drawn, ddof=1)))
+    variance = np.bincount(index, score * (1 - score)) / n**2
+    width = math.sqrt((1 - 2 / math.pi) * float(variance.sum()))
+    perfect = Estimate(math.sqrt(2 / math.pi) * float(np.sqrt(variance).sum()), width)
+    logits = np.where(positive, -1, 1) * (ratio + prior_log_odds(positive))
+    return Calibration(
+        CalibrationError(measured, perfect),
+        Reliability(edges, predicted, observed, errors, count.astype(np.int64)),
+        sample_mean(np.logaddexp(0.0, logits)),
     )
-    return CalibrationError(Estimate(value, float(np.std(errors, ddof=1))), perfect)
-
-
-def _probabilities(probability: ArrayLike) -> Array:
-    score = as_events(probability, "probability")
-    if score.min() < 0 or score.max() > 1:
-        raise InputError(f"expected probabilities between 0 and 1, got {score.min():g} to {score.max():g}")
-    return score
-
-
-def _binned(
-    probability: ArrayLike, labels: ArrayLike, edges: ArrayLike | int
-) -> tuple[Array, NDArray[np.bool_], Array, NDArray[np.int64]]:
-    """Scores, labels, edges, and the bin of each score; a lower edge is in its bin, and 1 in the last."""
-    score = _probabilities(probability)
-    cuts = np.linspace(0, 1, edges + 1) if isinstance(edges, int) else np.asarray(edges, dtype=np.float64)
-    if cuts.size < 2 or cuts[0] != 0 or cuts[-1] != 1 or not (np.diff(cuts) > 0).all():
-        raise InputError("expected edges of bins that rise from 0 to 1")
-    return score, as_labels(labels, score.size), cuts, np.digitize(score, cuts[1:-1])
-
-
-def cross_entropy(log_ratio: ArrayLike, labels: ArrayLike) -> Estimate:
-    """The mean cross-entropy with its standard error, of log r with shape (N,): what recalibration lowers."""
-    ratio, positive = _held_out(log_ratio, labels)
-    score = ratio + prior_log_odds(positive)
-    return sample_mean(np.logaddexp(0.0, np.where(positive, -score, score)))
 
 
 def logistic_slope(log_ratio: ArrayLike, labels: ArrayLike) -> Estimate:
@@ -309,38 +271,17 @@ CORRECTIONS: dict[str, Callable[[ArrayLike, ArrayLike], Recalibration]] = {
 """From the simplest on."""
 
 
-class Calibration(NamedTuple):
-    """How far a score is from the probability that it claims to be, on held-out events."""
-
-    error: CalibrationError
-    reliability: Reliability
-    cross_entropy: Estimate
-
-
-def calibration(log_ratio: Array, labels: ArrayLike, seed: int) -> Calibration:
-    """Of log r with shape (N,) at events with these labels, in bins of equal numbers of events."""
-    probability = class_probability(log_ratio, labels)
-    edges = equal_count_edges(probability)
-    error = calibration_error(probability, labels, edges, generator=stream(seed, "dual/calibration"))
-    return Calibration(error, reliability(probability, labels, edges), cross_entropy(log_ratio, labels))
-
-
 def choose_correction(log_ratio: Array, labels: NDArray[np.bool_], seed: int) -> tuple[str, Recalibration]:
     """The correction's name and function, from log r and labels of held-out events; "none" for a calibrated one."""
     if calibration(log_ratio, labels, seed).error.calibrated:
         return "none", lambda ratio: np.asarray(ratio, dtype=np.float64)
-    judged = {name: _cross_fitted(fit, log_ratio, labels, seed) for name, fit in CORRECTIONS.items()}
+    one, other = cut_indices(labels, (0.5, 0.5), seed)
+    judged = {}
+    for name, fit in CORRECTIONS.items():
+        corrected = np.empty(log_ratio.size)
+        for fitted, held in ((one, other), (other, one)):
+            corrected[held] = fit(log_ratio[fitted], labels[fitted])(log_ratio[held])
+        judged[name] = calibration(corrected, labels, seed)
     suffices = [name for name, found in judged.items() if found.error.calibrated]
     name = suffices[0] if suffices else min(judged, key=lambda name: judged[name].cross_entropy.value)
     return name, CORRECTIONS[name](log_ratio, labels)
-
-
-def _cross_fitted(
-    fit: Callable[[ArrayLike, ArrayLike], Recalibration], log_ratio: Array, labels: NDArray[np.bool_], seed: int
-) -> Calibration:
-    """The calibration of each half of the events with the correction that the other half gives."""
-    one, other = cut_indices(labels, (0.5, 0.5), seed)
-    corrected = np.empty(log_ratio.size)
-    for fitted, judged in ((one, other), (other, one)):
-        corrected[judged] = fit(log_ratio[fitted], labels[fitted])(log_ratio[judged])
-    return calibration(corrected, labels, seed)

@@ -37,17 +37,7 @@ from scipy.special import erf
 
 from normae.errors import InputError
 from normae.statistics.arrays import Array, Estimate, as_draws, as_vector, chunks, few_mean, student
-from normae.statistics.density import REGION_EDGES, pearson
-
-
-class RelativeDensityCheck(NamedTuple):
-    """sigma(p)/<p> beside sigma(E/T) of N events: their correlation, and quantiles of their quotient.
-
-    `ratio` holds the 16, 50 and 84 % quantiles of [sigma(p)/<p>] / sigma(E/T) over the events where sigma(E/T) > 0.
-    """
-
-    correlation: Estimate
-    ratio: tuple[float, float, float]
+from normae.statistics.density import REGION_EDGES
 
 
 def mean_and_std(draws: ArrayLike) -> tuple[Array, Array]:
@@ -59,20 +49,11 @@ def mean_and_std(draws: ArrayLike) -> tuple[Array, Array]:
     return mean, std
 
 
-def density_mean_and_std(log_draws: ArrayLike) -> tuple[Array, Array]:
-    """<p> and sigma(p), each with shape (N,), from draws of log p with shape (n, N)."""
-    log_mean, relative = _log_mean_and_width(log_draws)
-    mean = np.exp(log_mean)
-    return mean, mean * relative
+def log_mean_and_width(log_draws: ArrayLike) -> tuple[Array, Array]:
+    """log <p> and sigma(p)/<p>, each with shape (N,), from log p with shape (n, N).
 
-
-def log_mean_density(log_draws: ArrayLike) -> Array:
-    """log <p> with shape (N,) from log p with shape (n, N): the posterior's own density, normalized as each draw is."""
-    return _log_mean_and_width(log_draws)[0]
-
-
-def _log_mean_and_width(log_draws: ArrayLike) -> tuple[Array, Array]:
-    """log <p> and sigma(p)/<p>, each with shape (N,)."""
+    The first is the posterior's own density, normalized as each draw is.
+    """
     rows = as_draws(log_draws, "log_draws")
     log_mean, width = np.empty(rows.shape[1]), np.empty(rows.shape[1])
     for part, values in chunks(rows, "log_draws"):
@@ -83,22 +64,15 @@ def _log_mean_and_width(log_draws: ArrayLike) -> tuple[Array, Array]:
     return log_mean, width
 
 
-def pulls(draws: ArrayLike, true: ArrayLike) -> Array:
-    """The pull t of each event with shape (N,), from draws (n, N) and the truth (N,).
+def pulls(draws: ArrayLike, true: ArrayLike, density: bool = False) -> Array:
+    """The pull t of each event with shape (N,), from draws (n, N) and the truth (N,), or of p where these are log p.
 
     Where the draws do not differ it is infinite with the sign of the deviation, or 0 if there is none.
     """
-    return _event_by_event(_pull, draws, true)
+    return _event_by_event(_pull, draws, true, density)
 
 
-def density_pulls(log_draws: ArrayLike, log_true: ArrayLike) -> Array:
-    """The pull of p with shape (N,), from log p of draws (n, N) and truth (N,)."""
-    return _event_by_event(_pull, log_draws, log_true, density=True)
-
-
-def _event_by_event(
-    rule: Callable[[Array, Array], Array], draws: ArrayLike, true: ArrayLike, density: bool = False
-) -> Array:
+def _event_by_event(rule: Callable[[Array, Array], Array], draws: ArrayLike, true: ArrayLike, density: bool) -> Array:
     """`rule` of draws (n, N) and truth (N,), or of p where these are log p, with shape (N,)."""
     rows = as_draws(draws)
     values, found = as_vector(true, "true"), np.empty(rows.shape[1])
@@ -122,8 +96,8 @@ def _pull(draws: Array, true: Array) -> Array:
     return quotient
 
 
-def relative_density_check(score_draws: ArrayLike, log_draws: ArrayLike) -> RelativeDensityCheck:
-    """Compare sigma(p)/<p> with sigma(E/T), event by event.
+def relative_density_ratio(score_draws: ArrayLike, log_draws: ArrayLike) -> Estimate:
+    """[sigma(p)/<p>] / sigma(E/T), the median over events where E/T moves, and half of what 68 % of them span.
 
     Args:
         score_draws: E/T of each draw with shape (n, N).
@@ -132,14 +106,12 @@ def relative_density_check(score_draws: ArrayLike, log_draws: ArrayLike) -> Rela
     scores, logs = as_draws(score_draws, "score_draws"), as_draws(log_draws, "log_draws")
     if scores.shape != logs.shape:
         raise InputError(f"expected the same draws of E/T and of log p, got shapes {scores.shape} and {logs.shape}")
-    score_width, density_width = mean_and_std(scores)[1], _log_mean_and_width(logs)[1]
+    score_width, density_width = mean_and_std(scores)[1], log_mean_and_width(logs)[1]
     moving = score_width > 0
     if not moving.any():
         raise InputError("score_draws: expected weight draws that differ, got the same E/T from all")
     low, middle, high = np.quantile(density_width[moving] / score_width[moving], (0.16, 0.5, 0.84))
-    known = density_width.size > 2 and np.ptp(density_width) > 0 and np.ptp(score_width) > 0
-    correlation = pearson(density_width, score_width) if known else Estimate(math.nan, math.nan)
-    return RelativeDensityCheck(correlation, (float(low), float(middle), float(high)))
+    return Estimate(float(middle), 0.5 * float(high - low))
 
 
 # --- several trainings as one posterior
@@ -184,10 +156,6 @@ Kind = Literal["quantile", "gaussian"]
 REGIONS = len(REGION_EDGES) + 1
 
 
-class TooFewDraws(InputError):
-    """A quantile was asked for that lies beyond the outermost weight draw."""
-
-
 class CoverageBand(NamedTuple):
     """Over trainings: mean coverage, its standard error, and the spread of one training; shaped as one coverage."""
 
@@ -199,7 +167,8 @@ class CoverageBand(NamedTuple):
 class PullSummary(NamedTuple):
     """Pulls over trainings: mean and width, each with its standard error.
 
-    `width` is the mean over trainings of the standard deviation over events; `total_width` that over both.
+    `width` is the mean over trainings of the standard deviation over events; `total_width` that over both, from the
+    mean variance within and the variance between trainings. Its error needs three of them.
     """
 
     mean: Estimate
@@ -216,21 +185,6 @@ def confidence_levels(n: int, count: int = 49) -> Array:
     """`count` even levels that `n` draws reach, for a curve: 0.02, 0.04, ..., 0.98 for 100 draws."""
     top = min(largest_level(n), count / (count + 1))
     return np.linspace(top / count, top, count)
-
-
-def critical_levels(draws: ArrayLike, true: ArrayLike, kind: Kind = "quantile", density: bool = False) -> Array:
-    """The lowest level at which the interval of each event holds the truth, with shape (N,).
-
-    Infinite where no level does: for a quantile, where the truth lies beyond the outermost draw.
-
-    Args:
-        draws: with shape (n, N).
-        true: with shape (N,); -inf (a density of zero) is a value.
-        density: draws and truth are log p, and the intervals are those of p.
-    """
-    if kind not in _RULES:
-        raise InputError(f"expected intervals of kind {' or '.join(map(repr, _RULES))}, got {kind!r}")
-    return _event_by_event(_RULES[kind], draws, true, density)
 
 
 def _quantile_levels(draws: Array, true: Array) -> Array:
@@ -260,7 +214,7 @@ def coverage(
 
     Args:
         draws: with shape (n, N), log p or any other quantity of each weight draw.
-        true: its true values with shape (N,).
+        true: its true values with shape (N,); -inf (a density of zero) is one.
         levels: between 0 and 1, with shape (L,); for quantiles at most 1 - 2/(n + 1).
         density: draws and truth are log p, and the coverage is that of p.
     """
@@ -284,9 +238,19 @@ def coverage_by_region(
             another number belong to none.
         count: R, the number of regions.
     """
+    if kind not in _RULES:
+        raise InputError(f"expected intervals of kind {' or '.join(map(repr, _RULES))}, got {kind!r}")
     rows, asked = as_draws(draws), as_vector(levels, "levels")
-    _check_levels(asked, kind, len(rows))
-    critical, region = critical_levels(rows, true, kind, density), np.asarray(regions).ravel()
+    top = float(asked.max())
+    if not (asked.min() > 0 and top < 1):
+        raise InputError(f"expected confidence levels between 0 and 1, got {asked.min():g} to {top:g}")
+    if kind == "quantile" and top > largest_level(len(rows)) + 1e-9:
+        needed = math.ceil(2 / (1 - top) - 1 - 1e-6)
+        raise InputError(
+            f"quantiles at the level {top:g} need at least {needed} weight draws, got {len(rows)}, "
+            f"which reach {largest_level(len(rows)):.4g}"
+        )
+    critical, region = _event_by_event(_RULES[kind], rows, true, density), np.asarray(regions).ravel()
     if region.size != critical.size:
         raise InputError(f"expected the region of each of {critical.size} events, got {region.size}")
     found = np.full((count, asked.size), np.nan)
@@ -295,18 +259,6 @@ def coverage_by_region(
             # 1e-12 allows for rounding at the outermost level.
             found[index] = np.searchsorted(own, asked + 1e-12, side="right") / own.size
     return found
-
-
-def _check_levels(levels: Array, kind: str, n: int) -> None:
-    if not ((levels > 0) & (levels < 1)).all():
-        raise InputError(f"expected confidence levels between 0 and 1, got {levels.min():g} to {levels.max():g}")
-    top = float(levels.max())
-    if kind == "quantile" and top > largest_level(n) + 1e-9:
-        needed = math.ceil(2 / (1 - top) - 1 - 1e-6)
-        raise TooFewDraws(
-            f"quantiles at the level {top:g} need at least {needed} weight draws, got {n}, "
-            f"which reach {largest_level(n):.4g}"
-        )
 
 
 def coverage_over_trainings(coverages: Sequence[ArrayLike]) -> CoverageBand:
@@ -338,15 +290,10 @@ def pulls_over_trainings(pulls: Sequence[ArrayLike]) -> PullSummary:
     if infinite := sum(int((~np.isfinite(array)).sum()) for array in arrays):
         raise InputError(f"pulls: expected finite values, got {infinite} where the weight draws do not differ")
     means, variances = np.array([(array.mean(), array.var(ddof=1)) for array in arrays]).T
-    return PullSummary(few_mean(means), few_mean(np.sqrt(variances)), _total_width(means, variances))
-
-
-def _total_width(means: Array, variances: Array) -> Estimate:
-    """sqrt of the mean variance within plus the variance between trainings; the error is that of the jackknife."""
-    width = math.sqrt(float(variances.mean() + means.var(ddof=1)))
-    n = means.size
-    if n < 3:
-        return Estimate(width, math.nan)
-    left_out = [np.delete(np.stack([means, variances]), index, axis=1) for index in range(n)]
-    without = np.array([math.sqrt(float(rows[1].mean() + rows[0].var(ddof=1))) for rows in left_out])
-    return Estimate(width, math.sqrt((n - 1) / n * float(((without - without.mean()) ** 2).sum())))
+    n, kept = means.size, ~np.eye(means.size, dtype=bool)
+    width, *without = (
+        math.sqrt(float(variances[chosen].mean() + means[chosen].var(ddof=1))) if chosen.sum() > 1 else math.nan
+        for chosen in (np.ones(n, dtype=bool), *kept)
+    )
+    error = math.sqrt((n - 1) / n * float(np.square(np.array(without) - np.mean(without)).sum()))  # the jackknife
+    return PullSummary(few_mean(means), few_mean(np.sqrt(variances)), Estimate(width, error))
