@@ -296,19 +296,17 @@ class _Trial(NamedTuple):
         low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
         bins = int(np.clip(math.sqrt(reference.size) / 3, 20, MOST_BINS))
         edges = np.linspace(low, max(high, low + 1e-6), bins + 1)
-        members = [np.flatnonzero(self.sample.labels == label) for label in (False, True)]
+        labels = self.sample.labels
+        members = [np.flatnonzero(labels == label) for label in (False, True)]
         if self.bayesian:
             members = [index[:: -(-index.size // self.settings.band_events)] for index in members]
-        expected = np.stack([statistics.ratio_histogram(reference[index], edges) for index in members])
-        if not self.bayesian:
-            ratio = self.ratios[choice]
-            learned = np.stack([statistics.ratio_histogram(ratio[index], edges) for index in members])
-            return Distribution(edges, expected, learned, None)
+        nothing = np.zeros((1, labels.size))
+        found = [statistics.pair_histogram(nothing[:, i], reference[None, i], edges)[0] for i in members]
         bands = [
             statistics.pair_histogram(_log_p(self.a, choice, i), _log_p(self.b, choice, i), edges) for i in members
         ]
         learned, spread = (np.stack(rows) for rows in zip(*bands, strict=True))
-        return Distribution(edges, expected, learned, spread)
+        return Distribution(edges, np.stack(found), learned, spread if self.bayesian else None)
 
 
 def supported(ratio: Array, labels: NDArray[np.bool_], rule: statistics.DualRule) -> tuple[float, float] | None:

@@ -277,7 +277,8 @@ def resampled(
     statistic: Callable[[NDArray[np.int64]], Any], labels: NDArray[np.bool_], n: int, generator: torch.Generator
 ) -> Array:
     """A statistic of how often each event counts, over `n` resamples of both classes, with shape (n, ...)."""
-    check_resamples(n)
+    if n < 2:
+        raise InputError(f"a bootstrap error needs at least 2 resamples, got {n}")
     found = []
     for _ in range(n):
         counts = np.empty(labels.size, dtype=np.int64)
@@ -287,9 +288,3 @@ def resampled(
                 counts[chosen] = np.bincount(drawn, minlength=size)
         found.append(statistic(counts))
     return np.array(found, dtype=np.float64)
-
-
-def check_resamples(n: int) -> None:
-    """At least 2 resamples: a standard deviation needs them."""
-    if n < 2:
-        raise InputError(f"a bootstrap error needs at least 2 resamples, got {n}")

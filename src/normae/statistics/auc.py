@@ -28,7 +28,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from normae.errors import InputError
-from normae.statistics.arrays import Array, Estimate, as_vector, check_resamples
+from normae.statistics.arrays import Array, Estimate, as_vector, resampled
 
 
 def auc(positive_scores: ArrayLike, negative_scores: ArrayLike) -> Estimate:
@@ -69,19 +69,6 @@ def _row_means(positive_scores: ArrayLike, negative_scores: ArrayLike) -> tuple[
 def _mean(above: Array, below: Array) -> Estimate:
     variance = np.var(above, ddof=1) / above.size + np.var(below, ddof=1) / below.size
     return Estimate(float(above.mean()), math.sqrt(float(variance)))
-
-
-def ideal_auc_from_kl(kl: float) -> float:
-    """The AUC of the likelihood ratio between two densities at a small divergence `kl`.
-
-    For two Gaussians of unit width at a distance d, KL = d^2/2 and AUC = Phi(d / sqrt 2), of which this is the first
-    order, 1/2 + sqrt(2 KL) / (2 sqrt pi). A divergence that fluctuated below zero gives 1/2.
-
-    >>> from normae.statistics import ideal_auc_from_kl
-    >>> round(ideal_auc_from_kl(0.005), 3)  # Phi(0.1/sqrt 2)
-    0.528
-    """
-    return min(0.5 + math.sqrt(2.0 * max(kl, 0.0)) / (2.0 * math.sqrt(math.pi)), 1.0)
 
 
 def background_efficiency(signal: ArrayLike, background: ArrayLike, efficiencies: ArrayLike) -> Array:
@@ -136,30 +123,26 @@ def wasserstein(sample: ArrayLike, truth: ArrayLike, n_bootstrap: int = 100, *, 
     >>> normae.statistics.wasserstein([1.0, 3.0], [0.0, 2.0], generator=torch.Generator().manual_seed(0)).value
     1.0
     """
-    check_resamples(n_bootstrap)
+    from scipy.stats import wasserstein_distance  # here, since scipy.stats takes a second to import
+
     a, b = as_vector(sample, "sample", least=2), as_vector(truth, "truth", least=2)
-    scale = float(b.std()) or 1.0
-    drawn = [_distance(_resampled(a, generator), _resampled(b, generator)) for _ in range(n_bootstrap)]
-    return Estimate(_distance(a, b) / scale, float(np.std(drawn, ddof=1)) / scale)
+    of_sample, scale = np.arange(a.size + b.size) < a.size, float(b.std()) or 1.0
+    drawn = resampled(
+        lambda counts: wasserstein_distance(a, b, counts[of_sample], counts[~of_sample]),
+        of_sample,
+        n_bootstrap,
+        generator,
+    )
+    return Estimate(float(wasserstein_distance(a, b)) / scale, float(np.std(drawn, ddof=1)) / scale)
 
 
 def wasserstein_halves(truth: ArrayLike, splits: int = 20, *, generator: torch.Generator) -> Estimate:
     """The distance of two random halves of the truth, mean and standard deviation over splits, in the same units."""
-    check_resamples(splits)
+    from scipy.stats import wasserstein_distance
+
     values = as_vector(truth, "truth", least=4)
     half, scale, found = values.size // 2, float(values.std()) or 1.0, []
     for _ in range(splits):
         order = torch.randperm(values.size, generator=generator, device=generator.device).cpu().numpy()
-        found.append(_distance(values[order[:half]], values[order[half:]]) / scale)
+        found.append(wasserstein_distance(values[order[:half]], values[order[half:]]) / scale)
     return Estimate(float(np.mean(found)), float(np.std(found, ddof=1)))
-
-
-def _distance(a: Array, b: Array) -> float:
-    from scipy.stats import wasserstein_distance  # here, since scipy.stats takes a second to import
-
-    return float(wasserstein_distance(a, b))
-
-
-def _resampled(values: Array, generator: torch.Generator) -> Array:
-    index = torch.randint(values.size, (values.size,), generator=generator, device=generator.device)
-    return np.asarray(values[index.cpu().numpy()])

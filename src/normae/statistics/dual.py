@@ -241,7 +241,18 @@ def verdict(
     ]
     beyond = np.abs(residuals.residual) - rule.residual_tolerance - rule.sigmas * residuals.error
     linear = bool((beyond <= 0).all())
-    found = [over_all, *classes, (linear, _linear_words(residuals, linear, beyond, rule))]
+    worst = int(np.argmax(np.abs(residuals.residual) if linear else beyond))
+    size = Estimate(float(residuals.residual[worst]), float(residuals.error[worst]))
+    words = f"the relation is linear (largest mean residual {size} at log r = {residuals.centre[worst]:.3g})"
+    if not linear:
+        low, high, share = residuals.edges[worst], residuals.edges[worst + 1], float(residuals.share[worst])
+        words = (
+            f"the relation is not linear: {int((beyond > 0).sum())} of {beyond.size} bins leave the line by more than "
+            f"{rule.residual_tolerance:g}, most of all for a model's log r from {low:.3g} to {high:.3g} "
+            f"({100 * max(share, 1 - share):.0f} % of label {int(share > 0.5)}), where the reference is "
+            f"{Estimate(abs(size.value), size.error)} {'above' if size.value > 0 else 'below'} it"
+        )
+    found = [over_all, *classes, (linear, words)]
     passes = all(holds for holds, _ in found)
     sentence = f"{'Passes' if passes else 'Fails'}: {'; '.join(words for _, words in found)}."
     return Verdict(passes, over_all[0], (classes[0][0], classes[1][0]), linear, sentence)
@@ -262,22 +273,6 @@ def _judged(
     if pearson is not None and abs(pearson.value) < LEAST_CORRELATION:
         why = "hardly know it there"
     return False, f"{where} m = {m}{correlated}, outside of 1 ± {reach:.2g}: the models {why}"
-
-
-def _linear_words(residuals: BinnedResiduals, linear: bool, beyond: Array, rule: DualRule) -> str:
-    worst = int(np.argmax(beyond if not linear else np.abs(residuals.residual)))
-    size = Estimate(float(residuals.residual[worst]), float(residuals.error[worst]))
-    if linear:
-        return f"the relation is linear (largest mean residual {size} at log r = {residuals.centre[worst]:.3g})"
-    side = "above" if size.value > 0 else "below"
-    low, high = residuals.edges[worst], residuals.edges[worst + 1]
-    share = float(residuals.share[worst])
-    owner = f"{100 * max(share, 1 - share):.0f} % of label {int(share > 0.5)}"
-    return (
-        f"the relation is not linear: {int((beyond > 0).sum())} of {beyond.size} bins leave the line by more than "
-        f"{rule.residual_tolerance:g}, most of all for a model's log r from {low:.3g} to {high:.3g} ({owner}), "
-        f"where the reference is {Estimate(abs(size.value), size.error)} {side} it"
-    )
 
 
 def compare_ratios(
@@ -359,46 +354,26 @@ def _second_moments(a: NDArray[Any], b: NDArray[Any], ref: Array, weights: Array
     return moments - np.outer(means, means), means + offset
 
 
-def ratio_histogram(log_ratio: ArrayLike, edges: ArrayLike) -> Array:
-    """The density of log r, with shape (N,), in even bins, with shape (B,); events outside count in the total."""
-    values, cuts = as_events(log_ratio, "log_ratio"), _even_edges(edges)
-    return np.asarray(_count(values[None], cuts)[0] / (values.size * (cuts[1] - cuts[0])))
-
-
 def pair_histogram(draws_a: ArrayLike, draws_b: ArrayLike, edges: ArrayLike) -> tuple[Array, Array]:
     """The density of log r over the events of one sample: mean and standard deviation over all pairs of draws.
 
     Args:
         draws_a, draws_b: log p of the draws of each model, with shapes (n_a, N) and (n_b, N).
-        edges: of even bins of log r, with shape (B + 1,); events outside count in the total.
+        edges: of even bins of log r, with shape (B + 1,), the last outside; events outside count in the total.
     """
-    (a, b), cuts = _pair(draws_a, draws_b), _even_edges(edges)
-    counts = np.zeros((len(a), len(b), cuts.size - 1))
+    (a, b), cuts = _pair(draws_a, draws_b), np.asarray(edges, dtype=np.float64)
+    steps, bins = np.diff(cuts), cuts.size - 1
+    if cuts.ndim != 1 or bins < 1 or not steps[0] > 0 or not np.allclose(steps, steps[0], rtol=1e-6):
+        raise InputError("expected edges of even, rising bins of log r")
+    # Two more bins take what lies outside; clipping before the cast keeps large values from wrapping around.
+    counts, rows = np.zeros((len(a), len(b), bins + 2)), (bins + 2) * np.arange(len(b))[:, None]
     blocks = (chunks(rows, name, BLOCK) for rows, name in ((a, "draws_a"), (b, "draws_b")))
     for (_, first), (_, second) in zip(*blocks, strict=True):
         for row, values in enumerate(first):
-            counts[row] += _count(second - values, cuts)
-    density = counts.reshape(-1, cuts.size - 1) / (a.shape[1] * (cuts[1] - cuts[0]))
+            place = np.clip((second - values - cuts[0]) * (bins / (cuts[-1] - cuts[0])) + 1, 0, bins + 1) + rows
+            counts[row] += np.bincount(place.ravel().astype(np.int64), minlength=counts[row].size).reshape(len(b), -1)
+    density = counts[:, :, 1:-1].reshape(-1, bins) / (a.shape[1] * steps[0])
     return density.mean(axis=0), density.std(axis=0)
-
-
-def _count(values: Array, edges: Array) -> NDArray[np.int64]:
-    """Entries per even bin of each row of `values` (n, N), with shape (n, B); the last edge is outside."""
-    bins = edges.size - 1
-    # Two more bins take what lies outside; clipping before the cast keeps large values from wrapping around.
-    place = (values - edges[0]) * (bins / (edges[-1] - edges[0])) + 1
-    np.clip(place, 0, bins + 1, out=place)
-    place += (bins + 2) * np.arange(len(values))[:, None]
-    counted: NDArray[np.int64] = np.bincount(place.ravel().astype(np.int64), minlength=(bins + 2) * len(values))
-    return counted.reshape(len(values), bins + 2)[:, 1:-1]
-
-
-def _even_edges(edges: ArrayLike) -> Array:
-    cuts = np.asarray(edges, dtype=np.float64)
-    steps = np.diff(cuts)
-    if cuts.ndim != 1 or cuts.size < 2 or not steps[0] > 0 or not np.allclose(steps, steps[0], rtol=1e-6):
-        raise InputError("expected edges of even, rising bins of log r")
-    return cuts
 
 
 def _pair(draws_a: ArrayLike, draws_b: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
