@@ -23,7 +23,7 @@ USES = {
     "trigger": "import hls4ml; import normae.export.trigger",
     "pyod": "import normae.estimator.pyod",
     "cluster": "import normae.scoring.cluster, distributed, dask_jobqueue",
-    "bench": "import torchebm, zuko; import normae.bench.run",
+    "bench": "import torchebm, zuko; import normae.bench",
 }
 BARE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 TRAINING = ["--set", "training.epochs=1", "--set", "pretraining.epochs=1", "--set", "data.train=4000"]

@@ -4,16 +4,17 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from normae.bench.toy import TINY, Floor, Sizes, _sizes
-from normae.bench.works import iterations
+from normae.bench.timing import iterations
+from normae.bench.toy import TINY, Floor
 from normae.config import read
 from normae.random import stream
 
-SIZES = Sizes(encoder=(2, 16, 8, 3), decoder=(3, 8, 16, 2), batch=32, latent_steps=2, feature_steps=5)
+CPU = torch.device("cpu")
 
 
 def test_operations_are_counted_right():
-    floor = Floor(SIZES, torch.device("cpu"), stream(0, "floor"))
+    changes = ["network.hidden=[16,8]", "training.batch=32", "sampling.latent.steps=2", "sampling.feature.steps=5"]
+    floor = Floor(read("toy-paper", [*TINY, *changes]), CPU)
     for fastest in (False, True):
         with FlopCounterMode(display=False) as counter:
             floor.products(fastest)
@@ -21,16 +22,15 @@ def test_operations_are_counted_right():
 
 
 def test_the_paper_s_iteration_is_96_gflop():
-    sizes = Sizes((2, 128, 128, 128, 3), (3, 128, 128, 128, 2), 2048, 50, 100)
-    assert Floor(sizes, torch.device("cpu"), stream(0, "floor")).flop() == pytest.approx(96e9, rel=0.05)
+    assert Floor(read("toy-paper"), CPU).flop() == pytest.approx(96e9, rel=0.05)
 
 
 def test_the_trainer_s_iteration_takes_at_least_these_products():
     """It does them all, and little more."""
     run = read("toy-paper", TINY)
     events = torch.randn(500, 2, generator=stream(0, "x"))
-    work = iterations(run, events, "explicit", torch.device("cpu"), 1)
-    floor = Floor(_sizes(run), torch.device("cpu"), stream(0, "floor"))
+    work = iterations(run, events, "explicit", CPU, 1)
+    floor = Floor(run, CPU)
     with FlopCounterMode(display=False) as counter:
         work()
     assert 0.99 < counter.get_total_flops() / floor.flop() < 1.05

@@ -12,8 +12,8 @@ import torch
 import command as here
 from normae.bench import GROUPS, bench
 from normae.bench.jets import synthetic
-from normae.bench.timing import Missing
-from normae.bench.works import TorchEBM, plain
+from normae.bench.timing import Missing, plain
+from normae.bench.toy import torchebm
 from normae.errors import InputError
 from normae.jets.imaging import images
 from normae.random import stream
@@ -77,11 +77,11 @@ def test_what_is_not_installed_is_one_line(monkeypatch):
 def test_torchebm_takes_our_steps():
     """Its chain on E = x^2/2 at T = 0.3 settles at the same variance: the settings mean the same."""
     pytest.importorskip("torchebm")
-    sampler = TorchEBM(lambda x: 0.5 * x.square().sum(1), 0.3, 0.01, None, CPU)
-    end = sampler(torch.zeros(4000, 2), 300, stream(0, "x"))
+    sampler = torchebm(lambda x: 0.5 * x.square().sum(1), 0.3, 0.01, None, CPU)
+    end = sampler.sample(torch.zeros(4000, 2), n_steps=300, generator=stream(0, "x"))
     assert float(end.var()) == pytest.approx(0.3, abs=0.02)
-    clamped = TorchEBM(lambda x: 0.5 * x.square().sum(1), 0.3, 0.01, (-0.1, 0.1), CPU)
-    assert clamped(torch.zeros(50, 2), 20, stream(0, "x")).abs().max() <= 0.1
+    clamped = torchebm(lambda x: 0.5 * x.square().sum(1), 0.3, 0.01, (-0.1, 0.1), CPU)
+    assert clamped.sample(torch.zeros(50, 2), n_steps=20, generator=stream(0, "x")).abs().max() <= 0.1
 
 
 @pytest.mark.parametrize("metropolis", [False, True])

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from normae.bench.sampling import MODEL, _exact, adapt, quotient, scaled, smallest_size
+from normae.bench.sampling import MODEL, _exact, adapt, smallest_size
 from normae.networks import mlp
 from normae.random import stream
 from normae.runs.load import load
 from normae.sampling import langevin
-from normae.statistics import Estimate
 
 
 def autoregressive(n: int, chains: int, rho: float, seed: int = 0) -> np.ndarray:
@@ -31,13 +30,6 @@ def test_the_slowest_observable_counts():
     found = smallest_size(draws)
     assert found.value == pytest.approx(expected, abs=4 * found.error)
     assert found.error < 0.1 * expected
-
-
-def test_quotient_and_scale():
-    assert scaled(Estimate(2.0, 0.5), 3.0) == (6.0, 1.5)
-    q = quotient(Estimate(6.0, 0.6), Estimate(3.0, 0.3))
-    assert q.value == 2.0
-    assert q.error == pytest.approx(2.0 * math.hypot(0.1, 0.1))
 
 
 def test_adapted_step_accepts_what_it_should():

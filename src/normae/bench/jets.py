@@ -1,5 +1,6 @@
 """The jet network: the paper's NAE iteration (30 latent and 30 feature steps, update), a pretraining iteration, and
-scores, each against a plain implementation; and how many jets become filtered 40x40 images a second.
+scores, each against a plain implementation; how many jets become filtered 40x40 images a second; and how many events
+of every kind in the zoo are scored a second, from memory, against the plain network as it is written.
 
 Events are images of synthetic jets; times do not depend on what is in them.
 """
@@ -10,14 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from normae.bench.timing import Result, Work, interleaved, median
-from normae.bench.works import backends, iterations, network, plain, plain_energies, repeated
+from normae import zoo
+from normae.bench import timing
 from normae.config import Run, read
 from normae.data import SparseEvents
 from normae.inference import Model
 from normae.jets import sparse_images
 from normae.jets.container import Jets, falling_order, from_counts
 from normae.jets.imaging import images as make_images
+from normae.random import stream
+from normae.runs.load import load
 from normae.sources import sparse_events
 
 PRESET = "jets-paper-qcd-nae"
@@ -27,6 +30,7 @@ TINY = [
 ]  # fmt: skip
 CPU = ["training.batch=16", "pretraining.batch=128"]  # a CPU takes as long for each jet in a smaller batch
 BATCHES = (64, 128, 512, 2048)  # of the plain network, whose best counts
+VALUES = 2_000_000  # of all events of a measurement of the zoo together
 
 
 def synthetic(count: int, mean: float = 40.0, seed: int = 0) -> Jets:
@@ -41,7 +45,7 @@ def synthetic(count: int, mean: float = 40.0, seed: int = 0) -> Jets:
     return from_counts(rng.integers(0, 2, count), counts, pt[order], *points[order].T)
 
 
-def jets(report: Result, device: torch.device, quick: bool, rounds: int) -> None:
+def jets(report: timing.Result, device: torch.device, quick: bool, rounds: int) -> None:
     """Measure all three."""
     cuda = device.type == "cuda"
     run = read(PRESET, TINY if quick else ([] if cuda else CPU))
@@ -53,60 +57,72 @@ def jets(report: Result, device: torch.device, quick: bool, rounds: int) -> None
 
 
 def _iterations(
-    report: Result, run: Run, events: SparseEvents, device: torch.device, rounds: int, pretraining: bool
+    report: timing.Result, run: Run, events: SparseEvents, device: torch.device, rounds: int, pretraining: bool
 ) -> None:
     name, phase = ("jet pretraining", run.pretraining) if pretraining else ("jet iteration", run.training)
     group, batch, block = f"{name}, batch {phase.batch}", phase.batch, 10 if device.type == "cuda" else 1
-    ours = backends(run, events.shape[1:], device)
-    works = {n: iterations(run, events, n, device, block, pretraining) for n in ours}
+    ours = timing.backends(run, events.shape[1:], device)
+    works = {n: timing.iterations(run, events, n, device, block, pretraining) for n in ours}
     with report.optional():
         model = _plain(run, device)
         x = events[torch.arange(batch)].to(device)
-        works["plain"] = repeated(lambda: (model.pretraining if pretraining else model.iteration)(x), block)
-    times = interleaved(works, rounds, device)
-    report.seconds(group, times, block)
-    best = ours[-1]
+        works["plain"] = timing.repeated(lambda: (model.pretraining if pretraining else model.iteration)(x), block)
+    times, best = timing.interleaved(works, rounds, device), ours[-1]
+    report.compare(group, times, best, *ours[:-1], "plain", per=block)
     if device.type == "cuda":
-        report.add(f"{group}: {best}, milliseconds", median(1e3 * times[best] / block), "ms")
-    report.faster(group, times, best, *ours[:-1], "plain")
+        report.add(f"{group}: {best}, milliseconds", timing.median(1e3 * times[best] / block), "ms")
 
 
 def _plain(run: Run, device: torch.device, normalized: bool = True) -> Any:
     latent, feature = run.sampling.latent, run.sampling.feature
-    return plain("plain_jets").PlainJetNAE(
+    return timing.plain("plain_jets").PlainJetNAE(
         run.network.latent, run.temperature.initial, (latent.steps, feature.steps),
         (latent.step_size, feature.step_size), (latent.noise, feature.noise), str(device), normalized,
     )  # fmt: skip
 
 
-def _scores(report: Result, run: Run, events: SparseEvents, device: torch.device, n: int, rounds: int) -> None:
-    group = "jet scoring"
-    model = Model(network(run, events.shape[1:]), run.temperature.initial, tuple(events.shape[1:]), run.sampling)
+def _scores(report: timing.Result, run: Run, events: SparseEvents, device: torch.device, n: int, rounds: int) -> None:
+    model = Model(timing.network(run, events.shape[1:]), run.temperature.initial, tuple(events.shape[1:]), run.sampling)
     model = model.to(device)
     x = events[torch.arange(n) % len(events)].cpu()
-    works: dict[str, Work] = {"ours": lambda: model.score(x.numpy())}
+    works: dict[str, timing.Work] = {"ours": lambda: model.score(x.numpy())}
     with report.optional():
         theirs = _plain(run, device, normalized=False)
         for size in BATCHES:
             if size <= n:
-                works[f"plain, batches of {size}"] = partial(plain_energies, theirs.energy, x, size, device)
-    times = interleaved(works, rounds, device)
-    report.rates(group, times, n)
+                works[f"plain, batches of {size}"] = partial(timing.plain_energies, theirs.energy, x, size, device)
+    times = timing.interleaved(works, rounds, device)
     others = sorted((name for name in times if name != "ours"), key=lambda name: float(np.median(times[name])))
-    report.faster(group, times, "ours", *others[:1])
+    report.compare("jet scoring", times, "ours", *others[:1], per=n, unit="1/s")
 
 
-def images(report: Result, device: torch.device, quick: bool, rounds: int) -> None:  # noqa: ARG001
+def images(report: timing.Result, device: torch.device, quick: bool, rounds: int) -> None:  # noqa: ARG001
     """Measure them against a loop over jets; images are made on the CPU."""
-    group = "jet images"
     jets = synthetic(200 if quick else 20_000)
     some = jets[: 20 if quick else 500]
     works = {"ours": lambda: make_images(jets)}
     with report.optional():
-        theirs = plain("plain_images")
+        theirs = timing.plain("plain_images")
         works["plain"] = lambda: theirs.images(some.pt, some.eta, some.phi, some.offsets)
-    times = interleaved(works, rounds)
     counts = {"ours": len(jets), "plain": len(some)}
-    for name, seconds in times.items():
-        report.rates(group, {name: seconds}, counts[name])
-    report.faster(group, {name: seconds / counts[name] for name, seconds in times.items()}, "ours", "plain")
+    report.compare("jet images", timing.interleaved(works, rounds), "ours", "plain", per=counts, unit="1/s")
+
+
+def scoring(report: timing.Result, device: torch.device, quick: bool, rounds: int) -> None:
+    """Measure one deterministic model of the zoo for each shape of events."""
+    models: dict[tuple[int, ...], Model] = {}
+    for name in zoo.names():
+        config = read(zoo.path(name) / "config.toml")
+        if config.classifier is None and not config.posteriors:
+            model = load(name, str(device))
+            models.setdefault(model.event, model)
+    for model in models.values():
+        n = 100 if quick else max(2000, VALUES // int(np.prod(model.event)))
+        x = torch.randn(n, *model.event, generator=stream(0, "bench/scoring"))
+        error = partial(lambda network, b: (b - network(b)).square().flatten(1).mean(1), model.autoencoder)
+        works: dict[str, timing.Work] = {
+            "ours": partial(model.score, x.numpy()),
+            "plain": partial(timing.plain_energies, error, x, 2048, device),
+        }
+        times = timing.interleaved(works, rounds, device)
+        report.compare(f"scoring {model.name}", times, "ours", "plain", per=n, unit="1/s")

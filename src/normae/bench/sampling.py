@@ -42,10 +42,11 @@ def sampling(report: Result, device: torch.device, quick: bool, rounds: int) -> 
         "paper's step": measure(model, longer, start, LONGER * every, paper.step_size),
         "adapted step": measure(model, replace(paper, steps=steps), start, every, step_size),
     }
-    for name, (per_gradient, per_second) in worth.items():
-        report.add(f"{GROUP}: {name}, effective samples per 1000 gradients", scaled(per_gradient, 1e3), "")
+    for name, (per_thousand, per_second) in worth.items():
+        report.add(f"{GROUP}: {name}, effective samples per 1000 gradients", per_thousand, "")
         report.add(f"{GROUP}: {name}, effective samples per second", per_second, "1/s")
-    gain = quotient(worth["adapted step"][0], worth["paper's step"][0])
+    (slow, off), (fast, by) = worth["paper's step"][0], worth["adapted step"][0]
+    gain = Estimate(fast / slow, fast / slow * math.hypot(by / fast, off / slow))
     report.add(f"{GROUP}: adapted step against the paper's, per gradient", gain, "times")
     report.add(f"{GROUP}: adapted step size", Estimate(step_size, 0.0), "")
     report.add(f"{GROUP}: its acceptance", Estimate(acceptance, 0.0), "")
@@ -91,14 +92,17 @@ def adapt(model: Model, chain: ChainConfig, start: Tensor, target: float = TARGE
 
 
 def measure(model: Model, chain: ChainConfig, start: Tensor, every: int, step_size: float) -> tuple[Estimate, Estimate]:
-    """Effective samples, the fewest of x1, x2, ... and E, a gradient and a second of `chain` from `start` (N, d)."""
+    """Effective samples in 1000 gradients and a second of `chain` from `start` (N, d), the fewest of x1, ... and E."""
     begin = time.perf_counter()
     trace = _trace(model, chain, start, every, step_size)
     seconds = time.perf_counter() - begin
     with torch.no_grad():
         energies = torch.stack([model.energy_function(x) for x in trace])
     size = smallest_size(torch.cat([trace, energies[..., None]], dim=-1).cpu().numpy())
-    return scaled(size, 1 / (len(start) * chain.steps)), scaled(size, 1 / seconds)
+    gradients = len(start) * chain.steps / 1e3
+    return Estimate(size.value / gradients, size.error / gradients), Estimate(
+        size.value / seconds, size.error / seconds
+    )
 
 
 def _trace(model: Model, chain: ChainConfig, start: Tensor, every: int, step_size: float) -> Tensor:
@@ -121,14 +125,3 @@ def smallest_size(draws: np.ndarray, parts: int = 8) -> Estimate:
     groups = np.array([effective_sample_size(group) for group in np.array_split(worst, parts, axis=1)])
     relative = float(groups.std(ddof=1) / groups.mean() / math.sqrt(parts))
     return Estimate(min(whole), relative * min(whole))
-
-
-def scaled(estimate: Estimate, factor: float) -> Estimate:
-    """`factor` times the estimate."""
-    return Estimate(factor * estimate.value, abs(factor) * estimate.error)
-
-
-def quotient(above: Estimate, below: Estimate) -> Estimate:
-    """above/below of two independent estimates."""
-    value = above.value / below.value
-    return Estimate(value, abs(value) * math.hypot(above.error / above.value, below.error / below.value))

@@ -1,4 +1,4 @@
-"""Times of several works, taken in turns, their ratios, and the numbers that come of them.
+"""Times of several works, taken in turns, their ratios, the numbers that come of them, and what is timed.
 
 On a machine that others use too, a time means little and a ratio of two times taken one after the other means more. The
 works run A B C A B C ..., and a ratio is the median of the ratios within the rounds. The error of a median of n values
@@ -8,29 +8,42 @@ Gaussian, so that one round that was disturbed does not count.
 With one thread on a CPU what counts is the CPU time of this process, which others disturb little. With several, threads
 wait for each other, and wall time counts: where the system says how busy it is, a time during which other processes
 used more than a tenth of the machine is taken again, a few times at most, and the least disturbed one counts.
+
+What is timed is iterations of a training as `normae train` runs them, and what we compare with: the plain
+implementations in the folder `bench/` of the repository.
 """
 
+import importlib.util
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
+from normae.config import Run
+from normae.data import SparseEvents
+from normae.energy import Energy
 from normae.errors import InputError
+from normae.networks import Autoencoder, build_autoencoder
+from normae.random import stream
 from normae.statistics import Estimate
+from normae.training import Schedules, Trainer
+from normae.training.backends import choose_backend
 
 Work = Callable[[], object]
 Times = dict[str, NDArray[np.float64]]
 """Seconds of each work with shape (rounds,), by name."""
-
-
+BACKENDS = {"cpu": ("reference", "explicit"), "cuda": ("reference", "explicit", "graph", "fused")}
+ENDLESS = 1_000_000
 DISTURBED = 0.1  # share of the machine used by others above which a time is taken again
 SHORT = 0.2  # seconds below which the system's clock of busy cores is too coarse to tell
 TRIES = 6
@@ -53,10 +66,13 @@ def timed(work: Work, device: torch.device | None = None) -> tuple[float, float]
         start = time.process_time()
         work()
         return time.process_time() - start, 0.0
-    _wait(device)
+    cuda = device is not None and device.type == "cuda"
+    if cuda:
+        torch.cuda.synchronize(device)
     busy, start = busy_elsewhere(), time.perf_counter()
     work()
-    _wait(device)
+    if cuda:
+        torch.cuda.synchronize(device)
     seconds = time.perf_counter() - start
     return seconds, (busy_elsewhere() - busy) / (seconds * (os.cpu_count() or 1))
 
@@ -85,12 +101,6 @@ def busy_elsewhere() -> float:
     except (OSError, ValueError):
         return 0.0
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK") - time.process_time()
-
-
-def _wait(device: torch.device | None) -> None:
-    """Until a CUDA device has done what it was given."""
-    if device is not None and device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def median(values: ArrayLike) -> Estimate:
@@ -136,29 +146,21 @@ class Result:
     def add(self, name: str, value: Estimate, unit: str) -> None:
         self.rows.append(Row(name, value, unit))
 
-    def seconds(self, group: str, times: Times, per: float = 1.0) -> None:
-        """A row for each time, divided by `per`, and the times of the rounds."""
-        for name, values in times.items():
-            self.add(f"{group}: {name}", median(values / per), "s")
-            self.times[f"{group}: {name}"] = values / per
+    def compare(
+        self, group: str, times: Times, ours: str, *others: str, per: float | Mapping[str, float] = 1, unit: str = "s"
+    ) -> None:
+        """A row for each work, and how many times as fast as each of the others, where it was timed, is `ours`.
 
-    def rates(self, group: str, times: Times, events: int) -> None:
-        """A row for each work on `events` events: how many a second; and the times of the rounds."""
-        for name, values in times.items():
-            self.add(f"{group}: {name}", median(events / values), "1/s")
-            self.times[f"{group}: {name}"] = values
-
-    def faster(self, group: str, times: Times, ours: str, *others: str) -> None:
-        """How many times as fast as each of the others, where it was timed, is `ours`."""
-        for other in others:
-            if other in times:
-                self.add(f"{group}: {ours} against {other}", ratio(times[other], times[ours]), "times")
-
-    def floors(self, group: str, times: Times, ours: str, *floors: str) -> None:
-        """The time of `ours` in units of the time of each floor that was timed."""
-        for floor in floors:
-            if floor in times:
-                self.add(f"{group}: {ours} over {floor}", ratio(times[ours], times[floor]), "floors")
+        Args:
+            per: what a work does, a number of iterations or of events.
+            unit: "s" for the seconds of one of them, "1/s" for how many a second.
+        """
+        each = {name: values / (per[name] if isinstance(per, Mapping) else per) for name, values in times.items()}
+        for name, one in each.items():
+            self.add(f"{group}: {name}", median(one if unit == "s" else 1 / one), unit)
+            self.times[f"{group}: {name}"] = one if unit == "s" else times[name]
+        for other in [name for name in others if name in times]:
+            self.add(f"{group}: {ours} against {other}", ratio(each[other], each[ours]), "times")
 
     @contextmanager
     def optional(self) -> Iterator[None]:
@@ -167,3 +169,65 @@ class Result:
             yield
         except Missing as missing:
             self.skipped.append(str(missing))
+
+
+# --- what is timed
+
+
+def network(run: Run, event: Sequence[int]) -> Autoencoder:
+    """The untrained network of a run."""
+    return build_autoencoder(run.network, tuple(event), stream(run.seed, "init"))
+
+
+def backends(run: Run, event: Sequence[int], device: torch.device) -> list[str]:
+    """The backends that serve this network on this device, the fastest last."""
+    model = network(run, event)
+    return [n for n in BACKENDS[device.type] if choose_backend(n, model, run.sampling, device).name == n]
+
+
+def iterations(
+    run: Run, events: Tensor | SparseEvents, backend: str, device: torch.device, block: int, pretraining: bool = False
+) -> Work:
+    """`block` iterations of a training that has just begun."""
+    guard = replace(run.guard, log_every=block, checkpoint_every=ENDLESS * block)
+    first = replace(run.pretraining, epochs=ENDLESS if pretraining else 0)
+    second = replace(run.training, epochs=ENDLESS)
+    schedules = Schedules(first, second, run.temperature, guard, run.bayesian)
+    sampling = replace(run.sampling, backend=backend)  # type: ignore[arg-type]
+    models = [network(run, events.shape[1:])]
+    samples = [events] if isinstance(events, Tensor) else [events.to(device)]
+    trainer = Trainer(models, samples, schedules, sampling, [0], device)  # type: ignore[arg-type]
+    happenings = trainer.run()
+    next(happenings)
+    while not pretraining and trainer.place[0] == "pretraining":
+        next(happenings)
+    return lambda: next(happenings)
+
+
+def repeated(work: Work, n: int) -> Work:
+    """`work` n times."""
+
+    def several() -> None:
+        for _ in range(n):
+            work()
+
+    return several
+
+
+@torch.no_grad()
+def plain_energies(energy: Energy, x: Tensor, batch: int, device: torch.device) -> Tensor:
+    """Energies of events on the CPU, by the device and with their way to it and back."""
+    return torch.cat([energy(piece.to(device)).cpu() for piece in x.split(batch)])
+
+
+def plain(name: str) -> ModuleType:
+    """The module `name` of the repository's folder `bench/`."""
+    package = Path(__file__).parent
+    places = [package / f"{name}.py", package.parents[2] / "bench" / f"{name}.py"]
+    found = next((path for path in places if path.is_file()), None)
+    spec = None if found is None else importlib.util.spec_from_file_location(f"normae_bench_{name}", found)
+    if spec is None or spec.loader is None:
+        raise Missing(f"bench/{name}.py is not here; run from a clone of the repository")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -10,47 +10,38 @@ product for the gradient of each W, for positive and for negative events. In the
 passes have, weights are transposed beforehand, and y^T = W x^T where the result is narrow.
 """
 
+import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from normae.bench.timing import Result, Work, interleaved, median
-from normae.bench.works import TorchEBM, backends, iterations, network, plain, repeated
+from normae.bench import timing
 from normae.config import Run, read
 from normae.data import DENSITIES
+from normae.energy import Energy
 from normae.networks import MLP
 from normae.networks.mlp import NARROW, by_one_dnn, one_dnn
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.random import stream
 from normae.sampling import Chain, run_chain
-from normae.statistics import Estimate
 from normae.training.backends import choose_backend
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """What an iteration works on: widths of encoder and decoder, events of a batch, steps of the chains."""
-
-    encoder: tuple[int, ...]
-    decoder: tuple[int, ...]
-    batch: int
-    latent_steps: int
-    feature_steps: int
-
-
 class Floor:
-    """The products of one iteration."""
+    """The products of one iteration of a run."""
 
-    def __init__(self, sizes: Sizes, device: torch.device, generator: torch.Generator) -> None:
-        encoder, decoder = list(pairwise(sizes.encoder)), list(pairwise(sizes.decoder))
+    def __init__(self, run: Run, device: torch.device) -> None:
+        model, self.batch, generator = timing.network(run, (2,)), run.training.batch, stream(0, "bench/floor")
+        assert isinstance(model.encoder, MLP)
+        assert isinstance(model.decoder, MLP)
+        encoder, decoder = list(pairwise(model.encoder.sizes)), list(pairwise(model.decoder.sizes))
         feature = _there_and_back(encoder) + _there_and_back(decoder)
         latent = _there_and_back(decoder) + feature
-        self.batch = sizes.batch
-        self.chains = latent * (sizes.latent_steps + 1) + feature * (sizes.feature_steps + 1)
+        self.chains = latent * (run.sampling.latent.steps + 1) + feature * (run.sampling.feature.steps + 1)
         self.layers = encoder + decoder
         self.update = [(a, b, False) for a, b in decoder] + 2 * _there_and_back(self.layers)
         for _ in range(2):
@@ -59,13 +50,13 @@ class Floor:
         def draw(*shape: int) -> Tensor:
             return torch.randn(shape, generator=generator).to(device)
 
-        widths = {*sizes.encoder, *sizes.decoder}
+        widths = {*model.encoder.sizes, *model.decoder.sizes}
         self.weights = {(a, b): draw(b, a) / a**0.5 for a, b in self.layers}
         self.transposed = {pair: weight.t().contiguous() for pair, weight in self.weights.items()}
-        self.narrow = {width: torch.empty(width, sizes.batch, device=device) for width in widths if width < NARROW}
+        self.narrow = {width: torch.empty(width, self.batch, device=device) for width in widths if width < NARROW}
         self.gradients = {(a, b): torch.empty(b, a, device=device) for a, b in self.layers}
-        self.inputs = {width: draw(sizes.batch, width) for width in widths}
-        self.outputs = {width: torch.empty(sizes.batch, width, device=device) for width in widths}
+        self.inputs = {width: draw(self.batch, width) for width in widths}
+        self.outputs = {width: torch.empty(self.batch, width, device=device) for width in widths}
 
     @torch.no_grad()
     def products(self, fastest: bool = False) -> None:
@@ -103,57 +94,57 @@ TINY = [
 GROUP = "toy iteration"
 
 
-def toy(report: Result, device: torch.device, quick: bool, rounds: int) -> None:
+def toy(report: timing.Result, device: torch.device, quick: bool, rounds: int) -> None:
     """Measure both."""
-    run = read("toy-paper", TINY if quick else [])
-    _iterations(report, run, device, 1 if quick or device.type == "cpu" else 10, rounds)
-    _chains(report, run, device, rounds)
-
-
-def _iterations(report: Result, run: Run, device: torch.device, block: int, rounds: int) -> None:
+    run, block = read("toy-paper", TINY if quick else []), 1 if quick or device.type == "cpu" else 10
     events = DENSITIES[str(run.data.density)]().sample(run.data.train, stream(0, "data/train"))
-    ours = backends(run, (2,), device)
-    works: dict[str, Work] = {name: iterations(run, events, name, device, block) for name in ours}
+    ours = timing.backends(run, (2,), device)
+    works: dict[str, timing.Work] = {name: timing.iterations(run, events, name, device, block) for name in ours}
     with report.optional():
         for name, test in (("plain", False), ("plain with a Metropolis test", True)):
             works[name] = _plain_iteration(run, events, test, device, block)
-    floor = Floor(_sizes(run), device, stream(0, "bench/floor"))
-    works["matrix products"] = repeated(floor.products, block)
+    floor = Floor(run, device)
+    works["matrix products"] = timing.repeated(floor.products, block)
     if device.type == "cpu":
-        works["fastest products"] = repeated(partial(floor.products, fastest=True), block)
-    times = interleaved(works, rounds, device)
-    report.seconds(GROUP, times, block)
+        works["fastest products"] = timing.repeated(partial(floor.products, fastest=True), block)
+    times, best = timing.interleaved(works, rounds, device), ours[-1]
+    report.compare(GROUP, times, best, *ours[:-1], "plain", "plain with a Metropolis test", per=block)
     speed = floor.flop() * block / times["matrix products"]
-    report.add(f"{GROUP}: matrix products reach", Estimate(*(v / 1e9 for v in median(speed))), "GFLOP/s")
-    best = ours[-1]
-    report.floors(GROUP, times, best, "matrix products", "fastest products")
-    report.faster(GROUP, times, best, *ours[:-1], "plain", "plain with a Metropolis test")
+    report.add(f"{GROUP}: matrix products reach", timing.median(speed / 1e9), "GFLOP/s")
+    for name in [name for name in times if name.endswith("products")]:
+        report.add(f"{GROUP}: {best} over {name}", timing.ratio(times[best], times[name]), "floors")
+    _chains(report, run, device, rounds)
 
 
-def _sizes(run: Run) -> Sizes:
-    model = network(run, (2,))
-    assert isinstance(model.encoder, MLP)
-    assert isinstance(model.decoder, MLP)
-    batch, sampling = run.training.batch, run.sampling
-    return Sizes(model.encoder.sizes, model.decoder.sizes, batch, sampling.latent.steps, sampling.feature.steps)
-
-
-def _plain_iteration(run: Run, events: torch.Tensor, test: bool, device: torch.device, block: int) -> Work:
-    bounds = run.sampling.feature.bounds
-    assert bounds is not None
-    sizes = _sizes(run)
-    model = plain("plain_nae").PlainNAE(
-        sizes.encoder[0], run.network.latent, list(run.network.hidden), sizes.latent_steps, sizes.feature_steps,
-        run.sampling.feature.step_size, run.temperature.initial, bounds, test, run.sampling.buffer, run.sampling.replay,
-        str(device),
+def _plain_iteration(run: Run, events: Tensor, test: bool, device: torch.device, block: int) -> timing.Work:
+    latent, feature = run.sampling.latent, run.sampling.feature
+    assert feature.bounds is not None
+    model = timing.plain("plain_nae").PlainNAE(
+        2, run.network.latent, list(run.network.hidden), latent.steps, feature.steps, feature.step_size,
+        run.temperature.initial, feature.bounds, test, run.sampling.buffer, run.sampling.replay, str(device),
     )  # fmt: skip
     batch = events[: run.training.batch].to(device)
-    return repeated(lambda: model.iteration(batch), block)
+    return timing.repeated(lambda: model.iteration(batch), block)
 
 
-def _chains(report: Result, run: Run, device: torch.device, rounds: int) -> None:
+def torchebm(energy: Energy, temperature: float, step_size: float, bounds: Any, device: torch.device) -> Any:
+    """torchebm's Langevin sampler of exp(-U) with U = E/T; its noise is sqrt(2 lambda), and it clamps to the bounds."""
+    try:
+        core: Any = importlib.import_module("torchebm.core")
+        samplers: Any = importlib.import_module("torchebm.samplers")
+    except ImportError:
+        raise timing.Missing("torchebm is not installed; install the extra normae[bench] to compare with it") from None
+
+    class Potential(core.BaseModel):  # type: ignore[misc,name-defined]
+        def forward(self, x: Tensor) -> Tensor:
+            return energy(x) / temperature
+
+    return samplers.LangevinDynamics(Potential(device=device), step_size=step_size, clamp=bounds, device=device)
+
+
+def _chains(report: timing.Result, run: Run, device: torch.device, rounds: int) -> None:
     """Our chains with the best backend against torchebm's: the same network, start, temperature and steps."""
-    model = network(run, (2,)).to(device).requires_grad_(False)
+    model = timing.network(run, (2,)).to(device).requires_grad_(False)
     energy = ReconstructionEnergy(model)
     backend = choose_backend("auto", model, run.sampling, device)
     start = torch.randn(run.training.batch, run.network.latent, generator=stream(0, "bench/start")).to(device)
@@ -161,7 +152,7 @@ def _chains(report: Result, run: Run, device: torch.device, rounds: int) -> None
     latent, feature = run.sampling.latent, run.sampling.feature
     temperature = run.temperature.initial
 
-    def through(walk: Callable[..., torch.Tensor]) -> Work:
+    def through(walk: Callable[..., torch.Tensor]) -> timing.Work:
         def work() -> None:
             with torch.no_grad():
                 x = model.decoder(walk(0, start))
@@ -169,7 +160,7 @@ def _chains(report: Result, run: Run, device: torch.device, rounds: int) -> None
 
         return work
 
-    def ours(runner: Callable[..., Chain], of: ReconstructionEnergy) -> Work:
+    def ours(runner: Callable[..., Chain], of: ReconstructionEnergy) -> timing.Work:
         pairs = ((of.latent(), latent), (of, feature))
         return through(lambda which, x: runner(pairs[which][0], x, pairs[which][1], temperature, generator).position)
 
@@ -177,11 +168,11 @@ def _chains(report: Result, run: Run, device: torch.device, rounds: int) -> None
     works = {backend.name: ours(backend.runner, energy), "reference": ours(run_chain, plainly)}
     with report.optional():
         samplers = [
-            TorchEBM(plainly.latent(), temperature, latent.step_size, None, device),
-            TorchEBM(plainly, temperature, feature.step_size, feature.bounds, device),
+            torchebm(plainly.latent(), temperature, latent.step_size, None, device),
+            torchebm(plainly, temperature, feature.step_size, feature.bounds, device),
         ]
         steps = (latent.steps, feature.steps)
-        works["torchebm"] = through(lambda which, x: samplers[which](x, steps[which], generator))
-    times = interleaved(works, rounds, device)
-    report.seconds("toy chains", times)
-    report.faster("toy chains", times, backend.name, "reference", "torchebm")
+        works["torchebm"] = through(
+            lambda which, x: samplers[which].sample(x, n_steps=steps[which], generator=generator)
+        )
+    report.compare("toy chains", timing.interleaved(works, rounds, device), backend.name, "reference", "torchebm")
