@@ -25,8 +25,7 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from normae.export import onnx as workflow  # noqa: E402
-from normae.export.graph import Graph  # noqa: E402
-from normae.export.model import onnx_model  # noqa: E402
+from normae.export.graph import Graph, onnx_model  # noqa: E402
 from normae.export.onnx import (  # noqa: E402
     compare,
     export_onnx,

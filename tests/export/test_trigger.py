@@ -11,9 +11,8 @@ import normae
 from normae.config import structure
 from normae.data import DENSITIES
 from normae.errors import InputError
-from normae.export.distill import _through, distill, noise_around, target
 from normae.export.fixed import type_for
-from normae.export.trigger import TriggerSettings, export_trigger
+from normae.export.trigger import TriggerSettings, _through, distill, export_trigger, noise_around, target
 from normae.runs.session import train
 from tiny_run import tiny
 from tiny_table import rows

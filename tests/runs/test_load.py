@@ -37,7 +37,7 @@ def test_scores_are_in_the_user_s_units(run):
 
 def test_the_onnx_graph_takes_rows_as_they_are(run, tmp_path):
     pytest.importorskip("onnxruntime")
-    from normae.export.model import onnx_model
+    from normae.export.graph import onnx_model
     from normae.export.onnx import run_onnx
 
     model = normae.load(run.path)

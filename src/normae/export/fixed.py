@@ -162,49 +162,30 @@ def weight_types(weight: NDArray[Any], bias: NDArray[Any], width: int) -> tuple[
 # --- as an hls4ml project
 
 
-def torch_network(network: FixedNetwork) -> nn.Sequential:
-    """The layers with the rounded weights, as hls4ml reads them."""
-    layers = nn.Sequential()
+def write_project(network: FixedNetwork, folder: Path, z: NDArray[Any]) -> NDArray[np.float64] | None:
+    """Write the project to `folder`; what hls4ml's C++ gives for z (N, d), with shape (N,), None without a compiler."""
+    import hls4ml
+
+    model, shape, last = nn.Sequential(), (z.shape[1],), len(network.layers) - 1
+    precisions = {"input_1": {"result": network.input.text}}  # of each layer by hls4ml's names
     for k, layer in enumerate(network.layers):
         dense = nn.Linear(layer.weight.shape[1], layer.weight.shape[0], dtype=torch.float64)
         with torch.no_grad():
             dense.weight.copy_(torch.from_numpy(layer.weight_type.values(layer.weight)))
             dense.bias.copy_(torch.from_numpy(layer.bias_type.values(layer.bias)))
-        layers.add_module(f"dense{k}", dense)
-        if k < len(network.layers) - 1:
-            layers.add_module(f"relu{k}", nn.ReLU())
-    return layers
-
-
-def precisions(network: FixedNetwork) -> dict[str, dict[str, str]]:
-    """Of each layer by hls4ml's names."""
-    found: dict[str, dict[str, str]] = {"input_1": {"result": network.input.text}}
-    last = len(network.layers) - 1
-    for k, layer in enumerate(network.layers):
-        result = layer.result if k == last else layer.accumulator
-        found[f"dense{k}"] = {
-            "weight": layer.weight_type.text,
-            "bias": layer.bias_type.text,
-            "accum": layer.accumulator.text,
-            "result": result.text,
-        }
+        model.add_module(f"dense{k}", dense)
+        kinds = {"weight": layer.weight_type, "bias": layer.bias_type, "accum": layer.accumulator}
+        kinds["result"] = layer.result if k == last else layer.accumulator
+        precisions[f"dense{k}"] = {part: kind.text for part, kind in kinds.items()}
         if k < last:
-            found[f"relu{k}"] = {"result": layer.result.text}
-    return found
-
-
-def write_project(network: FixedNetwork, folder: Path, z: NDArray[Any]) -> NDArray[np.float64] | None:
-    """Write the project to `folder`; what hls4ml's C++ gives for z (N, d), with shape (N,), None without a compiler."""
-    import hls4ml
-
+            model.add_module(f"relu{k}", nn.ReLU())
+            precisions[f"relu{k}"] = {"result": layer.result.text}
     with contextlib.redirect_stdout(io.StringIO()):  # hls4ml tells every layer
-        model = torch_network(network)
-        shape = (z.shape[1],)
         config = hls4ml.utils.config_from_pytorch_model(
             model, shape, granularity="name", backend="Vitis", default_precision=network.input.text
         )
-        for name, kinds in precisions(network).items():
-            config["LayerName"][name]["Precision"].update(kinds)
+        for name, types in precisions.items():
+            config["LayerName"][name]["Precision"].update(types)
         graph = hls4ml.converters.convert_from_pytorch_model(
             model, hls_config=config, output_dir=str(folder), project_name=PROJECT, backend="Vitis",
             io_type="io_parallel", part=PART, clock_period=CLOCK,

@@ -17,6 +17,7 @@ from normae.runs.folder import RunFolder
 from normae.runs.load import load_run
 from normae.sampling.config import require_that
 from normae.sources import load_events
+from normae.version import __version__
 
 EVENTS = 1000  # of the check
 TOLERANCE = 1e-3  # on the score, absolute up to 1 and relative beyond
@@ -47,7 +48,7 @@ def export_onnx(
     require_that(tolerance > 0, "--tolerance", "a positive number", tolerance)
     check_new(out, force)
     require("export", "onnx", "onnxruntime")
-    from normae.export.model import onnx_model
+    from normae.export.graph import onnx_model
 
     model, folder, config, _ = load_run(run)
     if config.coordinates.condition:
@@ -64,7 +65,12 @@ def export_onnx(
     with output(out, force) as temporary:
         temporary.write_bytes(content.SerializeToString())
         differences = compare(run_onnx(temporary, events), expected, tolerance, model.temperature)
-        refuse_beyond(differences, tolerance, out)
+        worst = max(differences, key=lambda name: differences[name].share)
+        if not differences[worst].share <= 1:
+            raise InputError(
+                f"{out}: not written, its {worst} differs from the model's by up to {differences[worst].largest:.3g}, "
+                f"more than the tolerance {tolerance:g} of 1 + |{worst}| allows; try a larger --tolerance"
+            )
     return differences
 
 
@@ -100,16 +106,6 @@ def compare(
     return result
 
 
-def refuse_beyond(differences: Mapping[str, Difference], tolerance: float, path: Path) -> None:
-    """One sentence where a difference is beyond what is allowed."""
-    worst = max(differences, key=lambda name: differences[name].share)
-    if not differences[worst].share <= 1:
-        raise InputError(
-            f"{path}: not written, its {worst} differs from the model's by up to {differences[worst].largest:.3g}, "
-            f"more than the tolerance {tolerance:g} of 1 + |{worst}| allows; try a larger --tolerance"
-        )
-
-
 def some_events(config: Run, model: Model, count: int) -> NDArray[Any]:
     """Events of the run's test sample, with shape (count, *event), in the type that the model reads.
 
@@ -131,7 +127,5 @@ def some_events(config: Run, model: Model, count: int) -> NDArray[Any]:
 
 def about(folder: RunFolder, columns: tuple[str, ...] | None) -> dict[str, Any]:
     """What a file says of the run: columns and commit of the training."""
-    from normae.version import __version__
-
     commit = folder.read_provenance()["commit"] if folder.provenance.is_file() else None
     return {"columns": columns, "commit": commit, "normae": __version__}
