@@ -1,6 +1,7 @@
 """The presets: the settings of complete trainings as TOML files, found by name from anywhere."""
 
 import difflib
+from collections.abc import Iterable
 from pathlib import Path
 
 from normae.errors import InputError
@@ -35,7 +36,9 @@ def preset_path(name: str, folder: Path | None = None) -> Path:
     return known[name]
 
 
-def nearest(name: str, known: dict[str, Path]) -> str:
+def nearest(
+    name: str, known: Iterable[str], what: str = "presets", others: str = "`normae presets` lists their names"
+) -> str:
     """What to say of a name that is not known: those like it."""
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.3)
-    return f"; presets with names like it: {', '.join(near)}" if near else "; `normae presets` lists their names"
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.3)
+    return f"; {what} with names like it: {', '.join(near)}" if near else f"; {others}"

@@ -168,7 +168,9 @@ def test_evaluate_and_report(runs, name, monkeypatch):
     levels = (run.figures / "pretraining.csv").read_text().splitlines()[0]
     assert levels == "epoch,training,validation,mse_mean_event,mse_5_components"
     page = report(path).read_text()
-    said = [words in text for text in (page, describe_run(path)) for words in ("latent chain", "feature chain")]
+    said = [
+        words in text for text in (page, describe_run(RunFolder(path))) for words in ("latent chain", "feature chain")
+    ]
     assert said == 4 * ["pretrained" not in name], "chains are named where they ran"
     assert "The most anomalous jets" in page
     assert (

@@ -9,8 +9,7 @@ from typer.core import TyperGroup
 
 from normae.cli import jets
 from normae.cli.console import Command, common, run
-from normae.cli.judge import coverage, dual, evaluate, report, spread, temperature
-from normae.cli.paper import bench, publish, reproduce
+from normae.cli.judge import bench, coverage, dual, evaluate, publish, report, reproduce, spread, temperature
 from normae.cli.train import ensemble, info, presets, train
 from normae.cli.use import export, histogram, sample, score
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+import normae
 from normae.cli.console import Command, note, say
 from normae.cli.options import Force, argument, option
 from normae.errors import InputError
@@ -53,10 +54,8 @@ def generate(
 
     Example: normae jets generate qcd -n 1000 -o qcd.h5
     """
-    from normae import jets
-
     begun = time.monotonic()
-    jets.generate(jets.Job(jets.Process(kind, mpi, top_mass), count, seed), out, workers, force)
+    normae.jets.generate(normae.jets.Job(normae.jets.Process(kind, mpi, top_mass), count, seed), out, workers, force)
     note(f"{count} jets in {out}, {count / (time.monotonic() - begun):.1f} jets/s")
 
 
@@ -73,9 +72,7 @@ def convert(
 
     Example: normae jets convert test.h5 -o jets.h5
     """
-    from normae import jets
-
-    count, skipped = jets.convert(source, out, parse_rows(rows), skip_bad=skip_bad, key=dataset, force=force)
+    count, skipped = normae.jets.convert(source, out, parse_rows(rows), skip_bad=skip_bad, key=dataset, force=force)
     _done(f"{count} jets in {out}", skipped)
 
 
@@ -95,12 +92,10 @@ def images(
 
     Example: normae jets images jets.h5 -o images.h5
     """
-    import numpy as np
-
-    from normae import jets
-
-    dtype, chosen = np.float32 if single else np.float16, parse_rows(rows)
-    count, skipped = jets.convert_images(source, out, chosen, skip_bad=skip_bad, key=dataset, dtype=dtype, force=force)
+    kind, chosen = "float32" if single else "float16", parse_rows(rows)
+    count, skipped = normae.jets.convert_images(
+        source, out, chosen, skip_bad=skip_bad, key=dataset, dtype=kind, force=force
+    )
     _done(f"{count} images in {out}", skipped)
 
 
@@ -118,13 +113,11 @@ def observables(
 
     Example: normae jets observables jets.h5 -o observables.csv
     """
-    from normae import jets
-
-    jets.check_suffix(out)
-    jets.check_output(source, out, force)
-    least = jets.THRESHOLD if threshold is None else threshold
-    columns, skipped = jets.file_observables(source, parse_rows(rows), skip_bad=skip_bad, key=dataset, threshold=least)
-    jets.write_columns(out, columns, force)
+    normae.jets.check_suffix(out)
+    normae.jets.check_output(source, out, force)
+    least, chosen = normae.jets.THRESHOLD if threshold is None else threshold, parse_rows(rows)
+    columns, skipped = normae.jets.file_observables(source, chosen, skip_bad=skip_bad, key=dataset, threshold=least)
+    normae.jets.write_columns(out, columns, force)
     _done(f"observables of {len(columns['label'])} jets in {out}", skipped)
 
 
@@ -141,10 +134,8 @@ def show(
 
     Example: normae jets show jets.h5
     """
-    from normae import jets
-
     folder = out or source.with_name(source.stem + "-figures")
-    for path in jets.save_figures(source, folder, parse_rows(rows), force, skip_bad=skip_bad, key=dataset):
+    for path in normae.jets.save_figures(source, folder, parse_rows(rows), force, skip_bad=skip_bad, key=dataset):
         say(path)
 
 
@@ -154,7 +145,5 @@ def info(source: Source, skip_bad: SkipBad = False, dataset: Dataset = "table") 
 
     Example: normae jets info jets.h5
     """
-    from normae import jets
-
-    for name, value in jets.summary(source, skip_bad=skip_bad, key=dataset).items():
+    for name, value in normae.jets.summary(source, skip_bad=skip_bad, key=dataset).items():
         say(f"{name:<24}{value}")

@@ -1,4 +1,4 @@
-"""The commands that judge trained runs: `normae evaluate`, `report`, `dual`, `temperature`, `coverage` and `spread`."""
+"""The commands that judge: runs, two runs, a temperature, many seeds; the paper's numbers beside ours; and speed."""
 
 import json
 import math
@@ -14,7 +14,6 @@ from normae.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
     from normae.dual.judge import DualResult
-    from normae.temperature.estimates import Temperatures
 
 
 def evaluate(
@@ -174,18 +173,14 @@ def estimate(
     from normae.temperature.estimates import estimate_temperatures, write_temperatures
 
     found = estimate_temperatures(run, events, device=device, data=data)
-    show(("temperature of", "value", "in units of the model's"), _temperatures(found), run)
-    if Path(run).is_dir():
-        say(f"Numbers: {write_temperatures(run, found)}; figures beside it")
-
-
-def _temperatures(found: "Temperatures") -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = [("the model", f"{found.model:.4g}", "1")]
-    for name, one in found.estimates.items():
+    for name, one in [*found.estimates.items(), ("mean energy", found.mean_energy)]:
         error = "" if math.isfinite(one.error) else " (error not known)"
         rows.append((name, f"{one}{error}", f"{one.value / found.model:.3g}"))
-    rows.append(("mean energy", found.mean_energy, f"{found.mean_energy.value / found.model:.3g}"))
-    return [*rows, ("effective dimension", found.dimension, "")]
+    rows.append(("effective dimension", found.dimension, ""))
+    show(("temperature of", "value", "in units of the model's"), rows, run)
+    if Path(run).is_dir():
+        say(f"Numbers: {write_temperatures(run, found)}; figures beside it")
 
 
 @temperature.command(cls=Command)
@@ -222,3 +217,74 @@ def search(
     if not found.finished:
         raise Interrupted("stopped; the search is safe. Go on with the same command")
     say(f"m = 1 at T = {found.temperature}. Numbers and figure: {out}")
+
+
+# --- the paper, and speed
+
+UNITS = {"times": "times as fast", "floors": "times the floor"}
+
+
+def reproduce(
+    what: Annotated[str, argument("toy, bayes, dual, jets or all.")],
+    out: Annotated[Path | None, option("Folder for runs, figures and tables.", "--out", "-o")] = None,
+    from_scratch: Annotated[bool, option("Train instead of using the zoo.", "--from-scratch")] = False,
+    configs: Annotated[Path | None, option("Folder of other presets.")] = None,
+    seed: Annotated[int, option("Seed of new trainings.")] = 0,
+    jets: Jets = None,
+    generated: Annotated[int | None, option("Jets that each model generates.", min=0)] = None,
+    device: Device = "auto",
+    override: Set = None,
+) -> None:
+    """Make the paper's figures and tables again, theirs beside ours.
+
+    `all --from-scratch` trains every model of the paper with its settings and lengths, and goes on after a stop.
+    --jets and --generated are for jets, --set for new trainings.
+
+    Example: normae reproduce toy
+    """
+    from normae.paper.reproduce import Settings
+    from normae.paper.reproduce import reproduce as make
+
+    out = out or Path("runs") / f"reproduce-{what}"
+    settings = Settings(from_scratch, configs, seed, device, jets, generated, tuple(override or ()))
+    with TrainingDisplay() as display:
+        made = make(what, out, settings, display)
+    for title, rows in made.tables.items():
+        show(rows[0], rows[1:], title)
+    if made.left_out:
+        say(f"Not in the zoo, so left out (--from-scratch trains them): {', '.join(made.left_out)}")
+    for note in made.notes:
+        say(note)
+    say(f"Tables: {out / 'table.md'}; figures and reports in the folders beside it")
+
+
+def publish(
+    group: Folder,
+    target: Annotated[Path, argument("Folder of the zoo to write.")],
+    seed: Annotated[int, option("The seed that ships.")] = 0,
+) -> None:
+    """Put an evaluated run of a folder of seeds into the zoo of `reproduce`, with a card over all seeds."""
+    from normae.paper.publish import publish as publish_run
+
+    say(f"Published: {publish_run(group, seed, target)}")
+
+
+def bench(
+    out: Annotated[Path, option("Folder for bench.json and the picture.", "--out", "-o")] = Path("runs/bench"),
+    only: Annotated[str | None, option("toy, sampling, scoring, jets or images.")] = None,
+    quick: Annotated[bool, option("Tiny sizes, to see that everything runs.", "--quick")] = False,
+    device: Device = "auto",
+    rounds: Annotated[int | None, option("How often everything is measured, in turns.", min=2)] = None,
+) -> None:
+    """Measure speed against others and against the machine's limits.
+
+    Example: normae bench --only toy -o runs/bench
+    """
+    from normae.bench import bench as measure
+
+    result = measure(out, only, quick, device, rounds, say)
+    rows = [(row.name, row.value, UNITS.get(row.unit, row.unit)) for row in result.rows]
+    show(("what", "value", "unit"), rows, str(result.machine["device"]))
+    for line in result.skipped:
+        say(f"Left out: {line}")
+    say(f"Numbers and picture: {out}")

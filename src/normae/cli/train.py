@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from normae.cli.console import TrainingDisplay, parse_columns, parse_seeds, say, use_threads
-from normae.cli.options import Folder, Force, Jets, NewRun, Set, argument, option
+from normae.cli.options import Dataset, Folder, Force, Jets, NewRun, Set, argument, option
 from normae.errors import InputError, Interrupted
 from normae.presets import describe
 from normae.presets import presets as all_presets
 
 if TYPE_CHECKING:
-    from normae.config import Run
     from normae.runs.folder import RunFolder
 
 
@@ -21,9 +20,7 @@ def train(
     what: Annotated[str, argument("A table, a file of jets, a preset or a TOML.", metavar="DATA|PRESET")],
     out: NewRun,
     columns: Annotated[str | None, option("a,b,c: columns of the table; all by default.")] = None,
-    dataset: Annotated[
-        str | None, option("Array of an .npz, group or dataset of an HDF5, tree of a ROOT file.")
-    ] = None,
+    dataset: Dataset = None,
     weights: Annotated[str | None, option("Column with the weights of the rows; no feature.")] = None,
     condition: Annotated[str | None, option("a,b: columns m of the table, for p(x | m).")] = None,
     missing: Annotated[str, option("Rows with missing values: refuse, or drop them from the training.")] = "refuse",
@@ -78,20 +75,15 @@ def info(run: Folder) -> None:
 
     Example: normae info runs/toy
     """
-    say(describe_run(run))
-
-
-def describe_run(path: Path) -> str:
-    """A few lines about the run, or about each run of a folder with several seeds."""
     from normae.runs.folder import RunFolder
 
-    folder = RunFolder(path)
-    if not folder.config.is_file() and folder.members():
-        return "\n\n".join(_describe(member) for member in folder.members())
-    return _describe(RunFolder.existing(path))
+    folder = RunFolder(run)
+    members = [] if folder.config.is_file() else folder.members()
+    say("\n\n".join(describe_run(one) for one in members or [RunFolder.existing(run)]))
 
 
-def _describe(run: "RunFolder") -> str:
+def describe_run(run: "RunFolder") -> str:
+    """A few lines about a run."""
     from normae.config import read
 
     config = read(run.config)
@@ -105,7 +97,14 @@ def _describe(run: "RunFolder") -> str:
             f"  latent chain   {config.sampling.latent.describe()}",
             f"  feature chain  {config.sampling.feature.describe()}",
         ]
-    lines.append(f"  state          {_state(run, config)}")
+    state = "begun; continue with normae train ... --resume"
+    if run.model.is_file():
+        state = "evaluated" if run.metrics.is_file() else "trained, not evaluated"
+    elif history := run.read_history():
+        phase, done = history[-1]["phase"], float(history[-1].get("epoch", 0.0))
+        part = config.classifier or (config.pretraining if phase == "pretraining" else config.training)
+        state = f"{phase}, epoch {done:.1f} of {part.epochs}; continue with normae train ... --resume"
+    lines.append(f"  state          {state}")
     if run.provenance.is_file():
         facts = run.read_provenance()
         lines.append(f"  trained on     {facts['device']} in {facts['wall_seconds']} s, backend {facts['backend']}")
@@ -113,20 +112,6 @@ def _describe(run: "RunFolder") -> str:
         metrics = run.read_metrics()
         lines += [f"  {name:<28} {m['value']:.6g} ± {m['error']:.2g}" for name, m in metrics.items()]
     return "\n".join(lines)
-
-
-def _state(run: "RunFolder", config: "Run") -> str:
-    if run.model.is_file():
-        return "evaluated" if run.metrics.is_file() else "trained, not evaluated"
-    history = run.read_history()
-    if not history:
-        return "begun; continue with normae train ... --resume"
-    last = history[-1]
-    epochs = config.pretraining.epochs if last["phase"] == "pretraining" else config.training.epochs
-    if config.classifier is not None:
-        epochs = config.classifier.epochs
-    done = float(last.get("epoch", 0.0))
-    return f"{last['phase']}, epoch {done:.1f} of {epochs}; continue with normae train ... --resume"
 
 
 def ensemble(

@@ -1,5 +1,6 @@
 """The commands that use a trained model: `normae score`, `sample`, `histogram` and `export`."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,6 @@ from normae.errors import InputError
 
 if TYPE_CHECKING:
     from normae.scoring.score import Doer
-    from normae.search.templates import Templates
 
 
 def score(
@@ -136,23 +136,14 @@ def histogram(
     found, sentences = histogram_of(
         run, files, out, settings, signal or (), observed or (), names, dataset, device, pseudo_experiments, force
     )
-    show((quantity, "background", "signal", "observed"), _bins(found))
+    signals = ["" if found.signal is None else f"{value:.4g}" for value in (found.signal or found.background).value]
+    seen = [""] * len(signals) if found.data is None else [f"{value:g}" for value in found.data]
+    edges = (f"{low:.4g} to {high:.4g}" for low, high in pairwise(found.edges))
+    rows = zip(edges, (f"{value:.5g}" for value in found.background.value), signals, seen, strict=True)
+    show((quantity, "background", "signal", "observed"), rows)
     for sentence in sentences:
         say(sentence)
     say(f"Workspace, tables and figure: {out}")
-
-
-def _bins(found: "Templates") -> list[tuple[str, ...]]:
-    """One row for each bin."""
-    return [
-        (
-            f"{found.edges[b]:.4g} to {found.edges[b + 1]:.4g}",
-            f"{found.background.value[b]:.5g}",
-            "" if found.signal is None else f"{found.signal.value[b]:.4g}",
-            "" if found.data is None else f"{found.data[b]:g}",
-        )
-        for b in range(len(found.edges) - 1)
-    ]
 
 
 def export(

@@ -141,7 +141,7 @@ class Table:
             place = f" in column {columns[int(np.argmax(~np.isfinite(values[row])))]!r}"
         raise InputError(
             f"{self.path}: NaN, infinity or a number beyond {values.dtype}{place}, the first at row {first + row}; "
-            'remove such rows, or train without them, missing="drop"'
+            'remove such rows, or train without them: --missing drop, in Python missing="drop"'
         )
 
 

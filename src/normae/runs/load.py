@@ -61,7 +61,7 @@ def run_of(name: str | Path) -> RunFolder:
     if Path(name).is_dir():
         return RunFolder.existing(name)
     if str(name) not in zoo.names():
-        raise InputError(f"{name}: neither a run folder nor a model of the zoo ({', '.join(zoo.names())})")
+        raise InputError(zoo.unknown(str(name)))
     return RunFolder(zoo.path(str(name)))
 
 

@@ -379,7 +379,7 @@ def read_start(config: Run, event: tuple[int, ...]) -> Start:
     if (folder / f"seed-{config.seed}").is_dir():
         folder = folder / f"seed-{config.seed}"
     if not folder.is_dir():
-        raise InputError(f"start: {name}: neither a run folder nor a model of the zoo ({', '.join(zoo.names())})")
+        raise InputError(f"start: {zoo.unknown(str(name))}")
     run = RunFolder.existing(folder)
     given = read(run.config)
     named, header = read_tensors(run.model)

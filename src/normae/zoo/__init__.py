@@ -4,6 +4,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from normae.presets import nearest
+
 FOLDER = Path(__file__).parent
 
 
@@ -15,6 +17,12 @@ def names() -> list[str]:
 def path(name: str) -> Path:
     """The run folder of a model of the zoo."""
     return FOLDER / name
+
+
+def unknown(name: str) -> str:
+    """What to say of a name that is neither a run folder nor a model of the zoo: the models like it, or all."""
+    others = f"its models are {', '.join(names())}"
+    return f"{name}: neither a run folder nor a model of the zoo{nearest(name, names(), 'models', others)}"
 
 
 def card(name: str) -> str:
