@@ -168,7 +168,7 @@ class ConditionalCoordinates:
         return self._together(self.columns.lattice, self.condition.lattice)
 
     @property
-    def widths(self) -> Tensor:
+    def width(self) -> Tensor:
         """Of all columns, with shape (d,)."""
         return self._together(self.columns.width, self.condition.width)
 

@@ -342,11 +342,6 @@ class TableCoordinates:
         """Which columns have a curve, with shape (d,)."""
         return (self.knots[0] != self.knots[1]).any(1)
 
-    @property
-    def widths(self) -> Tensor:
-        """Of the columns, with shape (d,)."""
-        return self.width
-
     def forward(self, x: Tensor) -> Tensor:
         """y with shape (N, d) of rows x with shape (N, d), in float64; without the rounding of files."""
         x = x.double()
@@ -375,6 +370,16 @@ class TableCoordinates:
         bent, log_slope = self._bent(x)
         return self.constant + (log_slope - (bent.abs() - LIMIT).clamp_min(0).log1p()).sum(1)
 
+    def unseen(self, x: Tensor) -> Tensor:
+        """What `log_slope` of the rows x that the curves were fitted to is without the row, minus what it is, (N,).
+
+        The piece of a curve that has m rows would be wider by m / (m - 1) with one less.
+        """
+        values = self.knots[1].contiguous()
+        piece, nothing = torch.searchsorted(values, self._bent(x)[0].T.contiguous()), torch.zeros_like(values[:, :1])
+        rows = len(x) * torch.special.ndtr(values).diff(prepend=nothing, append=nothing + 1).gather(1, piece)
+        return torch.log1p(-1 / rows.clamp_min(2)).where(self.bent[:, None], 0).sum(0)
+
     @property
     def constant(self) -> float:
         """The part of `log_slope` that all rows share, and its largest value."""
@@ -398,19 +403,14 @@ class TableCoordinates:
 
 def columns(table: Floats) -> tuple[Floats, Floats]:
     """Centre and width of each column, (d,) each, without its outermost percents; the width of a constant one is 1."""
-    scale = _power_of_two(np.abs(table).max(0))
+    size = np.abs(table).max(0)
+    scale = np.where(size > 0, np.ldexp(1.0, np.frexp(size)[1] - 1), 1.0)  # so that squares neither overflow nor vanish
     table = table / scale
     low, high = np.quantile(table, [TAIL, 1 - TAIL], axis=0)
     inner = np.clip(table, low, high)
     width = inner.std(0)
     width = np.where(_flat(width, inner), table.std(0), width)
     return scale * inner.mean(0), np.where(_flat(width, table), 1.0, scale * width)
-
-
-def _power_of_two(size: Floats) -> Floats:
-    """Near `size`, so that the squares of a column over it neither overflow nor vanish; 1 for a column of zeros."""
-    powers: Floats = np.where(size > 0, np.ldexp(1.0, np.frexp(size)[1] - 1), 1.0)
-    return powers
 
 
 def _flat(width: Floats, table: Floats) -> npt.NDArray[np.bool_]:

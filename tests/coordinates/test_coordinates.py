@@ -137,6 +137,18 @@ def test_columns_get_curves_where_gaussians_do_not_describe_them():
     assert not TableCoordinates.of(rows[:100], curves="many").bent.any()  # too few to know
 
 
+def test_the_slope_of_a_curve_without_a_row():
+    random = np.random.default_rng(1)
+    rows = torch.from_numpy(np.column_stack([random.uniform(size=500), random.standard_normal(500)]))
+    to = TableCoordinates.of(rows, curves="many")
+    assert to.bent.tolist() == [True, False]
+    without = [TableCoordinates.of(rows[torch.arange(500) != i], curves="many") for i in range(0, 500, 10)]
+    found = torch.cat([other.log_slope(rows[10 * i : 10 * i + 1]) for i, other in enumerate(without)])
+    gain = to.log_slope(rows)[::10] - found
+    assert float(gain.mean()) > 0.02  # what a row gains by having been seen
+    assert float(-to.unseen(rows)[::10].mean()) == pytest.approx(float(gain.mean()), rel=0.4)
+
+
 def test_a_curve_there_and_back_and_its_slope():
     rows = odd_columns(2000)
     map_ = TableCoordinates.of(rows, curves="many")

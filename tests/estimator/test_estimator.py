@@ -159,6 +159,15 @@ def test_signs_and_contamination(table):
     assert np.allclose(estimator.decision_function(table), estimator.score_samples(table) - estimator.offset_)
 
 
+def test_new_rows_of_a_small_wide_table_are_called_anomalous_as_often_as_asked():
+    from sklearn.datasets import load_breast_cancer
+
+    table, benign = load_breast_cancer(return_X_y=True)
+    rows = np.random.default_rng(0).permutation(table[benign == 1])
+    estimator = normae.NormalizedAutoencoder(log_z="never", random_state=0).fit(rows[:250])
+    assert np.mean(estimator.predict(rows[250:]) == -1) == pytest.approx(0.1, abs=0.06)  # two errors of 107 rows
+
+
 def test_pipeline_cross_validation_and_clone(table):
     pipeline = make_pipeline(StandardScaler(), tiny(log_z="auto"))
     assert np.isfinite(cross_val_score(pipeline, table, cv=2)).all()

@@ -13,7 +13,7 @@ from normae.inference import grid_log_z, proposed_log_z
 from normae.inference.generation import drawn
 from normae.inference.log_z import grid_draws
 from normae.networks import NetworkConfig, build_autoencoder
-from normae.networks.base import SCALE, Base, BaseConfig, fit_base, read_base
+from normae.networks.base import SCALE, Base, BaseConfig, fit_base, read_base, unseen
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.random import stream
 from normae.statistics import auc
@@ -123,6 +123,30 @@ def test_a_row_is_judged_by_the_others():
     assert float(base.parts(rows[:1])[1]) == pytest.approx(float(others.parts(rows[:1])[1]) + missing, abs=1e-4)
     train, new = base(rows), base(clusters(300, seed=9))
     assert auc(new.numpy(), train.numpy()).value == pytest.approx(0.5, abs=0.08)
+
+
+@pytest.mark.parametrize(("number", "strength", "shrinkage"), [(1, 12.0, 0.1), (4, 6.0, 0.0)])
+def test_gaussians_without_a_row_are_those_of_a_fit_without_it(number, strength, shrinkage):
+    rows = torch.cat([clusters(120), torch.randn(120, 2, generator=stream(8, "more"))], dim=1).double()
+    mixture = fit_mixture(rows, number, strength, shrinkage, 60)
+    counts = torch.tensor([len(rows), strength, shrinkage], dtype=torch.float64)
+    known = mixture.log_prob(rows) + unseen(mixture, rows, counts)[:, 0]
+    refitted = [fit_mixture(rows[torch.arange(120) != i], number, strength, shrinkage, 60, mixture) for i in range(30)]
+    apart = torch.cat([other.log_prob(rows[i : i + 1]) for i, other in enumerate(refitted)])
+    assert float((mixture.log_prob(rows)[:30] - apart).mean()) > 0.05  # what a row gains by having been seen
+    assert torch.allclose(known[:30], apart, atol=0.05)
+    assert abs(float((known[:30] - apart).mean())) < 0.01
+
+
+def test_scores_of_few_rows_of_many_columns_are_those_of_new_rows():
+    random = stream(3, "wide")
+    mixing = torch.randn(20, 20, generator=random)
+    rows, new = (torch.randn(n, 20, generator=random) @ mixing for n in (150, 2000))
+    base = fitted(rows)
+    train, fresh = base(rows).numpy(), base(new).numpy()
+    assert auc(fresh, train).value == pytest.approx(0.5, abs=0.05)
+    seen = Base(dict(base.named_buffers()) | {"unseen": torch.zeros_like(base.unseen)})(rows)
+    assert auc(fresh, seen.numpy()).value > 0.58  # what Gaussians that know the row say
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

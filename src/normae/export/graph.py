@@ -178,31 +178,37 @@ def based(graph: Graph, base: Base | Bases | None, error: str, x: str) -> str:
     half = graph.add("Mul", graph.reduce("SumSquare", scaled, 2), -0.5)
     each, parts = log_gaussians(base.means[:1], base.weights, base.means, base.factors)
     gaussians = graph.reduce("LogSumExp", graph.add("Add", half, each + 0.5 * parts.square().sum(2)), 0)
-    length = graph.reduce("SumSquare", u, 1, keep=True)
     both = gaussians
-    if base.kernels:
+    if len(base.centres):
+        length = graph.reduce("SumSquare", u, 1, keep=True)
         products = graph.add("MatMul", u, -2 * base.centres.T)
         distance = graph.add("Add", graph.add("Add", length, base.centres.double().square().sum(1)), products)
-        distance = _without_own(graph, distance, length, len(base.centres))
+        distance, own = _without_own(graph, distance, length, len(base.centres))
+        both = graph.add("Add", gaussians, graph.add("MatMul", own, base.unseen[:, 0]))
+    if base.kernels:
         rates = (-0.5 / base.widths.square()).tolist()
         widths = [graph.reduce("LogSumExp", graph.add("Mul", distance, rate), 1, keep=True) for rate in rates]
         kernels = graph.reduce(
             "LogSumExp", graph.add("Add", graph.add("Concat", *widths, axis=1), base.log_shares()), 1
         )
-        a = float(base.leaning)
-        both = graph.add("Add", graph.add("Mul", gaussians, 1 - a), graph.add("Mul", kernels, a))
+        kernels, a = graph.add("Add", kernels, graph.add("MatMul", own, base.unseen[:, 1])), float(base.leaning)
+        both = graph.add("Add", graph.add("Mul", both, 1 - a), graph.add("Mul", kernels, a))
     return graph.add("Add", error, graph.add("Mul", graph.add("Add", both, float(base.log_det)), -SCALE))
 
 
-def _without_own(graph: Graph, distance: str, length: str, centres: int) -> str:
-    """Squared distances (N, n) in float64, with one of a centre that is the event itself put out of sight."""
+def _without_own(graph: Graph, distance: str, length: str, centres: int) -> tuple[str, str]:
+    """Squared distances (N, n) in float64, with one of a centre that is the event itself put out of sight.
+
+    And which centre that is: 1 there and 0 elsewhere, with shape (N, n).
+    """
     nearest = graph.reduce("Min", distance, 1, keep=True)
     limit = graph.add("Mul", graph.add("Add", length, 1.0), OWN)
     own = graph.enter(graph.add("LessOrEqual", nearest, limit), np.bool_)
     place = graph.add("ArgMin", distance, axis=1, keepdims=0)
-    ends = graph.constant([0.0, FAR if centres > 1 else 0.0], np.float32)  # OneHot takes no others
-    hot = graph.add("OneHot", place, graph.integers([centres]), ends, axis=1)
-    return graph.add("Add", distance, graph.add("Mul", own, graph.enter(hot, np.float32)))
+    ends = graph.constant([0.0, float(centres > 1)], np.float32)  # OneHot takes no others
+    hot = graph.enter(graph.add("OneHot", place, graph.integers([centres]), ends, axis=1), np.float32)
+    own = graph.add("Mul", own, hot)
+    return graph.add("Add", distance, graph.add("Mul", own, FAR)), own
 
 
 def _network(graph: Graph, network: nn.Module, weights: Mapping[str, Tensor], state: State) -> State:

@@ -71,6 +71,6 @@ def known_rows(y: Tensor, energy: ReconstructionEnergy) -> Tensor:
     given = y.to(base.frame)
     u = given[:, : base.dimension] @ base.frame.T
     centres = base.centres if len(base.centres) else base.means
-    pieces = [centres[distances(piece, centres)[0].argmin(1)] for piece in u.split(256)]
+    pieces = [centres[distances(piece, centres, base.own(piece))[0].argmin(1)] for piece in u.split(256)]
     y = torch.linalg.solve(base.frame, torch.cat(pieces).T).T
     return torch.cat([y, given[:, base.dimension :]], dim=1)

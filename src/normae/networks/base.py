@@ -11,7 +11,7 @@ Where rows are few the base is the model, and where there are many the network f
 exp(-E/T)/Z as ever, and T begins at s: s is so large that a network which has learned nothing hardly changes the base.
 
 The number of Gaussians, and how strongly their covariances are drawn towards each other, is what suits rows held out
-best, and so is a; the widths are what suits every row best without itself. None of them needs a label or a setting.
+best; the widths and a are what suits every row best without itself. None of them needs a label or a setting.
 
     q(y) = 1/2 g(y) + 1/2 k(y),    for a = 0    q(y) = 1/2 g(y) + 1/2 sum_j w_j t(y; m_j, S_j),
 
@@ -19,8 +19,9 @@ t Student's density of four degrees of freedom, can be drawn from and computed, 
 can tell rows from draws of q, and draws of q that are kept with a probability of exp(-E/T)/q, up to a factor, are
 samples of the model. Where kernels do not count nothing computes them; t has tails where a model may have more than g.
 
-At a row of the training table its own kernel does not count, one of them where several rows are equal: a row is judged
-by the others, whether it was trained on or not. So scores of training rows can be compared with those of new ones.
+A row of the training table is judged by the others, as a new row is: at such a row its own kernel does not count, one
+of them where several rows are equal, and the Gaussians are those without it (`statistics.gaussians.left_out`). So
+scores of training rows can be compared with those of new ones, in a training and after it.
 """
 
 import math
@@ -34,7 +35,17 @@ from torch import Tensor, nn
 from normae.errors import InputError
 from normae.progress import counted
 from normae.random import normal
-from normae.statistics.gaussians import FLOOR, LOG_TWO_PI, MOST_KEPT, TINY, Mixture, fit_mixture, groups, log_gaussians
+from normae.statistics.gaussians import (
+    FLOOR,
+    LOG_TWO_PI,
+    MOST_KEPT,
+    TINY,
+    Mixture,
+    fit_mixture,
+    groups,
+    left_out,
+    log_gaussians,
+)
 from normae.tensors import by_weight, counts_as
 
 WIDTHS = tuple(0.05 * 2**k for k in range(7))
@@ -42,7 +53,7 @@ WIDTHS = tuple(0.05 * 2**k for k in range(7))
 LEAST_SHARE = 0.01
 """Of the narrowest and of the widest that are kept."""
 LOOKED_AT = 2000
-"""Rows that the shares of the widths are found with."""
+"""Rows that the shares of the widths, and a, are found with."""
 HELD_OUT = 0.2
 LEANINGS = (0.0, 0.1, 0.25, 0.5, 0.75)
 """a, the share of the kernels, of which one is chosen."""
@@ -62,8 +73,10 @@ WORK = 1 << 19
 MOST_WORK = 2e10
 """Multiplications of one expectation; what needs more is not tried."""
 SMALLEST = -80.0
-CLOSE, OWN, FAR = 1e-4, 1e-9, 1e6
-"""Squared distances: of what may be the row itself, of what it is, in units of its square; of what is out of sight."""
+OWN, FAR = 1e-9, 1e6
+"""Squared distances: of what is the row itself, in units of its square; of what is out of sight."""
+BESIDE = (-2, -1, 0, 1)
+"""Where a row's own centre may be among those in a line, with rounding."""
 FREEDOM = 4
 """Degrees of freedom of the wide Gaussians, Student's t."""
 SCALE = 20.0
@@ -97,8 +110,9 @@ class Base(nn.Module):
     Args:
         tensors: `frame` F with shape (d, d), from y to u = F y, where columns have the width 1 and kernels are round;
             `weights` (K,), `means` (K, d) and `factors` (K, d, d), the inverse Cholesky factors, of the Gaussians in u;
-            `centres` (n, d), `widths` (H,) and `shares` (H,) of the kernels in u; `leaning` (), which is a. Without
-            kernels n and H are 0.
+            `centres` (n, d), `widths` (H,) and `shares` (H,) of the kernels in u; `leaning` (), which is a; `unseen`
+            (n, 3), log g, log k and log t of each centre by coordinates and Gaussians without it, minus what they are.
+            Without kernels n and H are 0.
     """
 
     frame: Tensor
@@ -109,9 +123,10 @@ class Base(nn.Module):
     widths: Tensor
     shares: Tensor
     leaning: Tensor
+    unseen: Tensor
 
     NAMES: ClassVar[tuple[str, ...]] = (
-        "frame", "weights", "means", "factors", "centres", "widths", "shares", "leaning",
+        "frame", "weights", "means", "factors", "centres", "widths", "shares", "leaning", "unseen",
     )  # fmt: skip
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -119,6 +134,8 @@ class Base(nn.Module):
         for name in self.NAMES:
             self.register_buffer(name, tensors[name].float())
         self.kernels = bool(self.leaning > 0)
+        order = self.along(self.centres).argsort()
+        self.centres, self.unseen = self.centres[order], self.unseen[order]
         self.cells: Any = None  # `networks.lattice.Cells`, of columns on a lattice
 
     @property
@@ -134,13 +151,18 @@ class Base(nn.Module):
 
     def forward(self, y: Tensor) -> Tensor:
         """-s log b with shape (N,), for y with shape (N, d)."""
-        return self.both(y)[0] if self.kernels else -SCALE * (self._gaussians(self.places(y)) + self.log_det)
+        if self.kernels:
+            return self.both(y)[0]
+        u = self.places(y)
+        return -SCALE * (self._gaussians(u, self.own(u))[0] + self.log_det)
 
     def parts(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """log g and log k with shape (N,)."""
-        u, slope = self.places(y), self.log_det
-        pieces = u.split(max(1, WORK // len(self.centres)))
-        return self._gaussians(u) + slope, torch.cat([self._kernels(piece) for piece in pieces]) + slope
+        u, slope, size = self.places(y), self.log_det, max(1, WORK // len(self.centres))
+        own = self.own(u)
+        pairs = zip(u.split(size), own.split(size), strict=True)
+        k = torch.cat([self._kernels(piece, which) for piece, which in pairs])
+        return self._gaussians(u, own)[0] + slope, k + slope
 
     def places(self, y: Tensor) -> Tensor:
         """u with shape (N, d); what y has beyond its first d columns is not looked at."""
@@ -153,11 +175,11 @@ class Base(nn.Module):
 
     def wide(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """log g, and that of the same Gaussians with the tails of Student's t, with shape (N,)."""
-        each, scaled = log_gaussians(self.places(y), self.weights, self.means, self.factors)
-        squared, d = scaled.square().sum(2), self.dimension
-        size = math.lgamma((FREEDOM + d) / 2) - math.lgamma(FREEDOM / 2) - 0.5 * d * math.log(FREEDOM / 2)
-        tails = each + 0.5 * squared - 0.5 * (FREEDOM + d) * (squared / FREEDOM).log1p() + size
-        return torch.logsumexp(each, 0) + self.log_det, torch.logsumexp(tails, 0) + self.log_det
+        u = self.places(y)
+        own = self.own(u)
+        g, each, scaled = self._gaussians(u, own)
+        t = torch.logsumexp(with_tails(each, scaled.square().sum(2), self.dimension), 0) + self._unseen(own, 2)
+        return g + self.log_det, t + self.log_det
 
     def propose(self, n: int, generator: torch.Generator) -> Tensor:
         """`n` draws of q with shape (n, d)."""
@@ -186,11 +208,35 @@ class Base(nn.Module):
         d = self.dimension
         return self.shares.log() - d * self.widths.log() - 0.5 * d * LOG_TWO_PI - math.log(len(self.centres))
 
-    def _kernels(self, u: Tensor) -> Tensor:
-        return torch.logsumexp(by_width(*distances(u, self.centres), self.widths) + self.log_shares(), dim=1)
+    @staticmethod
+    def along(u: Tensor) -> Tensor:
+        """Places of rows u with shape (N, d) along a line, with shape (N,), in the order of which centres are kept."""
+        return u @ torch.arange(u.shape[1], device=u.device).cos().to(u)
 
-    def _gaussians(self, u: Tensor) -> Tensor:
-        return torch.logsumexp(log_gaussians(u, self.weights, self.means, self.factors)[0], dim=0)
+    @torch.no_grad()
+    def own(self, u: Tensor) -> Tensor:
+        """Which centre each of the rows u with shape (N, d) is itself, with shape (N,); -1 for a row that is none."""
+        found = torch.full((len(u),), -1, device=u.device)
+        if len(self.centres) > 1:
+            place, near = torch.searchsorted(self.along(self.centres), self.along(u)), OWN * (1 + u.square().sum(1))
+            for beside in BESIDE:
+                which = (place + beside).clamp(0, len(self.centres) - 1)
+                found = which.where((u - self.centres[which]).square().sum(1) <= near, found)
+        return found
+
+    def _kernels(self, u: Tensor, own: Tensor) -> Tensor:
+        pairs = distances(u, self.centres, own)
+        return torch.logsumexp(by_width(*pairs, self.widths) + self.log_shares(), dim=1) + self._unseen(own, 1)
+
+    def _unseen(self, own: Tensor, which: int) -> Tensor:
+        """What is added to log g, log k or log t where a row is a centre itself, with shape (N,)."""
+        rows = (own >= 0).nonzero().flatten()
+        return self.unseen.new_zeros(len(own)).index_copy(0, rows, self.unseen[own[rows], which])
+
+    def _gaussians(self, u: Tensor, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """log g without the row itself, with shape (N,), and what `log_gaussians` gives."""
+        each, scaled = log_gaussians(u, self.weights, self.means, self.factors)
+        return torch.logsumexp(each, dim=0) + self._unseen(own, 0), each, scaled
 
     @torch.no_grad()
     def value_and_grad(self, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -201,39 +247,41 @@ class Base(nn.Module):
         return SCALE * (value - self.log_det), SCALE * (grad @ self.frame)
 
     def _at(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        each, scaled = log_gaussians(u, self.weights, self.means, self.factors)
-        g = torch.logsumexp(each, dim=0)
-        grad = (1 - self.leaning) * torch.einsum("kn,kni,kij->nj", (each - g).exp(), scaled, self.factors)
+        own = self.own(u)
+        g, each, scaled = self._gaussians(u, own)
+        grad = (1 - self.leaning) * torch.einsum("kn,kni,kij->nj", torch.softmax(each, 0), scaled, self.factors)
         if not self.kernels:
             return -g, grad
-        distance, nearest = distances(u, self.centres)
+        distance, nearest = distances(u, self.centres, own)
         near = falling(distance, self.widths)[::-1]
         sums = torch.stack([part.sum(1) for part in near], dim=1)
         by = sums.log() - 0.5 * nearest / self.widths.square() + self.log_shares()
         k = torch.logsumexp(by, dim=1)
+        unseen = self._unseen(own, 1)
         pull = (by - k[:, None]).exp() / (self.widths.square() * sums)
         weight = near[0] * pull[:, :1]
         for h in range(1, len(near)):
             weight.addcmul_(near[h], pull[:, h : h + 1])
         grad = grad + self.leaning * (u * weight.sum(1, keepdim=True) - weight @ self.centres)
-        return -torch.lerp(g, k, self.leaning), grad
+        return -torch.lerp(g, k + unseen, self.leaning), grad
 
 
-def distances(u: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
+def with_tails(each: Tensor, squared: Tensor, d: int) -> Tensor:
+    """log w_j t(u; m_j, S_j) for log w_j N(u; m_j, S_j) and |L_j^-1 (u - m_j)|^2, with shape (K, N)."""
+    size = math.lgamma((FREEDOM + d) / 2) - math.lgamma(FREEDOM / 2) - 0.5 * d * math.log(FREEDOM / 2)
+    return each + 0.5 * squared - 0.5 * (FREEDOM + d) * (squared / FREEDOM).log1p() + size
+
+
+def distances(u: Tensor, centres: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
     """|u - c|^2 - D with shape (N, n) for u with shape (N, d), and D of the nearest centre, (N, 1).
 
-    Where u is a centre itself, that one is so far that nobody sees it.
+    Args:
+        own: the centre that u is itself, with shape (N,), or -1. It is so far that nobody sees it.
     """
-    size = u.square().sum(1)[:, None]
-    distance = torch.addmm(size + centres.square().sum(1), u, centres.T, alpha=-2)
+    distance = torch.addmm(u.square().sum(1)[:, None] + centres.square().sum(1), u, centres.T, alpha=-2)
+    rows = (own >= 0).nonzero().flatten()
+    distance = distance.index_put((rows, own[rows]), distance.new_tensor(FAR))
     nearest = distance.amin(1, keepdim=True)
-    close = (nearest <= CLOSE * (1 + size)).flatten().nonzero().flatten() if len(centres) > 1 else size[:0, 0].long()
-    if len(close):
-        with torch.no_grad():
-            which = distance[close].argmin(1)
-            own = (u[close] - centres[which]).square().sum(1) <= OWN * (1 + size[close, 0])
-        distance = distance.index_put((close[own], which[own]), distance.new_tensor(FAR))
-        nearest = distance.amin(1, keepdim=True)
     return distance - nearest, nearest.clamp_min(0)
 
 
@@ -260,7 +308,7 @@ def by_width(distance: Tensor, nearest: Tensor, widths: Tensor) -> Tensor:
 
 def fit_base(
     rows: Tensor, frame: Tensor, config: BaseConfig, generator: torch.Generator, weights: Tensor | None = None,
-    places: Tensor | None = None,
+    places: Tensor | None = None, unseen_slope: Tensor | float = 0.0,
 ) -> Base:  # fmt: skip
     """The base of rows y with shape (N, d).
 
@@ -269,6 +317,7 @@ def fit_base(
         weights: with shape (N,). Gaussians see a row as often as its weight says; kernels are at different rows, each
             at most once, and as many as the weights count as.
         places: of the kernels, once all has been fitted: y with shape (N, d), where rows have noise.
+        unseen_slope: what log |dy/dx| of each row is without it, minus what it is, with shape (N,).
     """
     u = rows.double() @ frame.double().T
     chosen = torch.randperm(len(u), generator=generator)
@@ -278,36 +327,50 @@ def fit_base(
         positive = smoothed(u[chosen], weights[chosen])
         number = min(config.rows, counts_as(positive))
         centred, chosen = chosen[by_weight(positive, number).unique()], chosen[by_weight(positive, len(chosen))]
-    gaussians, held_out = fit_gaussians(u[chosen], config)
+    fitted, left = fit_gaussians(u[chosen], config)[:2]
+    tensors = {"weights": fitted.weights, "means": fitted.means, "factors": fitted.factors, "frame": frame}
     if not config.kernels:
         nothing = {"centres": u[:0], "widths": u[0, :0], "shares": u[0, :0], "leaning": torch.tensor(0.0)}
-        return Base(gaussians | {"frame": frame} | nothing)
-    centres = u[centred[: config.rows]].float()
-    widths, shares = fit_widths(centres)
-    tensors = gaussians | {"frame": frame, "centres": centres, "widths": widths, "shares": shares}
+        return Base(tensors | nothing | {"unseen": u.new_zeros(0, 3)})
+    centres = u[centred[: config.rows]]
+    pieces = [unseen(fitted, piece, left) for piece in centres.split(max(1, WORK // fitted.means.numel()))]
+    widths, shares = fit_widths(centres.float())
+    slope = torch.as_tensor(unseen_slope).expand(len(u))[centred[: config.rows], None]
+    tensors |= {"centres": centres, "widths": widths, "shares": shares, "unseen": torch.cat(pieces) + slope}
     base = Base(tensors | {"leaning": torch.tensor(0.5)})
-    leaning = fit_leaning(base, held_out, rows[chosen[: len(held_out)]], generator)
+    leaning = fit_leaning(base, rows[centred[: min(LOOKED_AT, config.rows)]].float(), generator)
     if places is not None:
-        tensors["centres"] = (places[centred[: config.rows]].double() @ frame.double().T).float()
+        tensors["centres"] = places[centred[: config.rows]].double() @ frame.double().T
     return Base(tensors | {"leaning": torch.tensor(leaning)})
 
 
 @torch.no_grad()
-def fit_leaning(base: Base, log_g: Tensor, rows: Tensor, generator: torch.Generator) -> float:
-    """The share of the kernels that suits rows y (N, d) best, at which Gaussians of other rows have `log_g` (N,).
+def fit_leaning(base: Base, rows: Tensor, generator: torch.Generator) -> float:
+    """The share of the kernels that suits rows y (N, d) of the fit best, each without itself.
 
-    A row's own kernel does not count. Z of a choice comes from draws of q. Of equals the smallest is taken: Gaussians
-    know the tails, where there are no rows.
+    Z of a choice comes from draws of q. Of equals the smallest is taken: Gaussians know the tails, where there are no
+    rows.
     """
-    k = base.parts(rows.float())[1]
+    log_g, log_k = base.parts(rows)
     drawn_g, drawn_k = base.parts(base.propose(DRAWN, generator))
-    log_q = torch.logaddexp(drawn_g, drawn_k) - math.log(2)
-
-    log_g, found = log_g.to(k) + base.log_det, {}
+    log_q, found = torch.logaddexp(drawn_g, drawn_k) - math.log(2), {}
     for share in LEANINGS:
         log_z = torch.logsumexp(torch.lerp(drawn_g, drawn_k, share) - log_q, 0) - math.log(DRAWN)
-        found[share] = float(torch.lerp(log_g, k, share).mean() - log_z)
+        found[share] = float(torch.lerp(log_g, log_k, share).mean() - log_z)
     return min(share for share, value in found.items() if value >= max(found.values()) - EQUAL)
+
+
+def unseen(fitted: Mixture, rows: Tensor, counts: Tensor) -> Tensor:
+    """What log g, log k and log t of rows u (N, d) of the fit are without the row, minus what they are, (N, 3).
+
+    Of log k nothing: a row's own kernel does not count where it is asked for.
+    """
+    each, scaled = log_gaussians(rows, fitted.weights, fitted.means, fitted.factors)
+    squared, d = scaled.square().sum(2), rows.shape[1]
+    seen, others = (each, squared), left_out(each, squared, fitted.weights, counts, d)
+    g, t = (torch.logsumexp(b, 0) - torch.logsumexp(a, 0) for a, b in
+            ((seen[0], others[0]), (with_tails(*seen, d), with_tails(*others, d))))  # fmt: skip
+    return torch.stack([g, torch.zeros_like(g), t], dim=1)
 
 
 def smoothed(rows: Tensor, weights: Tensor) -> Tensor:
@@ -325,8 +388,10 @@ def smoothed(rows: Tensor, weights: Tensor) -> Tensor:
 
 def fit_widths(centres: Tensor) -> tuple[Tensor, Tensor]:
     """The widths that suit every centre best without itself, (H,), and their shares."""
-    widths, pieces = centres.new_tensor(WIDTHS), centres[:LOOKED_AT].split(max(1, WORK // len(centres)))
-    found = [by_width(*distances(piece, centres), widths) for piece in pieces]
+    widths, size = centres.new_tensor(WIDTHS), max(1, WORK // len(centres))
+    own = torch.arange(min(LOOKED_AT, len(centres))) if len(centres) > 1 else torch.full((1,), -1)
+    pairs = zip(centres[:LOOKED_AT].split(size), own.split(size), strict=True)
+    found = [by_width(*distances(piece, centres, which), widths) for piece, which in pairs]
     log_kernel = (torch.cat(found) - centres.shape[1] * widths.log()).double()
     shares = torch.full_like(widths.double(), 1 / len(widths))
     for _ in range(200):
@@ -336,8 +401,8 @@ def fit_widths(centres: Tensor) -> tuple[Tensor, Tensor]:
     return widths[first : last + 1], (kept / kept.sum()).float()
 
 
-def fit_gaussians(rows: Tensor, config: BaseConfig) -> tuple[dict[str, Tensor], Tensor]:
-    """Weights, means and factors of the Gaussians for rows with shape (N, d), in a random order, float64.
+def fit_gaussians(rows: Tensor, config: BaseConfig) -> tuple[Mixture, Tensor, Tensor]:
+    """The Gaussians for rows with shape (N, d), in a random order, float64, and their counts as `left_out` takes them.
 
     And log g of the first rows by Gaussians that were fitted without them, with shape (n,).
     """
@@ -364,8 +429,8 @@ def fit_gaussians(rows: Tensor, config: BaseConfig) -> tuple[dict[str, Tensor], 
     held_out, start = tried[number, strength]  # the groups that suited rows held out are kept
     many = max(4 * config.rows, min(20 * config.rows, MOST_KEPT // d**2))
     fitted = fit_mixture(rows[:many], number, strength * d, shrinkage, STEPS, start)
-    tensors = {"weights": fitted.weights, "means": fitted.means, "factors": fitted.factors}
-    return tensors, held_out
+    counts = torch.tensor([min(len(rows), many), strength * d, shrinkage], dtype=torch.float64)
+    return fitted, counts, held_out
 
 
 def _most(rows: int, d: int, config: BaseConfig) -> int:
@@ -375,10 +440,11 @@ def _most(rows: int, d: int, config: BaseConfig) -> int:
 
 def read_base(tensors: Mapping[str, Tensor], d: int, source: str) -> Base:
     """The base of the tensors in a model's file; `source` names the file in messages."""
-    sizes = {name: tuple(tensors[name].shape) for name in Base.NAMES if name in tensors}
     k, n, h = (len(tensors[name]) if name in tensors else 0 for name in ("weights", "centres", "widths"))
+    tensors = {"unseen": torch.zeros(n, 3)} | dict(tensors)  # of an older run
+    sizes = {name: tuple(tensors[name].shape) for name in Base.NAMES if name in tensors}
     expected = {"frame": (d, d), "weights": (k,), "means": (k, d), "factors": (k, d, d)}
-    expected |= {"centres": (n, d), "widths": (h,), "shares": (h,), "leaning": ()}
+    expected |= {"centres": (n, d), "widths": (h,), "shares": (h,), "leaning": (), "unseen": (n, 3)}
     if set(tensors) != set(Base.NAMES) or sizes != expected or not k or bool(n) != bool(h):
         raise InputError(f"{source}: the base does not belong to the model; train it again")
     return Base(tensors)

@@ -104,7 +104,7 @@ def on_lattice(
     Args:
         fit: a base, of rows y with shape (N, d) and with kernels at places y, or at the rows.
     """
-    share = (MOST_NOISE * coordinates.widths / coordinates.lattice[1].clamp_min(1e-300)).clamp_max(1.0)
+    share = (MOST_NOISE * coordinates.width / coordinates.lattice[1].clamp_min(1e-300)).clamp_max(1.0)
     y = coordinates.forward(rows).float()
     if int((share < 1).sum()) > MOST_WIDE:
         return fit(y, None)

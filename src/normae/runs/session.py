@@ -321,13 +321,14 @@ def _base(
     if config.base is None or isinstance(coordinates, Identity):
         return None
     given: BaseConfig = config.base
+    unseen = coordinates.unseen(torch.cat(seen)) if isinstance(coordinates, TableCoordinates) else 0.0
 
     def fit(y: Tensor, places: Tensor | None = None) -> Base:
         generator = stream(config.seed, "base")
         if isinstance(coordinates, ConditionalCoordinates):
             return fit_conditional_base(y, coordinates, given, generator, places)
         assert isinstance(coordinates, TableCoordinates | ComponentsCoordinates)
-        return fit_base(y, coordinates.colouring, given, generator, weights, places)
+        return fit_base(y, coordinates.colouring, given, generator, weights, places, unseen)
 
     if isinstance(coordinates, TableCoordinates | ConditionalCoordinates) and bool((coordinates.lattice[1] > 0).any()):
         return on_lattice(coordinates, torch.cat(seen), fit, stream(config.seed, "base/cells"))

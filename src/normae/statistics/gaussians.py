@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 FLOOR, TINY = 1e-3, 1e-9  # added to every variance; the least share of a row in a Gaussian
+PRIOR = 0.01  # rows at the mean of all that every mean counts in
 LOOKED_AT, CHOICES, FIRST_STEPS = 2000, 4, 5  # of the first groups: rows, how often they are chosen, steps that judge
 MOST_KEPT = 1 << 23  # products of two columns that are kept
 LOG_TWO_PI = math.log(2 * math.pi)
@@ -17,6 +18,27 @@ def log_gaussians(u: Tensor, weights: Tensor, means: Tensor, factors: Tensor) ->
     scaled = torch.matmul(u, factors.transpose(1, 2)) - torch.einsum("kij,kj->ki", factors, means)[:, None]
     size = factors.diagonal(dim1=1, dim2=2).log().sum(1) + weights.log() - 0.5 * u.shape[1] * LOG_TWO_PI
     return size[:, None] - 0.5 * scaled.square().sum(2), scaled
+
+
+def left_out(each: Tensor, squared: Tensor, weights: Tensor, counts: Tensor, d: int) -> tuple[Tensor, Tensor]:
+    """log w_j N(u; m_j, S_j) and |L_j^-1 (u - m_j)|^2 of rows of the fit, each by Gaussians without it.
+
+    A Gaussian that had c rows and has c - r without the share r of this one: u - m grows by c / (c - r), and S loses
+    r c / (c - r) (u - m)(u - m)^T, in the part that all Gaussians share too. Shares of other rows stay as they are.
+
+    Args:
+        each, squared: with the row, with shape (K, N).
+        counts: rows of the fit, and the strength and the shrinkage of `fit_mixture`, with shape (3,).
+    """
+    (n, strength, shrinkage), share = counts, torch.softmax(each, 0)
+    count = (weights * (n + len(weights)) - 1).clamp_min(0)[:, None] + PRIOR
+    kept = 1 - share / (count + strength)
+    grown = 1 / (1 - share / count).clamp_min(PRIOR)
+    lost = share * grown * (1 + (1 - shrinkage) * strength / n) / (count + strength) * squared
+    left = (1 - lost).clamp_min(FLOOR)
+    others = grown.square() * kept * squared / left
+    weight = torch.log1p(-share / (count + 1)) - torch.log1p(-1 / (n + len(weights)))
+    return each + weight + 0.5 * (squared - others - left.log() + d * kept.log()), others
 
 
 @dataclass(frozen=True)
@@ -67,7 +89,7 @@ def climb(kept: "Moments", sums: list[Tensor], strength: float, shrinkage: float
     eye, last = torch.eye(d, dtype=rows.dtype), -math.inf
     for _ in range(steps):
         count, first, second = sums
-        means = (first + 0.01 * rows.mean(0)) / (count + 0.01)[:, None]
+        means = (first + PRIOR * rows.mean(0)) / (count + PRIOR)[:, None]
         cross = means[:, :, None] * first[:, None, :]
         scatter = second.view(-1, d, d) - cross - cross.transpose(1, 2)
         scatter = scatter + count[:, None, None] * means[:, :, None] * means[:, None]
