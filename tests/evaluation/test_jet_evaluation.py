@@ -20,7 +20,7 @@ from normae.config import Run, read, to_toml
 from normae.dual.judge import DualSettings
 from normae.dual.test import dual_test, read_labelled_jets, run_reference
 from normae.evaluation import jets as jet_evaluation
-from normae.evaluation.evaluate import evaluate, report, study_of
+from normae.evaluation.evaluate import evaluate, metrics_table, report, study_of
 from normae.evaluation.jet_study import JetStudy, simple_models
 from normae.evaluation.jets import (
     CURVE,
@@ -30,7 +30,6 @@ from normae.evaluation.jets import (
     roc_band,
     tagging_metrics,
 )
-from normae.evaluation.study import metrics_table
 from normae.inference import BayesianModel, Model
 from normae.jets import PUBLIC, public, write
 from normae.paper.jets import ESTIMATED, TITLES, models, pair_of

@@ -10,8 +10,8 @@ from scipy.stats import norm
 import normae
 from normae.config import structure
 from normae.evaluation import toy_posterior
+from normae.evaluation.evaluate import over
 from normae.evaluation.jets import separation
-from normae.evaluation.study import over
 from normae.evaluation.table import TableTest, table_metrics
 from normae.evaluation.toy import DensityTest, agreement, ideal_auc
 from normae.inference import Rows

@@ -15,7 +15,7 @@ import normae
 from normae.cli import main
 from normae.config import Run, read, structure, to_toml
 from normae.errors import InputError
-from normae.evaluation.study import draw_pretraining
+from normae.evaluation.evaluate import draw_pretraining
 from normae.inference import BayesianModel
 from normae.runs.folder import RunFolder, read_tensors
 from normae.runs.session import train

@@ -13,8 +13,8 @@ from normae.components import ComponentsCoordinates
 from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.evaluation import jets
+from normae.evaluation.evaluate import Captions, Draw, Metrics
 from normae.evaluation.jet_study import draw_generated
-from normae.evaluation.study import Captions, Draw, Metrics
 from normae.evaluation.table import ROWS, TableStudy, table_metrics, table_test
 from normae.figures import new_figure
 from normae.figures.jets import RocCurve, picture_rows

@@ -1,17 +1,384 @@
-"""Judge a run, and write its page. What kind of run it is, is decided here, once."""
+"""A study of a run: how it is judged, drawn, reported and described. One class for each kind of data.
 
+`study_of` chooses the class once; who calls `judge`, `page` and `card` does not ask which it is. Here is what all kinds
+share: the order of page and card, the settings in words, checks of any training, its course drawn; and `evaluate` and
+`report`, which write what a study says into a run.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
 
 from normae.config import Run, read
+from normae.dual.output import short_name
 from normae.errors import InputError
-from normae.evaluation.study import Metrics, Study
-from normae.figures import figure_style
+from normae.figures import PANEL, figure_style, new_figure
+from normae.figures.curves import pretraining_curve
 from normae.files import check_new, output, write_json
-from normae.report import render
+from normae.report import Check, Comparison, Fact, Picture, Report, Status, render, save_figure
+from normae.report.page import Columns, markdown_table
+from normae.report.paper import PaperValue
 from normae.runs.folder import RunFolder, locked
 from normae.statistics import Estimate
+from normae.statistics.arrays import Array, line_mean, student
+
+Metrics = dict[str, Estimate]
+Draw = Callable[[], None]
+Captions = dict[str, tuple[str, str]]
+OPTIONAL = ("pretraining", "training", "generated", "generated-jets")  # figures that a run may lack
+COURSE = (
+    "Course of the training",
+    "Energies of data and of samples in units of T, which meet; the temperature; the share of accepted steps.",
+)
+
+
+class Study(ABC):
+    """One kind of run: its folder, and its configuration, which may name another place of the data than the folder."""
+
+    needed: ClassVar[tuple[str, ...]] = ()
+    """Metrics without which there is no page."""
+    own: ClassVar[Mapping[str, str]] = {}
+    """Metrics beside the paper's that a card states, with their words."""
+    of_jets: ClassVar[bool] = False
+
+    def __init__(self, run: RunFolder, config: Run) -> None:
+        self.run, self.config = run, config
+
+    @abstractmethod
+    def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:
+        """The metrics of the run, and a function that draws its figures."""
+
+    @abstractmethod
+    def title(self) -> str:
+        """What the model is, in a few words."""
+
+    @abstractmethod
+    def summary(self, metrics: Metrics) -> str:
+        """The first paragraph of the page."""
+
+    @abstractmethod
+    def sample(self) -> dict[str, str]:
+        """What it was trained and judged on, by a short name."""
+
+    @abstractmethod
+    def checks(self, metrics: Metrics) -> list[Check]:
+        """What a reader should know before trusting the result."""
+
+    @abstractmethod
+    def captions(self, metrics: Metrics) -> Captions:
+        """Title and sentence of each figure."""
+
+    @abstractmethod
+    def limits(self) -> str:
+        """What the model does not say."""
+
+    def numbers(self, metrics: Metrics) -> dict[str, str | Estimate]:  # noqa: ARG002
+        """Facts of the page that were measured."""
+        return {}
+
+    def values(self) -> Sequence[PaperValue]:
+        """The paper's values for such a run."""
+        return ()
+
+    def choices(self) -> str:
+        """A section of the card, with its heading; empty for none."""
+        return ""
+
+    def settings(self) -> dict[str, str]:
+        """How it was trained, by a short name."""
+        config, training, sampling = self.config, self.config.training, self.config.sampling
+        start = f"from {config.start}" if config.start else None
+        if config.contrast is not None:
+            known = "a Gaussian" if config.base is None else "draws of the base"
+            start = f"at most {config.contrast.iterations:,} updates of a classification against {known}"
+        network = config.network
+        body = f"MLP {list(network.hidden)} and its mirror, {network.activation}"
+        if network.kind == "conv":
+            body = f"convolutional, {network.channels} channels, {network.output} output"
+        sphere = " on a sphere" if network.latent_space == "sphere" else ""
+        norm = ", spectral normalization" if network.spectral_norm else ""
+        found = {
+            "network": f"{body}, {network.latent} latent dimensions{sphere}{norm}",
+            "pretraining": start
+            or f"{config.pretraining.epochs} epochs, batch {config.pretraining.batch}, "
+            f"learning rate {config.pretraining.learning_rate:g}",
+        }
+        if training.epochs:
+            adapted = f", step adapted to acceptance {sampling.feature.adapt:g}" if sampling.feature.adapt else ""
+            length = f"{training.epochs} epochs" if training.iterations is None else f"{training.iterations:,} updates"
+            penalties = {"negative-energy penalty": training.negative_penalty, "L2 penalty": training.l2_penalty}
+            buffer = f"{sampling.buffer:,} points in {sampling.buffer_space} space"
+            found |= {
+                "training": f"{length}, batch {training.batch}, learning rate {training.learning_rate:g} "
+                f"({training.schedule}), average {training.average:g}"
+                + "".join(f", {name} {value:g}" for name, value in penalties.items() if value),
+                "latent chain": sampling.latent.describe(),
+                "feature chain": sampling.feature.describe() + adapted,
+                "replay buffer": f"{buffer}, replay {sampling.replay:g}",
+            }
+        found["temperature"] = f"{config.temperature.initial:g} ({_trained(config)})"
+        return found | ({"posterior": posterior_words(config)} if config.posteriors else {})
+
+    # --- page
+
+    def page(self, metrics: Metrics) -> Report:
+        """The report: what ran, whether to trust it, each figure with a sentence, the paper's values beside ours."""
+        for name in self.needed:
+            if name not in metrics:
+                raise InputError(f"{self.run.metrics}: lacks {name}; run `normae evaluate {self.run.path}` again")
+        facts = self.run.read_provenance()
+        return Report(
+            title=f"{short_name(self.run.path.resolve())}: {self.title()}",
+            summary=self.summary(metrics),
+            facts=self._facts(metrics, facts),
+            checks=self.checks(metrics),
+            comparisons=[
+                Comparison(v.title, v.value, metrics[v.metric], v.note) for v in self.values() if v.metric in metrics
+            ],
+            pictures=self._pictures(metrics),
+            footer=f"normae {facts['normae']}, commit {facts['commit'] or 'unknown'}; made again by "
+            f"normae evaluate {self.run.path} and normae report {self.run.path}",
+        )
+
+    def _facts(self, metrics: Metrics, facts: Mapping[str, Any]) -> list[Fact]:
+        found: dict[str, str | Estimate] = {"preset": self.config.name, **self.sample(), **self.settings()}
+        if "temperature" in metrics:
+            found["temperature"] = f"{metrics['temperature'].value:.4g} ({_trained(self.config)})"
+        found |= self.numbers(metrics)
+        found |= {
+            "device": f"{facts['device']}, backend {facts['backend']}",
+            "wall time of the training": f"{facts['wall_seconds']:.0f} s",
+            "seed": str(self.config.seed),
+            "versions": f"normae {facts['normae']}, torch {facts['torch']}, Python {facts['python']}",
+        }
+        return [Fact(name, value) for name, value in found.items()]
+
+    def _pictures(self, metrics: Metrics) -> list[Picture]:
+        found = []
+        for name, (title, sentence) in self.captions(metrics).items():
+            path = self.run.figures / f"{name}.svg"
+            if path.is_file():
+                found.append(Picture(title, path.read_text(encoding="utf-8"), sentence))
+            elif name not in OPTIONAL:
+                raise InputError(f"{path}: missing; run `normae evaluate {self.run.path}` first")
+        return found
+
+    # --- card
+
+    def card(self, name: str, members: Sequence["Study"], coverage: str) -> str:
+        """The model card in Markdown, with the studies of all seeds, and a section on their coverage or nothing."""
+        facts, seeds = self.run.read_provenance(), [member.config.seed for member in members]
+        digest = facts.get("data_sha256", "unknown")
+        which = f" Seeds {seeds} were trained; seed {self.config.seed} ships, and the metrics of all that were\n"
+        return f"""# {name}
+
+{self.title()[0].upper()}{self.title()[1:]}; preset `{self.config.name}`.
+
+## Data
+
+{"; ".join(f"{what}: {words}" for what, words in self.sample().items())}
+(SHA-256 of the training events {str(digest if isinstance(digest, str) else digest[0])[:16]}...).
+
+## Settings
+
+{chr(10).join(f"- {what}: {words}" for what, words in self.settings().items())}
+{self.choices()}
+## Training
+
+{facts["wall_seconds"]:.0f} s on {facts["device"]} (backend `{facts["backend"]}`, torch {facts["torch"]},
+commit `{facts["commit"]}`), {facts["rollbacks"]} rollbacks.{which + "evaluated are below." if len(seeds) > 1 else ""}\
+{self._acceptance()}
+
+## Metrics
+
+{metrics_table([member for member in members if member.run.metrics.is_file()])}
+{coverage}
+## Limits
+
+{self.limits()}
+"""
+
+    def _acceptance(self) -> str:
+        lines = [line for line in self.run.read_history() if line.get("latent_acceptance") is not None]
+        if not lines:
+            return ""
+        latent, feature = (lines[-1][f"{name}_acceptance"] for name in ("latent", "feature"))
+        return f"\nAcceptance at the end: latent {latent:.3f}, feature {feature:.3f}."
+
+    def health(self, spread: float = 1.0) -> list[Check]:
+        """What can be said of any training in which energies are in units of T; `spread` as in `energy_check`."""
+        lines = self.training_lines()
+        first = [energy_check(lines, spread), acceptance_check(lines, self.config)] if lines else []
+        return [*first, self.stability()]
+
+    def stability(self) -> Check:
+        """Whether the training ran away."""
+        count = int(self.run.read_provenance()["rollbacks"])
+        said = f"It ran away and was rolled back {count} times." if count else "The training never ran away."
+        remedy = "Lower training.learning_rate, and look whether the data have rows far from all others."
+        return Check("stability", "warning" if count else "good", said, remedy)
+
+    def training_lines(self) -> list[dict[str, Any]]:
+        """The lines of the NAE phase."""
+        return [one for one in self.run.read_history() if one["phase"] == "training" and "rollback" not in one]
+
+
+def metrics_table(members: Sequence[Study]) -> str:
+    """The paper's values beside those of every member, and what was measured besides, in Markdown."""
+    metrics = [member.run.read_metrics() for member in members]
+    rows = [["quantity", "paper", *[f"seed {member.config.seed}" for member in members]]]
+    named = [(v.metric, v.title, v.value) for v in members[0].values()]
+    for metric, title, printed in [*named, *((name, title, "—") for name, title in members[0].own.items())]:
+        if any(metric in found for found in metrics):
+            rows.append([title, printed, *[_cell(metric, found.get(metric)) for found in metrics]])
+    return markdown_table(rows)
+
+
+def _cell(metric: str, found: Mapping[str, float] | None) -> str:
+    if found is None:
+        return "—"
+    return f"{found['value']:,.0f}" if metric == "generated_jets" else str(Estimate(found["value"], found["error"]))
+
+
+# --- words
+
+
+def _trained(config: Run) -> str:
+    return "trained" if config.temperature.trained else "fixed"
+
+
+EVENTS = {
+    "all": "all on the same events",
+    "bootstrap": "each on its own bootstrap of the events",
+    "half": "in pairs, on the two halves of a random cut of the events",
+    "split": "each on its own part of the events",
+}
+"""How the members of an ensemble share them."""
+
+
+def posterior_words(config: Run) -> str:
+    """What the posterior of a Bayesian run is."""
+    if config.modes and config.ensemble is not None:
+        mean_field = posterior_words(replace(config, ensemble=None))
+        return f"mixture of {config.ensemble.members} trainings, {EVENTS[config.ensemble.events]}, each a {mean_field}"
+    if config.ensemble is not None:
+        return f"ensemble of {config.ensemble.members} models, {EVENTS[config.ensemble.events]}"
+    assert config.bayesian is not None
+    return (
+        f"mean field, {config.bayesian.layers} weights, prior width {config.bayesian.prior_width:g}, "
+        f"{config.bayesian.training} draws"
+    )
+
+
+# --- checks of any training
+
+
+def graded(value: float, good: float, warning: float) -> Status:
+    """Good below one bound, a warning below the other."""
+    return "good" if value < good else "warning" if value < warning else "bad"
+
+
+def energy_check(lines: Sequence[Mapping[str, Any]], spread: float = 1.0) -> Check:
+    """Whether the energies of data and samples meet; `spread` is how far E/T of single events goes."""
+    tail = lines[-max(4, len(lines) // 10) :]
+    gaps = np.array([(line["positive_energy"] - line["negative_energy"]) / line["temperature"] for line in tail])
+    gap, error = line_mean(gaps) if len(gaps) > 1 else (float(gaps[0]), 0.0)
+    return Check(
+        "energies meet",
+        graded(abs(gap), max(0.02 * spread, 2 * error), max(0.1 * spread, 5 * error)),
+        f"(E⁺ − E⁻)/T is {gap:+.4f} ± {error:.4f} over the end of the training; it vanishes where samples follow the "
+        "data.",
+        "Train longer (training.epochs, training.iterations), or let the chains walk further (sampling.feature.steps).",
+    )
+
+
+def acceptance_check(lines: Sequence[Mapping[str, Any]], config: Run) -> Check:
+    """Whether the feature chain samples, and by which test."""
+    accepted, chain = lines[-1]["feature_acceptance"], config.sampling.feature
+    if chain.metropolis == "off":
+        return Check(
+            "acceptance",
+            "warning",
+            "The feature chain ran without a Metropolis test, so it is not exact.",
+            'Set sampling.feature.metropolis = "exact", with a smaller step where it then accepts too little.',
+        )
+    advice = (
+        "its steps could be longer" if accepted > 0.95 else "its steps are long" if accepted < 0.3 else "as it should"
+    )
+    kind = "exact" if chain.exact else "approximate"
+    return Check(
+        "acceptance",
+        "good" if 0.3 <= accepted <= 0.95 else "warning",
+        f"The feature chain accepts {100 * accepted:.1f} % ({advice}); the test is {kind}.",
+        f"{'Raise' if accepted > 0.95 else 'Lower'} sampling.feature.step_size, or let sampling.feature.adapt = 0.7 "
+        "choose it.",
+    )
+
+
+# --- the course of a training
+
+
+def draw_one(
+    run: RunFolder, name: str, columns: Columns, draw: Callable[..., Any], *shown: Any, panel: Any = PANEL, **how: Any
+) -> None:
+    """Write figures/NAME, one panel that `draw(ax, *shown, **how)` fills, and its numbers, `columns`."""
+    figure, axes = new_figure(panel=panel)
+    draw(axes[0, 0], *shown, **how)
+    save_figure(figure, run.figures, name, columns)
+
+
+def draw_pretraining(run: RunFolder) -> bool:
+    """Write figures/pretraining, and say whether there was something to draw: not for a run that started elsewhere."""
+    wanted = ("epoch", "positive_energy", "validation_energy")
+    lines = [one for one in run.read_history() if one["phase"] == "pretraining" and all(name in one for name in wanted)]
+    if not lines:
+        return False
+    epoch, train, held = (np.array([line[name] for line in lines]) for name in wanted)
+    known = run.read_provenance().get("baselines", {})
+    levels = {name: float(pair["value"]) for name, pair in known.items()}
+    words = {name: f"{name.split('_')[1]} principal components" for name in levels} | {"mse_mean_event": "mean image"}
+    columns: dict[str, Array] = {"epoch": epoch, "training": train, "validation": held}
+    columns |= {name: np.full(len(epoch), value) for name, value in levels.items()}
+    shown = {words[name]: value for name, value in levels.items()}
+    draw_one(run, "pretraining", columns, pretraining_curve, epoch, train, held, shown)
+    return True
+
+
+def draw_training(study: Study, draw: Callable[[Any, Any], Any], panels: int, names: Sequence[str] = ()) -> None:
+    """figures/pretraining, and figures/training by `draw(axes, lines)`; `names` are its columns, by default all."""
+    draw_pretraining(study.run)
+    lines = study.training_lines()
+    if not lines:
+        return
+    figure, axes = new_figure(1, panels)
+    draw(axes[0], lines)
+    names = names or [name for name, value in lines[0].items() if isinstance(value, int | float)]
+    rows = [[np.nan if line.get(name) is None else line[name] for name in names] for line in lines]
+    columns = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+    save_figure(figure, study.run.figures, "training", columns)
+
+
+def over(values: Sequence[float] | Array, trainings: int = 1) -> Estimate:
+    """Mean over draws, with their standard deviation as error.
+
+    Draws that come from several `trainings` in turn: what lies between these is the scatter of a few, with n - 1 and
+    Student's factor.
+    """
+    found = np.asarray(values, dtype=np.float64)
+    if trainings == 1:
+        return Estimate(float(found.mean()), float(found.std(ddof=1)))
+    parts = [found[k::trainings] for k in range(trainings)]
+    within = float(np.mean([part.var(ddof=1) if len(part) > 1 else 0.0 for part in parts]))
+    between = student(trainings) * float(np.std([part.mean() for part in parts], ddof=1))
+    return Estimate(float(found.mean()), float(np.hypot(within**0.5, between)))
+
+
+# --- a study, and what it writes
 
 
 def study_of(run: RunFolder, data: str | Path | None = None) -> Study:

@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from normae.data import SparseEvents, linear_errors
-from normae.evaluation import jets, study
-from normae.evaluation.study import Captions, Draw, Metrics, Study
+from normae.evaluation import evaluate as study
+from normae.evaluation import jets
+from normae.evaluation.evaluate import Captions, Draw, Metrics, Study
 from normae.figures import new_figure
 from normae.figures.curves import training_energies
 from normae.figures.jets import ClassHistogram, ObservableSample, energy_histograms, observable_panels, picture_rows
@@ -79,7 +79,12 @@ class JetStudy(Study):
         def draw() -> None:
             words = f"{self.network}, AUC {jets.auc_words(metrics, scores.mixture)}"
             jets.draw_roc(run, jets.roc_curve_of(words, scores, 1 - test.label), len(test.background))
-            draw_energies(run, scores, test.label)
+            edges, shown = energy_densities(scores, test.label)
+            columns: dict[str, Array] = {"low": edges[:-1], "high": edges[1:]}
+            for one in shown:
+                name = CLASSES[one.kind].lower()
+                columns |= {name: one.density} | ({} if one.band is None else {f"{name}_sigma": one.band})
+            study.draw_one(run, "energies", columns, energy_histograms, edges, shown, test.label, panel=(4.6, 3.5))
             draw_galleries(run, model, test, scores)
             study.draw_training(self, training_energies, 2, TRAINING_COLUMNS)
             if made is not None:
@@ -320,17 +325,6 @@ def energy_densities(scores: jets.JetScores, label: int) -> tuple[Array, list[Cl
     return np.asarray(10**cuts), shown
 
 
-def draw_energies(run: RunFolder, scores: jets.JetScores, label: int) -> None:
-    """Distributions of E/T of both classes."""
-    edges, shown = energy_densities(scores, label)
-    columns: dict[str, Array] = {"low": edges[:-1], "high": edges[1:]}
-    for one in shown:
-        columns[CLASSES[one.kind].lower()] = one.density
-        if one.band is not None:
-            columns[f"{CLASSES[one.kind].lower()}_sigma"] = one.band
-    study.draw_one(run, "energies", columns, energy_histograms, edges, shown, label, panel=(4.6, 3.5))
-
-
 # --- pictures of jets
 
 
@@ -349,20 +343,15 @@ def draw_galleries(run: RunFolder, model: Model, test: jets.JetTest, scores: jet
         scored = [format_estimate(e, 2) if e.error > 0 else f"{e.value:#.3g}".rstrip(".") for e in pairs]
         titles = [f"{label}, $E/T$ =\n{words}" for label, words in zip(labels, scored, strict=True)]
         parts = [(test.background, i) if i < count else (test.signal, i - count) for i in index.tolist()]
-        _gallery(run, name, torch.cat([events[torch.tensor([i])] for events, i in parts]), model, titles)
-
-
-def _gallery(run: RunFolder, name: str, images: Tensor, model: Model, titles: Sequence[str]) -> None:
-    """Images with shape (K, 1, 40, 40), what the network makes of them at the centre of its posterior, and the rest."""
-    with torch.no_grad():
-        energy = model.energy_function
-        made = energy.decode(energy.encode(images.to(model.device))).cpu()
-    rows = {"input": images[:, 0], "reconstruction": made[:, 0], "residual": images[:, 0] - made[:, 0]}
-    shown = {kind: row.numpy() for kind, row in rows.items()}
-    figure, axes = new_figure(3, 1, panel=(SMALL * len(images), 1.3 * SMALL))
-    picture_rows(axes[:, 0], list(shown.values()), list(shown), titles)
-    columns = {f"{kind}_{k}": picture.ravel() for kind, row in shown.items() for k, picture in enumerate(row)}
-    save_figure(figure, run.figures, name, columns)
+        images = torch.cat([events[torch.tensor([i])] for events, i in parts])
+        with torch.no_grad():  # at the centre of the posterior
+            made = model.energy_function.decode(model.energy_function.encode(images.to(model.device))).cpu()
+        rows = {"input": images[:, 0], "reconstruction": made[:, 0], "residual": images[:, 0] - made[:, 0]}
+        shown = {kind: row.numpy() for kind, row in rows.items()}
+        figure, axes = new_figure(3, 1, panel=(SMALL * len(images), 1.3 * SMALL))
+        picture_rows(axes[:, 0], list(shown.values()), list(shown), titles)
+        columns = {f"{kind}_{k}": picture.ravel() for kind, row in shown.items() for k, picture in enumerate(row)}
+        save_figure(figure, run.figures, name, columns)
 
 
 # --- generated jets

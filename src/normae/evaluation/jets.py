@@ -31,7 +31,7 @@ from normae.config import Run
 from normae.data import SparseEvents
 from normae.dual.output import draw_reliability
 from normae.errors import InputError
-from normae.evaluation.study import Captions, Draw, Metrics, Study, draw_one, over
+from normae.evaluation.evaluate import Captions, Draw, Metrics, Study, draw_one, over
 from normae.figures import new_figure
 from normae.figures.curves import loss_curves
 from normae.figures.jets import RocCurve, roc_curves
@@ -196,7 +196,7 @@ def tagging_metrics(scores: JetScores) -> Metrics:
     metrics |= {"score_background": sample_mean(background), "score_signal": sample_mean(signal)}
     metrics |= {"energy_background": sample_mean(scores.mean_energy(scores.background))}
     metrics |= {"temperature": Estimate(scores.temperature, 0.0)}
-    metrics |= test_jets(background.size, signal.size)
+    metrics |= {"test_background": Estimate(background.size, 0.0), "test_signal": Estimate(signal.size, 0.0)}
     if not scores.bayesian:
         return metrics
     rows = [separation(s, b) for s, b in zip(scores.signal, scores.background, strict=True)]
@@ -205,11 +205,6 @@ def tagging_metrics(scores: JetScores) -> Metrics:
         relative = energy.std(axis=0, ddof=1, dtype=np.float64) / scores.mean_energy(energy)
         metrics[f"relative_sigma_{name}"] = Estimate(float(np.median(relative)), 0.0)
     return metrics
-
-
-def test_jets(background: int, signal: int) -> Metrics:
-    """How many there were."""
-    return {"test_background": Estimate(background, 0.0), "test_signal": Estimate(signal, 0.0)}
 
 
 def separation(signal: NDArray[Any], background: NDArray[Any]) -> Metrics:
@@ -278,7 +273,13 @@ def generated_jets(run: RunFolder, model: Model, truth: SparseEvents, n: int, se
     if kept is None or (n and int(kept["counts"][0]) != n):
         if n == 0:
             return None
-        kept = _generate(model, truth, n, seed)
+        images, acceptance = sample_jets(model, n, seed)
+        true = np.concatenate(list(pieces(truth.first(n))))
+        kept = {f"generated_{name}": values for name, values in observables_of(images).items()}
+        kept |= {f"truth_{name}": values for name, values in observables_of(true).items()}
+        told = _told_apart(true, images, true.std(), stream(seed, "classifier/pictures"), str(model.device))
+        others = (images[:SHOWN, 0], told, [n, len(kept["generated_mass"])], acceptance)
+        kept |= {name: np.array(value) for name, value in zip(OTHERS, others, strict=True)}
         write_kept(run.generated, key, kept)
     return as_generated(kept)
 
@@ -287,17 +288,6 @@ def as_generated(kept: Any) -> GeneratedJets:
     """What generated.npz holds."""
     generated, true = ({name: kept[f"{kind}_{name}"] for name in NAMES} for kind in ("generated", "truth"))
     return GeneratedJets(generated, true, *(kept[name] for name in OTHERS))
-
-
-def _generate(model: Model, truth: SparseEvents, n: int, seed: int) -> dict[str, NDArray[Any]]:
-    """What generated.npz holds, made."""
-    images, acceptance = sample_jets(model, n, seed)
-    true = np.concatenate(list(pieces(truth.first(n))))
-    found = {f"generated_{name}": values for name, values in observables_of(images).items()}
-    found |= {f"truth_{name}": values for name, values in observables_of(true).items()}
-    told = _told_apart(true, images, true.std(), stream(seed, "classifier/pictures"), str(model.device))
-    others = (images[:SHOWN, 0], told, [n, len(found["generated_mass"])], acceptance)
-    return found | {name: np.array(value) for name, value in zip(OTHERS, others, strict=True)}
 
 
 def _told_apart(
@@ -368,20 +358,22 @@ class ClassifierStudy(Study):
         metrics = separation(found.log_ratio[labels], found.log_ratio[~labels])
         metrics |= {"ece": found.before.error.measured, "ece_perfect": found.before.error.perfect}
         metrics |= {"cross_entropy": found.before.cross_entropy}
-        metrics |= test_jets(int((~labels).sum()), int(labels.sum()))
+        sizes = {"background": ~labels, "signal": labels}
+        metrics |= {f"test_{name}": Estimate(int(of.sum()), 0.0) for name, of in sizes.items()}
         if found.method != "none":
             metrics |= {"ece_corrected": found.after.error.measured}
             metrics |= {"cross_entropy_corrected": found.after.cross_entropy}
-        return metrics, lambda: self._draw(found, labels, metrics)
 
-    def _draw(self, found: ClassifierReference, labels: NDArray[np.bool_], metrics: Metrics) -> None:
-        curve = classifier_curve(found.log_ratio, labels, metrics)
-        draw_roc(self.run, curve, int((~labels).sum()))
-        draw_reliability(found, self.run.figures)
-        lines = [line for line in self.run.read_history() if "validation_loss" in line]
-        if lines:
-            columns = {name: np.array([line[name] for line in lines]) for name in ("epoch", "loss", "validation_loss")}
-            draw_one(self.run, "training", columns, loss_curves, *columns.values(), panel=(4.6, 3.5))
+        def draw() -> None:
+            draw_roc(self.run, classifier_curve(found.log_ratio, labels, metrics), int((~labels).sum()))
+            draw_reliability(found, self.run.figures)
+            lines = [line for line in self.run.read_history() if "validation_loss" in line]
+            if lines:
+                names = ("epoch", "loss", "validation_loss")
+                columns = {name: np.array([line[name] for line in lines]) for name in names}
+                draw_one(self.run, "training", columns, loss_curves, *columns.values(), panel=(4.6, 3.5))
+
+        return metrics, draw
 
     def title(self) -> str:
         return f"a supervised classifier of top and QCD jets, seed {self.config.seed}"

@@ -48,7 +48,11 @@ def spread_of_runs(
     result = {name: scatter([numbers[name] for numbers in found]) for name in shared}
     if out is not None:
         with output(out, force) as temporary:
-            write_json(temporary, {name: _described(one) for name, one in result.items()})
+            plain = {
+                name: one._asdict() | {"mean": one.mean._asdict(), "values": list(one.values)}
+                for name, one in result.items()
+            }  # with null for what is not known
+            write_json(temporary, {k: {n: None if v != v else v for n, v in one.items()} for k, one in plain.items()})
     return result
 
 
@@ -75,7 +79,15 @@ def scatter(estimates: Sequence[Estimate]) -> Scatter:
 def _numbers(folders: Sequence[str | Path]) -> list[Numbers]:
     tests = [Path(folder) / "dual.json" for folder in folders]
     if any(test.is_file() for test in tests):
-        contents = [_read_test(test) for test in tests]
+        contents = []
+        for test in tests:
+            if not test.is_file():
+                raise InputError(
+                    f"{test.parent}: expected the folder of a dual test, as the others; it has no dual.json"
+                )
+            contents.append(read_json(test))
+            if not isinstance(contents[-1], dict) or not isinstance(contents[-1].get("tested"), dict):
+                raise InputError(f"{test}: expected what `normae dual` writes; run it again")
         _check_tests(tests, contents)
         return [_finite(content, test) for test, content in zip(tests, contents, strict=True)]
     runs = seed_folders(folders)
@@ -84,15 +96,6 @@ def _numbers(folders: Sequence[str | Path]) -> list[Numbers]:
     if len(set(seeds)) < len(seeds):
         raise InputError(f"expected runs of different seeds, got {', '.join(map(str, seeds))}")
     return [_finite(run.read_metrics(), run.metrics) for run in runs]
-
-
-def _read_test(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise InputError(f"{path.parent}: expected the folder of a dual test, as the others; it has no dual.json")
-    content = read_json(path)
-    if not isinstance(content, dict) or not isinstance(content.get("tested"), dict):
-        raise InputError(f"{path}: expected what `normae dual` writes; run it again")
-    return content
 
 
 def _check_tests(paths: Sequence[Path], contents: Sequence[dict[str, Any]]) -> None:
@@ -129,9 +132,3 @@ def _finite(content: dict[str, Any], path: Path) -> Numbers:
             if np.isfinite(value):
                 found[name] = Estimate(value, error)
     return found
-
-
-def _described(one: Scatter) -> dict[str, Any]:
-    """With null for what is not known."""
-    plain = one._asdict() | {"mean": one.mean._asdict(), "values": list(one.values)}
-    return {name: None if value != value else value for name, value in plain.items()}

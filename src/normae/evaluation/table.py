@@ -14,7 +14,7 @@ from torch import Tensor
 
 from normae.config import Run
 from normae.errors import InputError, LogZUnknown
-from normae.evaluation.study import COURSE, Captions, Draw, Metrics, Study, draw_one, draw_training, graded
+from normae.evaluation.evaluate import COURSE, Captions, Draw, Metrics, Study, draw_one, draw_training, graded
 from normae.figures import new_figure
 from normae.figures.curves import column_histograms, loss_curves, score_histograms, training_curves
 from normae.inference import Model

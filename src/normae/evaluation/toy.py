@@ -11,7 +11,7 @@ from torch import Tensor
 from normae import statistics
 from normae.config import Run
 from normae.data import Density
-from normae.evaluation.study import COURSE, Captions, Draw, Metrics, Study, draw_one, draw_training
+from normae.evaluation.evaluate import COURSE, Captions, Draw, Metrics, Study, draw_one, draw_training
 from normae.figures import densities, new_figure
 from normae.figures.curves import training_curves
 from normae.inference import Model, cell_centres, evaluate_in_chunks, grid_draws, grid_log_z, grid_points
@@ -63,9 +63,14 @@ class ToyStudy(Study):
 
     def draw(self, test: Any, metrics: Metrics) -> None:
         """Write the figures of what `measure` gave."""
-        learned = grid_marginals(test.grid_model, test.axis)
-        draw_common(self.run, test, [(density, None) for density in learned], metrics)
-        _draw_density(self.run, test)
+        marginals = grid_marginals(test.grid_model, test.axis)
+        draw_common(self.run, test, [(density, None) for density in marginals], metrics)
+        true, learned = (np.exp(log_p) for log_p in (test.grid_true, test.grid_model))
+        figure, axes = new_figure(1, 2)
+        limits = (0.0, float(max(true.max(), learned.max())))
+        for ax, density, name in zip(axes[0], (true, learned), (r"\mathrm{true}", r"\theta"), strict=True):
+            densities.field_map(ax, test.axis, test.axis, test.on_grid(density), f"$p_{name}(x)$", limits=limits)
+        save_figure(figure, self.run.figures, "density", test.columns | {"true": true, "learned": learned})
         draw_training(self, training_curves, 3)
 
     def title(self) -> str:
@@ -100,8 +105,20 @@ class ToyStudy(Study):
         return [v._replace(value=v.value if theirs else "—", note=notes.get(v.metric, v.note)) for v in self.paper]
 
     def checks(self, metrics: Metrics) -> list[Check]:
-        chains = [_chain_check(metrics)] if "auc_classifier_long" in metrics else []
-        return [*self.health(), *chains, self.last(metrics)]
+        longest = [m for k in ("generation", "long") if (m := metrics.get(f"auc_classifier_{k}")) is not None]
+        if not longest:
+            return [*self.health(), self.last(metrics)]
+        chain, exact = longest[0], metrics["auc_classifier_exact"]
+        chains = Check(
+            "chains sample the model",
+            "good"
+            if abs(chain.value - exact.value) < max(3 * np.hypot(chain.error, exact.error), 0.005)
+            else "warning",
+            f"A classifier tells long chains from the data with AUC {chain}, exact draws of the model with {exact}; "
+            "the two agree where the chains have converged.",
+            "Let the chains walk further: sampling.generation_steps, or longer steps.",
+        )
+        return [*self.health(), chains, self.last(metrics)]
 
     def last(self, metrics: Metrics) -> Check:
         """Whether log Z is known."""
@@ -148,19 +165,6 @@ class ToyStudy(Study):
     def uncertainty(self) -> str:
         """What the error bars are."""
         return "The model is deterministic: it gives no uncertainty of its likelihood."
-
-
-def _chain_check(metrics: Metrics) -> Check:
-    longest = "auc_classifier_generation" if "auc_classifier_generation" in metrics else "auc_classifier_long"
-    chain, exact = metrics[longest], metrics["auc_classifier_exact"]
-    error = (chain.error**2 + exact.error**2) ** 0.5
-    return Check(
-        "chains sample the model",
-        "good" if abs(chain.value - exact.value) < max(3 * error, 0.005) else "warning",
-        f"A classifier tells long chains from the data with AUC {chain}, exact draws of the model with {exact}; "
-        "the two agree where the chains have converged.",
-        "Let the chains walk further: sampling.generation_steps, or longer steps.",
-    )
 
 
 # --- numbers
@@ -321,13 +325,3 @@ def grid_marginals(log_p: np.ndarray, axis: np.ndarray) -> list[np.ndarray]:
     """The marginal density in each coordinate, shape (G,), of log p on the grid."""
     density = np.exp(log_p.astype(np.float64)).reshape(len(axis), len(axis))
     return [density.sum(axis=k) * float(axis[1] - axis[0]) for k in (1, 0)]
-
-
-def _draw_density(run: RunFolder, test: DensityTest) -> None:
-    """True and learned density side by side."""
-    true, learned = (np.exp(log_p) for log_p in (test.grid_true, test.grid_model))
-    figure, axes = new_figure(1, 2)
-    limits = (0.0, float(max(true.max(), learned.max())))
-    for ax, density, name in zip(axes[0], (true, learned), (r"\mathrm{true}", r"\theta"), strict=True):
-        densities.field_map(ax, test.axis, test.axis, test.on_grid(density), f"$p_{name}(x)$", limits=limits)
-    save_figure(figure, run.figures, "density", test.columns | {"true": true, "learned": learned})

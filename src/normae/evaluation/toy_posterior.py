@@ -15,7 +15,7 @@ from normae.config import Run, read
 from normae.data import Density
 from normae.errors import InputError
 from normae.evaluation import toy
-from normae.evaluation.study import Captions, Metrics, draw_one, draw_training, over, posterior_words
+from normae.evaluation.evaluate import Captions, Metrics, draw_one, draw_training, over, posterior_words
 from normae.evaluation.toy import DensityTest, ToyStudy
 from normae.figures import densities, figure_style, new_figure
 from normae.figures.curves import training_curves
