@@ -303,14 +303,9 @@ def temperature_rows(rows: list[ComparedTemperatures]) -> list[list[str]]:
     names = list(dict.fromkeys(name for row in rows for name in row.estimates))
     table = [["model", "its T", "T at m = 1", *(f"{name} / T(m = 1)" for name in names)]]
     for row in rows:
-        cells = [_over(row.estimates.get(name), row.wanted.value) for name in names]
-        table.append([row.name, f"{row.model:.3g}", str(row.wanted), *cells])
+        table.append([row.name, f"{row.model:.3g}", str(row.wanted)])
+        for name in names:
+            value, error = (n / row.wanted.value for n in row.estimates.get(name, (np.nan, np.nan)))
+            unsure = f"{value:.2g} (error not known)" if np.isfinite(value) else "—"
+            table[-1].append(str(Estimate(value, error)) if np.isfinite(error) else unsure)
     return table
-
-
-def _over(estimate: Estimate | None, unit: float) -> str:
-    if estimate is None or not np.isfinite(estimate.value):
-        return "—"
-    if not np.isfinite(estimate.error):
-        return f"{estimate.value / unit:.2g} (error not known)"
-    return str(Estimate(estimate.value / unit, estimate.error / unit))

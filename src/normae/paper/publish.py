@@ -52,21 +52,16 @@ def _fill(part: RunFolder, run: RunFolder, members: list[RunFolder], group: RunF
     lines = run.read_history()
     step = -(-len(lines) // KEPT_LINES)
     write_text(part.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines[step - 1 :: step]))
-    _without_paths(run, part)
+    config, facts = read(run.config), run.read_provenance()  # without the places where jets and start lay
+    start = None if config.start is None else Path(config.start).name
+    write_text(part.config, to_toml(replace(config, start=start, data=replace(config.data, path=None))))
+    if isinstance(facts.get("start"), dict):
+        facts["start"] = {name: Path(v).name if name == "run" else v for name, v in facts["start"].items()}
+    write_json(part.provenance, facts)
     for source in weights:
         write_tensors(part.path / source.name, *read_tensors(source))
     card = study_of(part).card(name, [study_of(member) for member in members], _coverage(group))
     write_text(part.path / "card.md", card)
-
-
-def _without_paths(run: RunFolder, target: RunFolder) -> None:
-    """The configuration and provenance without the places where jets and start lay."""
-    config, facts = read(run.config), run.read_provenance()
-    start = None if config.start is None else Path(config.start).name
-    write_text(target.config, to_toml(replace(config, start=start, data=replace(config.data, path=None))))
-    if isinstance(facts.get("start"), dict):
-        facts["start"] = {name: Path(v).name if name == "run" else v for name, v in facts["start"].items()}
-    write_json(target.provenance, facts)
 
 
 def _coverage(group: RunFolder) -> str:

@@ -73,10 +73,18 @@ class Reproduction:
 def run_of_model(
     name: str, preset: str, overrides: Sequence[str], seed: int, out: Path, settings: Settings, watch: Watch | None
 ) -> RunFolder:
-    """Where a model is: copied from the zoo, or its preset trained, or gone on with."""
+    """Where a model is: copied from the zoo, or its preset trained, or gone on with; another run there is refused."""
     folder = _folder(name, out, settings)
     if not settings.scratch:
-        _copy_model(name, folder)
+        files = [source for source in zoo.path(name).iterdir() if source.is_file()]
+        for source in files:
+            target, decisive = folder.path / source.name, source.name in ("config.toml", "model.safetensors")
+            if decisive and target.exists() and target.read_bytes() != source.read_bytes():
+                raise InputError(f"{folder.path}: holds another run; choose another --out")
+        with locked(folder.path):
+            for source in files:
+                with atomic_path(folder.path / source.name) as temporary:
+                    shutil.copyfile(source, temporary)
         return folder
     config = replace(read(preset_path(preset, settings.configs), overrides), seed=seed)
     if not train(config, folder.path, resume=folder.config.exists(), watch=watch):
@@ -86,20 +94,6 @@ def run_of_model(
 
 def _folder(name: str, out: Path, settings: Settings) -> RunFolder:
     return RunFolder(out / ("scratch" if settings.scratch else "zoo") / name)
-
-
-def _copy_model(name: str, folder: RunFolder) -> None:
-    """Copy a model of the zoo into a run folder; one that holds another run is refused."""
-    files = [source for source in zoo.path(name).iterdir() if source.is_file()]
-    for source in files:
-        target = folder.path / source.name
-        decisive = source.name in ("config.toml", "model.safetensors")
-        if decisive and target.exists() and target.read_bytes() != source.read_bytes():
-            raise InputError(f"{folder.path}: holds another run; choose another --out")
-    with locked(folder.path):
-        for source in files:
-            with atomic_path(folder.path / source.name) as temporary:
-                shutil.copyfile(source, temporary)
 
 
 # --- the toy
@@ -166,7 +160,16 @@ def reproduce(what: str, out: str | Path, settings: Settings | None = None, watc
         missing = [] if settings.scratch else [model.name for model in models if model.name not in zoo.names()]
         result.left_out += missing
         if not missing:
-            result.metrics[title] = _judged(models, out, title, settings, watch)
+            paths = [
+                run_of_model(name, preset, (*own, *settings.overrides), settings.seed, out, settings, watch).path
+                for name, preset, own in models
+            ]
+            if len(paths) > 1:
+                made = dual(paths[0], paths[1], out=out / f"dual-{title.lower()}", force=True).metrics
+            else:
+                made = evaluate(paths[0], device=settings.device)
+                report(paths[0], force=True)
+            result.metrics[title] = made
     if not result.metrics:
         raise InputError(f"{', '.join(sorted(result.left_out))}: not in the zoo; use --from-scratch")
     columns = list(result.metrics.values())
@@ -177,19 +180,6 @@ def reproduce(what: str, out: str | Path, settings: Settings | None = None, watc
     ]
     result.write(out)
     return result
-
-
-def _judged(models: tuple[ToyModel, ...], out: Path, title: str, settings: Settings, watch: Watch | None) -> Metrics:
-    """One run against its density, or two in the dual test."""
-    paths = [
-        run_of_model(name, preset, (*own, *settings.overrides), settings.seed, out, settings, watch).path
-        for name, preset, own in models
-    ]
-    if len(paths) > 1:
-        return dual(paths[0], paths[1], out=out / f"dual-{title.lower()}", force=True).metrics
-    metrics = evaluate(paths[0], device=settings.device)
-    report(paths[0], force=True)
-    return metrics
 
 
 def reproduce_all(out: Path, settings: Settings, watch: Watch | None = None) -> Reproduction:

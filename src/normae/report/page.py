@@ -243,20 +243,15 @@ def save_figure(
         for path, metadata in ((paths.svg, {"Date": None}), (paths.pdf, {"CreationDate": None})):
             with atomic_path(path) as temporary:
                 figure.savefig(temporary, dpi=RASTER_DPI, metadata=metadata)
-    with atomic_path(paths.csv) as temporary:
-        _write_table(temporary, table)
-    return paths
-
-
-def _write_table(path: Path, table: Mapping[str, NDArray[Any]]) -> None:
     rows = len(next(iter(table.values())))
     every = max(1, -(-rows // MOST_ROWS))
-    with path.open("w", encoding="utf-8", newline="") as stream:
+    with atomic_path(paths.csv) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:
         if every > 1:
             stream.write(f"# rows 1, {1 + every}, {1 + 2 * every}, ... (every {every}th) of {rows}\n")
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(map(as_cell, table))
         writer.writerows(zip(*(map(_cell, values[::every].tolist()) for values in table.values()), strict=True))
+    return paths
 
 
 def _cell(value: object) -> str:

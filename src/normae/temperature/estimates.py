@@ -65,10 +65,8 @@ from normae.tensors import norm
 # --- gradient and curvature of an energy
 
 
-ROWS = 512
-"""Events at a time."""
-NUMBERS = 2**18
-"""Features of all events at a time: the gradient of a convolutional network keeps some hundred times as many."""
+ROWS = 512  # events at a time
+NUMBERS = 2**18  # their features: the gradient of a convolutional network keeps some hundred times as many
 
 
 class Curvature(NamedTuple):
@@ -103,8 +101,9 @@ def curvature(
         with torch.no_grad():
             for _ in counted("curvature", range(directions)):
                 v = normal(rows.shape, generator, rows)
-                v = tangent(rows, v) if sphere else v
-                total += energy(_moved(rows, v, width, sphere)) + energy(_moved(rows, v, -width, sphere)) - 2 * value
+                v = width * (tangent(rows, v) if sphere else v)
+                plus, minus = (geodesic_move(rows, s * v).position if sphere else rows + s * v for s in (1, -1))
+                total += energy(plus) + energy(minus) - 2 * value
         grad = tangent(rows, grad) if sphere else grad
         return grad.flatten(1).square().sum(1, keepdim=True), total[:, None] / (directions * width**2)
 
@@ -151,17 +150,10 @@ def _piecewise(x: Tensor, part: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Cu
     return Curvature(*(torch.cat(column).double().cpu().numpy() for column in found))
 
 
-def _moved(x: Tensor, v: Tensor, width: float, sphere: bool) -> Tensor:
-    return geodesic_move(x, width * v).position if sphere else x + width * v
-
-
 # --- energies over the decoder's manifold, f_d(z) with z on the latent sphere
 
 
-EVEN_POINTS = 20_000
-"""On the latent sphere."""
-QUICK_POINTS = 5_000
-"""The same where a mean is enough."""
+EVEN_POINTS, QUICK_POINTS = 20_000, 5_000  # on the latent sphere; the second where a mean is enough
 
 
 def even_energies(energy: ReconstructionEnergy, like: Tensor, seed: int, points: int) -> Array:
@@ -214,13 +206,9 @@ def chain_metrics(run: RunFolder, config: Run, model: Model) -> dict[str, Estima
 
 # --- estimates of a run
 
-COMPONENTS = 20
-"""Most principal components of the residuals that are looked at."""
-WIDTH = 0.1
-"""Of a difference, in units of the residuals' root mean square."""
-LATENT_WIDTH = 0.02
-MOST_PAIRS = 4000
-"""Events whose pairs give the effective dimension."""
+COMPONENTS = 20  # most principal components of the residuals that are looked at
+WIDTH, LATENT_WIDTH = 0.1, 0.02  # of a difference; the first in units of the residuals' root mean square
+MOST_PAIRS = 4000  # events whose pairs give the effective dimension
 
 
 @dataclass(frozen=True)
@@ -291,7 +279,11 @@ def estimate_temperatures(
     sphere = model.autoencoder.sphere
     scale = LATENT_WIDTH * (1.0 if sphere else float(z.std(0).mean()))
     inner = curvature(energy.latent(), z, scale, stream(seed, "temperature/latent", x.device), sphere=sphere)
-    along, shares = _components(energy, x, residual)
+    _, covariance = moments(residual, residual.device)
+    variances, vectors = torch.linalg.eigh(covariance)
+    leading = variances.flip(0)[:COMPONENTS].clamp_min(0)
+    shares: list[float] = (leading / covariance.trace()).tolist()
+    along = curvature_along(energy, x, vectors.flip(1)[:, :COMPONENTS], WIDTH * leading.sqrt())
     smeared = denoising(energy, x, width, stream(seed, "temperature/denoising", x.device))
     found = {"configurational": whole, "denoising": smeared, "components": along, "latent": inner}
     estimates = {name: part.temperature(None, seed) for name, part in found.items()}
@@ -331,16 +323,6 @@ def _events(run: str | Path, data: str | Path | None, most: int) -> Tensor:
     held = events.test if events.validation is None else events.validation
     assert not isinstance(held, SparseEvents)  # jets are above
     return held[:most]
-
-
-def _components(energy: ReconstructionEnergy, x: Tensor, residual: Tensor) -> tuple[Curvature, list[float]]:
-    """Curvature along the leading principal components of the residuals, and their shares of the variance."""
-    _, covariance = moments(residual, residual.device)
-    values, vectors = torch.linalg.eigh(covariance)
-    k = min(COMPONENTS, len(values))
-    values, basis = values.flip(0)[:k].clamp_min(0), vectors.flip(1)[:, :k]
-    shares: list[float] = (values / covariance.trace()).tolist()
-    return curvature_along(energy, x, basis, WIDTH * values.sqrt()), shares
 
 
 def write_temperatures(run: str | Path, found: Temperatures) -> Path:

@@ -130,8 +130,16 @@ def search_temperature(
             return path
 
         with suppress(_Stopped):
-            paths = _autoencoders(configs, starts, folder, trained)
-            first = settings.start or _mean_energy(paths, sample)
+            paths = []
+            for side, config, start in zip(SIDES, configs, starts, strict=True):
+                alone = replace(config, training=replace(config.training, epochs=0), start=None)
+                paths.append(start or str(trained(alone, folder / f"autoencoder-{side}")))
+            own = zip(
+                paths, (~sample.labels, sample.labels), strict=True
+            )  # mean squared errors: the paper's first guess
+            first = settings.start or math.sqrt(
+                math.prod(float(np.mean(load(path, "auto").energy(sample.x[mask]))) for path, mask in own)
+            )
             while not _enough(points, settings):
                 temperature = float(f"{statistics.next_temperature(points, first, scatter):.3g}")
                 pair = _train_pair(configs, paths, temperature, folder, settings.epochs, trained)
@@ -194,22 +202,6 @@ def _earlier(folder: Path, described: dict[str, Any]) -> list[statistics.SlopePo
 
 class _Stopped(Exception):
     """Time ran out, or the user stopped a training."""
-
-
-def _autoencoders(configs: Pair, starts: Starts, folder: Path, trained: Trained) -> list[str]:
-    """Where the autoencoders of A and B are, pretrained where none was given."""
-    paths = []
-    for side, config, start in zip(SIDES, configs, starts, strict=True):
-        alone = replace(config, training=replace(config.training, epochs=0), start=None)
-        paths.append(start or str(trained(alone, folder / f"autoencoder-{side}")))
-    return paths
-
-
-def _mean_energy(paths: Sequence[str], sample: Labelled) -> float:
-    """Mean squared error of the autoencoders, each at validation events of its own class: the paper's first guess."""
-    pairs = zip(paths, (~sample.labels, sample.labels), strict=True)
-    a, b = (float(np.mean(load(path, "auto").energy(sample.x[mask]))) for path, mask in pairs)
-    return math.sqrt(a * b)
 
 
 def _enough(points: Sequence[statistics.SlopePoint], settings: SearchSettings) -> bool:
