@@ -68,5 +68,5 @@ def test_a_wrong_number_is_found():
     assert not sourced("0.00018 ± 0.00003", {"zoo": "toy-2gauss-nae", "metric": "kl"})
     assert not sourced("1.387", {"formula": "2 * log(2)"})
     assert not sourced("0.03", {"file": "src/normae/evaluation/table.py", "says": "LATE = 0.02"})
-    assert not sourced("0.02", {"file": "src/normae/evaluation/study.py", "says": "LATE = 0.02"})
+    assert not sourced("0.02", {"file": "src/normae/evaluation/evaluate.py", "says": "LATE = 0.02"})
     assert not sourced("0.04", {"table": "search-p-values"})
