@@ -135,9 +135,8 @@ class TableStudy(Study):
         samples = Check(
             "samples look like the table",
             graded(sampled.value, 0.55, 0.7),
-            f"A classifier that sees all columns tells samples from held-out rows with AUC {sampled}; both have the "
-            "noise below which the model sees nothing. Where it is far from 0.5 the score orders rows, but is not the "
-            "likelihood of this table.",
+            f"A classifier that sees all columns tells samples from held-out rows with AUC {sampled}. Where it "
+            "is far from 0.5 the score orders rows, but is not the likelihood of this table.",
             "Train on more rows, or longer (contrast.iterations); look at the figure of the columns for what is not "
             "learned, such as a hard edge or groups of values, and transform these columns first.",
         )

@@ -300,8 +300,9 @@ class Model:
     def log_prob_draws(self, x: Any, n: int = DRAWS, seed: int = 0) -> Any:
         """log p for each of `n` draws, with shape (n, N), each row normalized with its own log Z.
 
-        Their spread is an error bar that holds on average over events, not for every one: far out, where events are
-        few, it can be too small. The model's card has the coverage by region; `normae coverage` judges several runs.
+        Their spread is an error bar that holds on average over events, not in every region: that of `toy-bayes-best`
+        holds at the peaks and is too small off them, where anomalies are. The model's card has the coverage by region;
+        `normae coverage` judges several runs.
         """
         self._has_draws()
         return self._rows(x, n, seed, self.log_z_draws(n, seed)).log_prob_draws()
