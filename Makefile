@@ -63,7 +63,7 @@ lowest:
 fuzz: $(VENV)/.test
 	EXAMPLES=new $(BIN)/python -m pytest -n 2 --dist worksteal -m hypothesis
 
-# Thirty minutes of random commands, kills and corruptions on one tree.
+# Thirty minutes of random commands, kills and corruptions on one tree. `bench/soak.py --kills 200` kills every command.
 soak: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python bench/soak.py --minutes 30
 

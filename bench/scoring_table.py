@@ -13,6 +13,9 @@ trained for a moment, since its weights do not change the time.
   a slice of the rows, whose time is taken per row. CPU seconds with one thread, wall seconds otherwise.
 - workers: the command's work with two workers against one, each with one thread, on the same file, in turns. Counted is
   wall time from the opened cluster to the joined file; the start of the workers and the load of the model are not.
+- before (only with `--before FOLDER`, the `src` of another commit): the command `normae score` of this tree against
+  that of the other, in turns, each with a run that it trained itself. Processor seconds of the command, less those that
+  it takes for a table of a thousand rows.
 """
 
 import argparse
@@ -32,13 +35,22 @@ import pyarrow.parquet
 import torch
 
 from normae.bench.timing import busy_elsewhere, interleaved, median, ratio
-from normae.config import structure
+from normae.config import read
 from normae.runs.session import train
 from normae.scoring.cluster import open_workers
 from normae.scoring.score import open_scorer, score
 
 COLUMNS = 20
 CPU = torch.device("cpu")
+RUN = """
+device = "cpu"
+data = {{ file = "{}", train = 10_000, test = 10_000 }}
+network = {{ hidden = [64, 32], latent = 6 }}
+pretraining = {{ epochs = 1, batch = 500 }}
+training = {{ epochs = 1, batch = 500 }}
+sampling.latent = {{ steps = 2, step_size = 0.01 }}
+sampling.feature = {{ steps = 2, step_size = 0.01 }}
+"""
 
 
 def write_table(path: Path, rows: int, piece: int = 1_000_000) -> None:
@@ -55,15 +67,8 @@ def write_table(path: Path, rows: int, piece: int = 1_000_000) -> None:
 def make_run(folder: Path) -> Path:
     """A run with held-out background on a small table of the same kind."""
     write_table(folder / "train.parquet", 20_000)
-    content = {
-        "device": "cpu",
-        "data": {"file": str(folder / "train.parquet"), "train": 10_000, "test": 10_000},
-        "network": {"hidden": [64, 32], "latent": 6},
-        "pretraining": {"epochs": 1, "batch": 500},
-        "training": {"epochs": 1, "batch": 500},
-        "sampling": {"latent": {"steps": 2, "step_size": 0.01}, "feature": {"steps": 2, "step_size": 0.01}},
-    }
-    train(structure(content), folder / "run")
+    (folder / "run.toml").write_text(RUN.format(folder / "train.parquet"))
+    train(read(folder / "run.toml"), folder / "run")
     return folder / "run"
 
 
@@ -142,13 +147,47 @@ def workers(run: Path, table: Path, folder: Path, rounds: int) -> dict[str, obje
     }
 
 
+def against_before(table: Path, folder: Path, before: Path, rounds: int) -> dict[str, object]:
+    """How much longer the command takes than that of another tree."""
+    write_table(folder / "few.parquet", 1000)
+    trees = {"now": Path(__file__).parents[1] / "src", "before": before.absolute()}
+
+    def command(tree: str, *words: object) -> float:
+        call = [sys.executable, "-m", "normae", *map(str, words)]
+        start = os.times()
+        subprocess.run(call, env=os.environ | {"PYTHONPATH": str(trees[tree])}, check=True, capture_output=True)
+        end = os.times()
+        return end.children_user + end.children_system - start.children_user - start.children_system
+
+    def scoring(tree: str, name: Path) -> float:
+        out = folder / f"{tree}.parquet"
+        seconds = command(tree, "score", folder / tree, name, "-o", out, "--device", "cpu")
+        out.unlink()
+        return seconds
+
+    for tree in trees:
+        command(tree, "train", folder / "run.toml", "--out", folder / tree)
+        scoring(tree, folder / "few.parquet")
+    seconds: dict[str, list[float]] = {tree: [] for tree in trees}
+    for _ in range(rounds):
+        for tree, found in seconds.items():
+            found.append(scoring(tree, table) - scoring(tree, folder / "few.parquet"))
+    return {
+        "now, processor s": median(seconds["now"]),
+        "before, processor s": median(seconds["before"]),
+        "now over before": ratio(seconds["now"], seconds["before"]),
+        "processor seconds of the rounds": seconds,
+    }
+
+
 def main() -> None:
     """Measure and print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--pyod-rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=["memory", "pyod", "workers"])
+    parser.add_argument("--before", type=Path)
+    parser.add_argument("--only", choices=["memory", "pyod", "workers", "before"])
     given = parser.parse_args()
     found: dict[str, object] = {
         "rows": given.rows, "columns": COLUMNS, "threads": torch.get_num_threads(), "cores": os.cpu_count(),
@@ -165,6 +204,8 @@ def main() -> None:
             found |= against_pyod(run, table, folder, given.rows, min(given.pyod_rows, given.rows), given.rounds)
         if given.only in (None, "workers"):
             found |= workers(run, table, folder, given.rounds)
+        if given.before is not None:
+            found |= against_before(table, folder, given.before, given.rounds)
         found["cores busy on average, but for this process"] = round(
             (busy_elsewhere() - busy) / (time.perf_counter() - start), 2
         )

@@ -64,7 +64,8 @@ class Range:
     def outside(self, rows: Tensor) -> Tensor:
         """Which values of rows (N, d) lie beyond the range by more than `MARGIN` of it, with shape (N, d)."""
         margin = MARGIN * (self.high - self.low)
-        return (rows < self.low - margin) | (rows > self.high + margin)
+        low, high = (limit.to(rows.dtype) for limit in (self.low - margin, self.high + margin))
+        return (rows < low) | (rows > high)
 
     def to(self, device: torch.device | str) -> "Range":
         """The same on `device`."""

@@ -112,6 +112,11 @@ def clear(*folders: Path) -> None:
             _clear(folder, _BEGUN.pattern)
 
 
+def untouched(folder: Path) -> bool:
+    """Whether a folder holds nothing but what killed jobs had begun: locks, files, and folders for them."""
+    return all(untouched(p) if p.is_dir() else p.name == ".lock" or _BEGUN.fullmatch(p.name) for p in folder.iterdir())
+
+
 def _clear(folder: Path, pattern: str) -> None:
     for path in folder.iterdir():
         if re.fullmatch(pattern, path.name):

@@ -7,7 +7,7 @@ have to have, the training events.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -35,10 +35,14 @@ OUTSIDE = 1e-3
 PUBLIC_JETS = "jets are the 2,000 public ones of the package (zenodo.org/records/2603256, CC BY 4.0)"
 Bounds = tuple[float, float]
 Kind = Literal["qcd", "top"]
+SUFFIXES = (".npz", ".h5", ".hdf5")
 KINDS: tuple[Kind, Kind] = ("qcd", "top")
 """By label: 0 for QCD, 1 for top."""
 
 
+Known = Mapping[str, Any]
+"""What provenance.json says."""
+NOTHING: Known = {}
 MOST_EVENTS = 1_000_000_000
 """A larger number is a slip of the hand."""
 
@@ -190,16 +194,18 @@ class Events:
         return Events(lambda: train, lambda: validation, lambda: self.test, self.density, *named)
 
 
-def load_events(config: DataConfig, seed: int, table: Rows | None = None, expected: str | None = None) -> Events:
+def load_events(config: DataConfig, seed: int, table: Rows | None = None, known: Known = NOTHING) -> Events:
     """The events of a run with this seed.
 
     Args:
         table: in memory, in place of `config.file`.
-        expected: `events_hash` of the rows of a table; others are refused.
+        known: of the run that was trained on them, its provenance; other rows, or files of jets, are refused.
     """
     if config.density is not None:
         return _drawn(config, DENSITIES[config.density](), seed)
-    return load_jets(config, seed) if config.jets is not None else _rows(config, seed, table, expected)
+    if config.jets is not None:
+        return load_jets(config, seed, known)
+    return _rows(config, seed, table, known.get("data_sha256"))
 
 
 def _drawn(config: DataConfig, density: Density, seed: int) -> Events:
@@ -333,22 +339,30 @@ def named(columns: Sequence[str] | None, place: int) -> str:
     return f"column {columns[place]!r}" if columns is not None else f"feature {place}"
 
 
-def load_jets(config: DataConfig, seed: int) -> Events:
+def load_jets(config: DataConfig, seed: int, known: Known = NOTHING) -> Events:
     """Images of the jets of one class, in the order of the files; one file is split by the seed."""
     kind = config.jets
     if kind is None or kind == "both":
         raise InputError(f'data.jets: expected "qcd" or "top", got {kind!r}; only a classifier is trained on both')
     path = jets_path(config)
+
+    def first(name: str, size: int) -> SparseEvents:
+        """The first `size` jets of the class, or all of them for 0, in the file `name` of a folder."""
+        sample = read_sparse(check_jets(file_in(path, name), known), kind)
+        if size > len(sample):
+            raise InputError(f"{path}: expected {size} {kind} jets in {name}, got {len(sample)}")
+        return sample.first(size or len(sample))
+
     if path.is_dir():
         return Events(
-            lambda: _jets_in(path, "train", kind, config.train),
-            lambda: _jets_in(path, "val", kind, config.validation) if config.validation else None,
-            lambda: _jets_in(path, "test", kind, config.test).dense(),
+            lambda: first("train", config.train),
+            lambda: first("val", config.validation) if config.validation else None,
+            lambda: first("test", config.test).dense(),
         )
 
     @cache
     def everything() -> tuple[SparseEvents, list[Tensor]]:
-        events = read_sparse(path, kind)
+        events = read_sparse(check_jets(path, known), kind)
         return events, _parts(len(events), config, seed, f"{path}: expected at least {{}} {kind} jets")
 
     def part(k: int) -> SparseEvents:
@@ -366,12 +380,29 @@ def load_both(config: DataConfig, seed: int) -> tuple[dict[str, SparseEvents], d
     return train, held  # type: ignore[return-value]  # jets for training and validation stay sparse
 
 
-def _jets_in(folder: Path, name: str, kind: Kind, size: int) -> SparseEvents:
-    """The first `size` jets of a class, or all of them for 0, in the file `name` of a folder."""
-    sample = read_sparse(file_in(folder, name), kind)
-    if size > len(sample):
-        raise InputError(f"{folder}: expected {size} {kind} jets in {name}, got {len(sample)}")
-    return sample.first(size or len(sample))
+def _jet_files(path: Path) -> list[Path]:
+    """A file of jets, or those of a folder that are there."""
+    names = [path / f"{name}{suffix}" for name in ("train", "val", "test") for suffix in SUFFIXES]
+    return [file.resolve() for file in names if file.is_file()] if path.is_dir() else [path.resolve()]
+
+
+def jets_hashes(config: DataConfig) -> dict[str, str]:
+    """SHA-256 of all files of jets that a run may read, by their paths; nothing of other runs."""
+    return {} if config.jets is None else {str(file): _sha256(file) for file in _jet_files(jets_path(config))}
+
+
+def check_jets(path: Path, known: Known) -> Path:
+    """A file or folder of jets; refused where a file is not as it was when the run that knows it was trained."""
+    hashes = known.get("jets_sha256", {})
+    for file in _jet_files(path) if hashes else ():
+        if hashes.get(str(file), found := _sha256(file)) != found:
+            raise DataChanged(f"{file}: not the jets that the run was made with; put them back, or train again")
+    return path
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def jets_path(config: DataConfig, judged: bool = False) -> Path:
@@ -397,7 +428,7 @@ def on_public_jets(config: DataConfig) -> bool:
 
 def file_in(folder: Path, name: str) -> Path:
     """The file called `name` in a folder of jets."""
-    for suffix in (".npz", ".h5", ".hdf5"):
+    for suffix in SUFFIXES:
         if (folder / f"{name}{suffix}").is_file():
             return folder / f"{name}{suffix}"
     raise InputError(f"{folder}: expected a file {name}.npz or {name}.h5 in it")

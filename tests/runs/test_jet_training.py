@@ -1,5 +1,6 @@
 """The jet presets at tiny sizes: trained, stopped, resumed, loaded and scored; what is missing is one sentence."""
 
+import shutil
 import sys
 import time
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import normae
+from command import command
 from normae import zoo
 from normae.cli import main
 from normae.config import read
@@ -48,6 +50,31 @@ def test_presets_are_the_paper_s(preset):
     assert (run.temperature.initial, run.temperature.trained) == (6e-7, False)
     assert run.sampling.latent.sphere == "geodesic"
     assert run.sampling.feature.metropolis == "off"
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_other_jets_than_those_of_the_training_are_refused(tmp_path, folder, capfd):
+    """A file of jets that was exchanged, wherever a finished run reads it again; the one that was there is taken."""
+    place, names = tmp_path / "jets", ("train", "val", "test") if folder else ("jets",)
+    place.mkdir()
+    for name in names:
+        shutil.copy(SAMPLE, place / f"{name}.npz")
+    where, run, file = place if folder else place / "jets.npz", tmp_path / "run", place / f"{names[-1]}.npz"
+    assert train(tiny_jets("jets-paper-qcd-nae", f"data.path={where}"), run)
+    with np.load(SAMPLE) as content:
+        np.savez(file, **{key: array[::-1] for key, array in content.items()})
+    calls = [
+        ["score", run, file, "-o", tmp_path / "s.csv", "--device", "cpu"],
+        ["evaluate", run, "--no-figures", "--device", "cpu"],
+        ["temperature", "estimate", run, "--events", "10", "--device", "cpu"],
+        ["dual", run, "jets-top-nae", "-o", tmp_path / "d", "--device", "cpu"],
+    ]
+    for words in calls:
+        assert command(*words) == 2
+        assert "not the jets that the run was made with" in " ".join(capfd.readouterr().err.split())
+    shutil.copy(SAMPLE, file)
+    assert command(*calls[0]) == 0
+    assert "p_value" in (tmp_path / "s.csv").read_text()
 
 
 @pytest.mark.parametrize("kind", ["nae", "bnae"])

@@ -223,11 +223,21 @@ def test_resuming_a_finished_run_touches_nothing(tmp_path, tiny_run):
 
 
 def test_files_of_others_stay(tmp_path, tiny_run):
+    """A folder that holds one, hidden or not, is not begun in; in a run that is taken up again they stay."""
+
+    def stop(trainer, happening) -> None:
+        trainer.stop = True
+
+    assert not train(tiny_run, tmp_path / "run", watch=stop)
     mine = [".cache/.movie.part", ".notes.part.txt", "checkpoint/.mine.0123abcd.part"]
-    for name in mine:
-        (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "run" / name).write_text("mine")
-    assert train(tiny_run, tmp_path / "run")
+    for k, name in enumerate(mine):
+        for folder in (tmp_path / "run", tmp_path / f"other-{k}"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text("mine")
+        with pytest.raises(InputError, match="exists and is not a run folder"):
+            train(tiny_run, tmp_path / f"other-{k}")
+        assert (tmp_path / f"other-{k}" / name).read_text() == "mine"
+    assert train(tiny_run, tmp_path / "run", resume=True)
     assert all((tmp_path / "run" / name).read_text() == "mine" for name in mine)
 
 

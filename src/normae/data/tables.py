@@ -160,24 +160,29 @@ class Header(NamedTuple):
 def _header(stream: IO[bytes], path: Path, size: int) -> Header:
     """The header at the beginning of `stream`, which must be `size` bytes long as the header says."""
     start = stream.read(12)
-    version = np.lib.format.read_magic(io.BytesIO(start))
-    count = 2 if version == (1, 0) else 4
+    count = 2 if start[6:7] == b"\1" else 4
     length = int.from_bytes(start[8 : 8 + count], "little") - (4 - count)
     if length > MOST_HEADER:
         raise InputError(f"{path}: expected a header up to {MOST_HEADER} bytes, got {length}")
-    head = io.BytesIO(start + stream.read(length))
-    head.seek(8)
+    header = _parsed(start + stream.read(length))
+    if header.dtype.hasobject:
+        raise InputError(f"{path}: expected real numbers without pickled objects, got dtype {header.dtype}")
+    expected = header.offset + math.prod(header.shape) * header.dtype.itemsize
+    if min(header.shape, default=1) < 0 or expected != size:
+        raise InputError(f"{path}: expected {expected} bytes for an array of shape {header.shape}, got {size}")
+    return header
+
+
+@lru_cache(maxsize=16)
+def _parsed(content: bytes) -> Header:
+    """A header from its bytes; kept, since that is slow, and those of 100,000 columns are equal."""
+    head = io.BytesIO(content)
+    version = np.lib.format.read_magic(head)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(head, max_header_size=MOST_HEADER)
     if version == (3, 0) and dtype.names:  # as version 2, but the names are UTF-8
         dtype.names = tuple(name.encode("latin1").decode() for name in dtype.names)
-    if dtype.hasobject:
-        raise InputError(f"{path}: expected real numbers without pickled objects, got dtype {dtype}")
-    offset = head.tell()
-    expected = offset + math.prod(shape) * dtype.itemsize
-    if min(shape, default=1) < 0 or expected != size:
-        raise InputError(f"{path}: expected {expected} bytes for an array of shape {shape}, got {size}")
-    return Header(shape, fortran, dtype, offset)
+    return Header(shape, fortran, dtype, head.tell())
 
 
 def _npy(path: Path, _: str | None, __: ExitStack) -> Table:

@@ -28,7 +28,7 @@ from normae.jets import is_jets
 from normae.random import stream
 from normae.runs.classifier import Classifier, load_classifier
 from normae.runs.load import load, run_of
-from normae.sources import KINDS, Kind, events_of_class, file_in, jets_path, read_jet_images
+from normae.sources import KINDS, Kind, check_jets, events_of_class, file_in, jets_path, read_jet_images
 from normae.statistics import Estimate
 from normae.statistics.calibration import calibration
 from normae.training.reference import ClassifierReference, classifier_reference
@@ -109,6 +109,8 @@ def dual_test(
     if reference is not None and kinds is None:
         raise InputError(f"{reference}: a jet classifier is a reference for two runs on jets, got {run_a} and {run_b}")
     data = sample_of(configs[0], data)
+    for run in (run_a, run_b) if kinds is not None else ():
+        check_jets(Path(data or ""), run_of(run).known)
     densities = _known_densities(*configs)
     if densities is None and data is None:
         raise InputError(

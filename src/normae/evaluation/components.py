@@ -73,7 +73,7 @@ class ComponentsStudy(TableStudy):
     def _other_class(self) -> tuple[SparseEvents, SparseEvents] | None:
         """Test jets of the other class and of the run's own, where there are both."""
         try:
-            found = jets.held_out_jets(self.config)
+            found = jets.held_out_jets(self.config, self.run.known)
         except InputError:
             return None
         return found.signal, found.background

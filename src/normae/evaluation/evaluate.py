@@ -438,6 +438,6 @@ def report(path: str | Path, force: bool = False) -> Path:
     check_new(run.report, force)
     study = study_of(run)
     metrics = {name: Estimate(m["value"], m["error"]) for name, m in run.read_metrics().items()}
-    with output(run.report, force) as temporary:
+    with locked(run.path), output(run.report, force) as temporary:
         temporary.write_text(render(study.page(metrics)), encoding="utf-8")
     return run.report

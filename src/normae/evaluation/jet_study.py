@@ -64,7 +64,7 @@ class JetStudy(Study):
     def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:
         """Tagging, simpler models, energies of the chains, generated jets; energies and observables are kept."""
         run, config = self.run, self.config
-        model, test = load(run.path, device), jets.held_out_jets(config)
+        model, test = load(run.path, device), jets.held_out_jets(config, run.known)
         scores = jets.jet_scores(run, model, test, config.evaluation.draws if config.posteriors else 1)
         metrics = jets.tagging_metrics(scores)
         metrics |= simple_models(test.background, config.latent_dimensions, model.device)

@@ -44,7 +44,18 @@ from normae.report import Check, save_figure
 from normae.report.paper import TAGGING, TAGGING_METRICS, PaperValue
 from normae.runs.classifier import load_classifier
 from normae.runs.folder import RunFolder, model_digest, read_json, read_tensors
-from normae.sources import KINDS, events_of_class, file_in, held_out, jets_path, pieces, read_jet_images
+from normae.sources import (
+    KINDS,
+    NOTHING,
+    Known,
+    check_jets,
+    events_of_class,
+    file_in,
+    held_out,
+    jets_path,
+    pieces,
+    read_jet_images,
+)
 from normae.statistics import Estimate, background_efficiency, sample_mean
 from normae.statistics.arrays import Array
 from normae.statistics.calibration import calibration
@@ -76,14 +87,15 @@ class JetTest(NamedTuple):
         return f"{self.background.sha256()[:32]}{self.signal.sha256()[:32]}"
 
 
-def held_out_jets(config: Run) -> JetTest:
+def held_out_jets(config: Run, known: Known = NOTHING) -> JetTest:
     """`data.test` jets of each class, all for 0: of the file `test` of a folder, or what a split held out of one file.
 
     Of one file, the class that a run was not trained on is split alike, so that runs of one seed are judged on the same
-    jets whichever class they were trained on. A file that cannot be the one that was trained on is not split.
+    jets whichever class they were trained on. A file that cannot be the one that was trained on is not split. Files
+    that the run has known otherwise are refused.
     """
     path, label = jets_path(config.data, judged=True), KINDS.index("top") if config.data.jets == "top" else 0
-    images = read_jet_images(file_in(path, "test") if path.is_dir() else path)
+    images = read_jet_images(check_jets(file_in(path, "test") if path.is_dir() else path, known))
     chosen = []
     for kind in (KINDS[label], KINDS[1 - label]):
         events = events_of_class(images, kind)
@@ -354,7 +366,9 @@ class ClassifierStudy(Study):
 
     def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:  # noqa: ARG002
         """Tagging and calibration on the test jets; the scores are kept."""
-        found, labels = classifier_scores(self.run, held_out_jets(self.config), device, self.config.seed)
+        found, labels = classifier_scores(
+            self.run, held_out_jets(self.config, self.run.known), device, self.config.seed
+        )
         metrics = separation(found.log_ratio[labels], found.log_ratio[~labels])
         metrics |= {"ece": found.before.error.measured, "ece_perfect": found.before.error.perfect}
         metrics |= {"cross_entropy": found.before.cross_entropy}

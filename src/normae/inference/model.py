@@ -330,6 +330,8 @@ class Model:
 
     def _holds(self, events: NDArray[Any]) -> bool:
         """Whether numbers are real, and whole ones keep all their digits; those of a usual size do."""
+        if events.dtype == self.event_dtype:
+            return True
         kind, largest = events.dtype.kind, WHOLE[self.event_dtype]
         if kind in "iuf" and -largest <= events.min(initial=0) <= events.max(initial=0) <= largest:
             return True

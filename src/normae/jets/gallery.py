@@ -99,7 +99,7 @@ def mean_images(path: str | Path, rows: Rows = None, **options: Any) -> tuple[di
 def _save(figure: Any, stem: Path) -> list[Path]:
     paths = [stem.with_suffix(suffix) for suffix in (".png", ".pdf")]
     for path in paths:
-        figure.savefig(path, dpi=130)
+        figure.savefig(path, dpi=130, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
     return paths
 
 

@@ -65,9 +65,10 @@ class Reproduction:
         if self.left_out:
             pieces.append(f"Not in the zoo, so left out: {', '.join(self.left_out)}.\n")
         pieces += [f"{note}\n" for note in self.notes]
-        write_text(out / "table.md", "\n".join(pieces))
         numbers = {name: {of: one._asdict() for of, one in found.items()} for name, found in self.metrics.items()}
-        write_json(out / "table.json", numbers)
+        with locked(out):
+            write_text(out / "table.md", "\n".join(pieces))
+            write_json(out / "table.json", numbers)
 
 
 def run_of_model(

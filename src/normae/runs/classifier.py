@@ -27,7 +27,7 @@ from normae.random import stream
 from normae.runs.folder import RunFolder, locked, read_tensors, write_tensors
 from normae.runs.load import run_of
 from normae.runs.writing import Journal, Watch, check_minutes, machine_facts
-from normae.sources import load_both
+from normae.sources import jets_hashes, load_both
 from normae.statistics import Estimate, IsotonicRecalibration, LinearRecalibration, Recalibration, auc
 from normae.statistics.calibration import calibration, choose_correction
 from normae.training import ClassifierTrainer
@@ -113,11 +113,11 @@ def train_classifier(
             return True
         assert config.classifier is not None
         trainer = ClassifierTrainer(network, *classes, config.classifier, config.seed, device)
-        journal = Journal(folder, [folder], [config], [hashes])
+        journal = Journal(folder, [folder], [config], [hashes], jets=jets_hashes(config.data))
         journal.open(trainer)
         finished = journal.follow(trainer, watch, minutes, begun)
         if finished:
-            _finish(folder, config, trainer, hashes, journal.seconds)
+            _finish(config, trainer, journal)
         return finished
 
 
@@ -127,7 +127,7 @@ def build_network(config: Run, event: tuple[int, ...]) -> nn.Sequential:
     return conv_encoder(event[1], network.channels, network.hidden[0], 1, stream(config.seed, "init"))
 
 
-def _finish(folder: RunFolder, config: Run, trainer: ClassifierTrainer, hashes: list[str], seconds: float) -> None:
+def _finish(config: Run, trainer: ClassifierTrainer, journal: Journal) -> None:
     logit = trainer.held_logits(trainer.best).cpu().numpy() - trainer.prior
     labels = trainer.held_labels.cpu().numpy() == 1
     method, correct = choose_correction(logit, labels, config.seed)
@@ -148,15 +148,16 @@ def _finish(folder: RunFolder, config: Run, trainer: ClassifierTrainer, hashes: 
     }
     facts = machine_facts(trainer.device) | {
         "seed": config.seed,
-        "data_sha256": hashes,
+        "data_sha256": journal.hashes[0],
+        "jets_sha256": journal.jets,
         "backend": "graph" if trainer.device.type == "cuda" else "reference",
         "rollbacks": int(trainer.rollbacks),
-        "wall_seconds": round(seconds, 2),
+        "wall_seconds": round(journal.seconds, 2),
         "calibration": method,
         "validation": {name: {"value": m.value, "error": m.error} for name, m in measured.items()},
     }
-    write_json(folder.provenance, facts)
-    write_tensors(folder.model, weights | tensors, header)
+    write_json(journal.group.provenance, facts)
+    write_tensors(journal.group.model, weights | tensors, header)
 
 
 def _correction_tensors(method: str, correct: Recalibration) -> tuple[dict[str, Tensor], dict[str, float]]:

@@ -21,8 +21,8 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from normae.config import Run
 from normae.coordinates import Coordinates
 from normae.errors import InputError
-from normae.files import atomic_path, held
+from normae.files import atomic_path, clear, held
 from normae.sources import Events, load_events
 
 log = logging.getLogger(__name__)
@@ -124,14 +124,18 @@ class RunFolder:
 
     def log_z_failure(self) -> str | None:
         """Why the annealing found no log Z, where it did not."""
-        found = read_json(self.provenance).get("log_z") if self.provenance.is_file() else None
+        found = self.known.get("log_z")
         return found.get("failed") if isinstance(found, dict) else None
 
     def events(self, config: Run) -> Events:
-        """Those of the finished run; a table must be the one that it was trained on."""
+        """Those of the finished run; rows, or files of jets, must be those that it was trained with."""
+        return load_events(config.data, config.seed, known=self.known)
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """What provenance.json says, whatever that is; nothing where there is none."""
         facts = read_json(self.provenance) if self.provenance.is_file() else None
-        known = facts.get("data_sha256") if isinstance(facts, dict) else None
-        return load_events(config.data, config.seed, expected=known)
+        return facts if isinstance(facts, dict) else {}
 
     def read_history(self, most: int | None = MOST_LINES) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; of more than `most` every k-th, with those of rollbacks and the last."""
@@ -173,9 +177,13 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: cannot be read as JSON ({error})") from None
 
 
-def locked(folder: Path) -> AbstractContextManager[None]:
-    """Hold `folder` for this process."""
-    return held(folder / ".lock", folder)
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder of a run, or of several seeds, for this process, without what killed jobs had begun in it."""
+    with held(folder / ".lock", folder):
+        runs = [folder, *folder.glob("seed-*")]
+        clear(*(run / inside for run in runs for inside in ("", "checkpoint", "figures", "pretrained")))
+        yield
 
 
 def digest(path: Path) -> str | None:

@@ -30,6 +30,7 @@ from normae.config import Run, beside, choose_device, read
 from normae.coordinates import Coordinates, Identity, TableCoordinates, fit_coordinates
 from normae.data import SparseEvents
 from normae.errors import InputError
+from normae.files import untouched
 from normae.lattice import find_lattice
 from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.autoencoder import OWN
@@ -52,6 +53,7 @@ from normae.sources import (
     events_hash,
     halved,
     in_parts,
+    jets_hashes,
     load_events,
 )
 from normae.training import Checkpoint, Happening, Schedules, Trainer
@@ -132,7 +134,8 @@ def train(
         with locked(group.path) if team.rank == 0 else nullcontext():
             if team.rank == 0:
                 _check_folder(group, folders, configs, resume)
-            journal = Journal(group, folders, configs, [events_hash(one) for one in raw], replicas, team)
+            hashes, jets = [events_hash(one) for one in raw], jets_hashes(config.data)
+            journal = Journal(group, folders, configs, hashes, replicas, team, jets)
             trainer = _trainer(configs, runs, event, device, team, own)
             return _sit(trainer, journal, runs, starts, watch if team.rank == 0 else None, minutes, begun)
 
@@ -211,7 +214,7 @@ def _check_folder(group: RunFolder, folders: list[RunFolder], configs: list[Run]
     if not begun:
         if resume and not group.path.exists():
             raise InputError(f"{group.path}: nothing to resume; leave out --resume")
-        if group.path.exists() and any(not p.name.startswith(".") for p in group.path.iterdir() if not _is_empty(p)):
+        if group.path.exists() and not untouched(group.path):
             inside = RunFolder(group.path)
             if inside.config.exists() or inside.members():
                 raise InputError(f"{group.path}: holds runs with other seeds; choose another folder")
@@ -240,11 +243,6 @@ def placed(config: Run, reads: bool) -> Run:
         start=start,
         data=replace(data, file=absolute(data.file), test_file=absolute(data.test_file), path=absolute(data.path)),
     )
-
-
-def _is_empty(path: Path) -> bool:
-    """A folder in which a killed job had not yet put a file."""
-    return path.is_dir() and all(p.name.startswith(".") for p in path.iterdir())
 
 
 def member_seeds(config: Run) -> list[int]:

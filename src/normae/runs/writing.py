@@ -25,7 +25,7 @@ from normae.config import Run, to_toml
 from normae.coordinates import Coordinates
 from normae.data import linear_errors
 from normae.errors import InputError, LogZDisagreement
-from normae.files import clear, write_json, write_text
+from normae.files import write_json, write_text
 from normae.inference import LogZ, ais_log_z, choose_log_z, fit_base, grid_serves, loosened, proposed_log_z
 from normae.inference.gaussian import Proposed
 from normae.inference.log_z import conditional_log_z
@@ -65,6 +65,7 @@ class Journal:
         folders, configs: of the runs.
         hashes: of their training data.
         replicas: models of each run that are trained side by side; a line of metrics has their means.
+        jets: hashes of all files of jets that the runs may read.
         team: the processes; the first one writes.
 
     `start` is what is known about the models that the runs began with, one for each.
@@ -76,6 +77,7 @@ class Journal:
     hashes: list[Any]
     replicas: int = 1
     team: Group = field(default_factory=Group)
+    jets: dict[str, str] = field(default_factory=dict)
     start: list[dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
@@ -93,14 +95,11 @@ class Journal:
 
     def open(self, training: Training) -> bool:
         """Whether there was a checkpoint to go on from; without one the folders are made new."""
-        if self.team.rank == 0:
-            runs = [run.path for run in (self.group, *self.folders)]
-            clear(*(run / inside for run in runs for inside in ("", "checkpoint", "figures", "pretrained")))
         if self.team.rank == 0 and not self.group.checkpoints:
             for history, folder, config in zip(self.histories, self.folders, self.configs, strict=True):
                 history.truncate(0)
                 write_text(folder.config, to_toml(config))
-        self.team.any(False)  # nobody reads before the first process has cleared up
+        self.team.any(False)  # nobody reads before the first process has written
         if not self.group.checkpoints:
             return False
         self._take_up(training)
@@ -426,6 +425,7 @@ class Finish:
             "wall_seconds": round(journal.seconds, 2),
         }
         facts |= {"baselines": self._baselines} if self.config.start is None else {}
+        facts |= {"jets_sha256": journal.jets} if journal.jets else {}
         facts |= {} if journal.start is None else {"start": journal.start[self.k]}
         return facts | ({} if self.annealing is None else {"log_z": self.annealing})
 

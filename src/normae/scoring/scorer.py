@@ -30,7 +30,7 @@ from normae.errors import DataChanged, InputError
 from normae.files import atomic_path
 from normae.inference import Model, Rows
 from normae.lattice import IMPOSSIBLE, cannot_occur
-from normae.runs.folder import RunFolder
+from normae.runs.folder import RunFolder, locked
 from normae.runs.load import load_run
 from normae.statistics.arrays import unweighted
 
@@ -286,6 +286,7 @@ def _background(folder: RunFolder, config: Run, model: Model, weights: str) -> N
         score = unweighted(score, events.weights.test)
     score.sort()
     if folder.path.parent != zoo.FOLDER:
-        with suppress(OSError), atomic_path(folder.background) as temporary:  # where the folder can be written
+        with suppress(OSError, InputError), locked(folder.path), atomic_path(folder.background) as temporary:
+            # where the folder can be written, and nobody else is at it
             np.savez(temporary, score=score, weights=weights)
     return score

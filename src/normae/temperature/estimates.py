@@ -54,10 +54,10 @@ from normae.networks.scoring_energy import ScoringEnergy
 from normae.progress import counted
 from normae.random import normal, stream
 from normae.report import save_figure
-from normae.runs.folder import RunFolder
+from normae.runs.folder import RunFolder, locked
 from normae.runs.load import load, run_of
 from normae.sampling.langevin import geodesic_move, tangent
-from normae.sources import KINDS, file_in, held_out, jets_path, load_events, read_sparse
+from normae.sources import KINDS, check_jets, file_in, held_out, jets_path, load_events, read_sparse
 from normae.statistics import Estimate
 from normae.statistics.arrays import Array
 from normae.tensors import norm
@@ -311,7 +311,7 @@ def _events(run: str | Path, data: str | Path | None, most: int) -> Tensor:
             raise InputError("--data: the run was trained on a known density, and its events are drawn; leave it out")
         source = replace(source, path=str(data)) if source.jets is not None else replace(source, file=str(data))
     if source.jets in KINDS:
-        path, part = jets_path(source, judged=True), 2 if source.validation else 1
+        path, part = check_jets(jets_path(source, judged=True), run_of(run).known), 2 if source.validation else 1
         if not path.is_dir():
             return held_out(read_sparse(path, source.jets), source, config.seed, part).first(most).dense()
         try:
@@ -329,7 +329,13 @@ def write_temperatures(run: str | Path, found: Temperatures) -> Path:
     """Write temperature.json, and figures/temperature, into a run folder."""
     folder = RunFolder.existing(run)
     path = folder.path / "temperature.json"
-    write_json(path, found.content())
+    with locked(folder.path):
+        write_json(path, found.content())
+        _draw(folder, found)
+    return path
+
+
+def _draw(folder: RunFolder, found: Temperatures) -> None:
     rows = found.estimates | {f"component {k + 1}": part for k, part in enumerate(found.by_component)}
     temperatures, errors = (np.array(column) for column in zip(*rows.values(), strict=True))
     columns = {"estimate": np.array([*rows]), "temperature": temperatures, "error": errors}
@@ -338,4 +344,3 @@ def write_temperatures(run: str | Path, found: Temperatures) -> Path:
         temperature_estimates(axes[0, 0], found.estimates, found.model)
         component_temperatures(axes[0, 1], found.by_component, found.model)
         save_figure(figure, folder.figures, "temperature", columns | {"model": np.full(len(rows), found.model)})
-    return path
