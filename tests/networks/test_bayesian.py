@@ -8,17 +8,8 @@ from torch import nn
 
 from normae.errors import InputError
 from normae.networks import Autoencoder, BayesianConfig, Layout, NetworkConfig, build_mlp_autoencoder
-from normae.networks.bayesian import (
-    bayesian_columns,
-    decode_locally,
-    draw_noise,
-    draw_weights,
-    kl_divergence,
-    locally_drawn,
-    parameter_prefix,
-    rho_of,
-    width,
-)
+from normae.networks.bayesian import WeightNoise, locally_drawn, rho_of, width
+from normae.networks.reconstruction import last_input
 from normae.random import stream
 
 
@@ -26,15 +17,19 @@ def paper_network():
     return build_mlp_autoencoder(NetworkConfig(hidden=(8, 8)), (2,), stream(0, "init"))
 
 
+def noise_of(model=None, **settings):
+    config = BayesianConfig(pretraining="shared", **settings)
+    return WeightNoise(config, model or paper_network(), torch.device("cpu"))
+
+
 def test_kl_is_that_of_torch():
     """KL(q || prior), not the other way round, summed over the Bayesian weights."""
-    weights = torch.randn(2, 9, generator=stream(0, "w"))
-    rho = torch.randn(2, 4, generator=stream(0, "r"))
-    columns = torch.tensor([1, 3, 5, 8])
-    q = torch.distributions.Normal(weights[:, columns], width(rho))
+    noise = noise_of(prior_width=0.7)
+    row = torch.randn(2, noise.size + len(noise.columns), generator=stream(0, "w"))
+    q = torch.distributions.Normal(row[:, noise.columns], width(row[:, noise.size :]))
     prior = torch.distributions.Normal(0.0, 0.7)
     expected = torch.distributions.kl_divergence(q, prior).sum(1)
-    assert torch.allclose(kl_divergence(weights, rho, columns, 0.7), expected, rtol=1e-5)
+    assert torch.allclose(noise.kl(row), expected, rtol=1e-5)
 
 
 def test_rho_of_is_the_inverse():
@@ -44,22 +39,21 @@ def test_rho_of_is_the_inverse():
 
 @pytest.mark.parametrize(("layers", "count"), [("last", 8 * 2 + 2), ("decoder", 3 * 8 + 8 + 72 + 18), ("all", None)])
 def test_columns(layers, count):
-    layout = Layout.of(paper_network())
-    columns = bayesian_columns(layout, layers)
-    total = sum(layout.sizes)
-    assert len(columns) == (count or total)
-    assert columns[-1] == total - 1
-    assert parameter_prefix(layout, "last") == "decoder.layers.2."
+    noise = noise_of(layers=layers)
+    assert noise.size == sum(Layout.of(paper_network()).sizes)
+    assert len(noise.columns) == (count or noise.size)
+    assert noise.columns[-1] == noise.size - 1
 
 
 def test_draws_have_the_posterior_s_moments():
-    weights, rho = torch.zeros(1, 5) + 2.0, torch.full((1, 2), rho_of(0.3))
-    columns = torch.tensor([1, 4])
-    g = stream(0, "draw")
-    rows = torch.cat([draw_weights(weights, rho, columns, draw_noise(rho, g)) for _ in range(4000)])
-    assert torch.all(rows[:, [0, 2, 3]] == 2.0)
-    assert torch.allclose(rows[:, columns].mean(0), torch.full((2,), 2.0), atol=4 * 0.3 / math.sqrt(4000))
-    assert torch.allclose(rows[:, columns].std(0), torch.full((2,), 0.3), rtol=4 / math.sqrt(8000))
+    noise, g = noise_of(), stream(0, "draw")
+    size, n = noise.size, 4000
+    row = torch.cat([torch.full((1, size), 2.0), torch.full((1, len(noise.columns)), rho_of(0.3))], dim=1)
+    rows = torch.cat([noise.weights(row, noise.draw(row, g)) for _ in range(n)])
+    assert torch.all(rows[:, : int(noise.columns[0])] == 2.0)
+    drawn = rows[:, noise.columns]
+    assert torch.allclose(drawn.mean(0), torch.tensor(2.0), atol=4 * 0.3 / math.sqrt(n))
+    assert torch.allclose(drawn.std(0), torch.tensor(0.3), rtol=4 / math.sqrt(2 * n))
 
 
 LAYERS = [
@@ -106,10 +100,9 @@ def test_decoding_locally_with_no_width_is_decoding(sequential):
     if sequential:
         decoder = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
         model = Autoencoder(model.encoder, decoder, 3)
-    mean = {name: p.detach()[None] for name, p in model.decoder.named_parameters()}
-    zero = {name: torch.zeros_like(p) for name, p in mean.items()}
-    z = torch.randn(6, 3, generator=stream(0, "z"))
-    assert torch.allclose(decode_locally(model.decoder, mean, zero, z, stream(0, "e")), model.decoder(z), atol=1e-6)
+    noise, z = noise_of(model), torch.randn(6, 3, generator=stream(0, "z"))
+    row = torch.cat([noise.layout.flatten([model]), torch.full((1, len(noise.columns)), -200.0)], dim=1)
+    assert torch.allclose(noise.decode(row, z, stream(0, "e")), model.decoder(z), atol=1e-6)
 
 
 def test_bad_settings():
@@ -118,4 +111,4 @@ def test_bad_settings():
     with pytest.raises(InputError, match="last layer only"):
         BayesianConfig(layers="all")
     with pytest.raises(InputError, match=r"MLP or an nn.Sequential"):
-        decode_locally(nn.Identity(), {}, {}, torch.zeros(1, 1), stream(0, "x"))
+        last_input(nn.Identity(), {}, torch.zeros(1, 1))

@@ -88,7 +88,8 @@ def energies(built: list[Autoencoder]) -> tuple[FusedConvEnergy, ReconstructionE
 
 def at_rest(energy, start: Tensor) -> tuple[Tensor, Tensor]:
     """Energies and gradients, as a chain sees them."""
-    return launch_chain(energy, start, ChainConfig(steps=0), 1.0, 1.0, keys(generator(), start.device))[1:3]
+    _, value, _, grad = launch_chain(energy, start, ChainConfig(steps=0), 1.0, 1.0, keys(generator(), start.device))
+    return value, grad
 
 
 OTHER = {"output": "linear", "latent_space": "euclidean", "latent": 9, "side": 16, "hidden": (200,)}

@@ -6,7 +6,8 @@ Each Bayesian weight has q(w) = N(w | mu, s^2) with s = softplus(rho), and the p
 
 A weight draw w = mu + s eps is explicit: it gives an ordinary deterministic model, of any architecture (linear,
 convolution, transposed convolution), that stays fixed for as long as it is in use. Since all weights of a model are one
-row (`Layout`), the Bayesian ones are a set of columns of it.
+row (`Layout`), the Bayesian ones are a set of columns of it. A training keeps one row (S, P + B) for each model, P
+means and B values of rho, so that the optimizer, the average, a rollback and a checkpoint treat both alike.
 
 Local reparameterization draws the *output* of a linear layer instead: with mean a = W_mu x + b_mu and variance
 v = W_s^2 x^2 + b_s^2, y = a + sqrt(v) eps, anew for each event. It is not a weight draw; it serves where the variance
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from normae.errors import InputError
+from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import Layout, call, last_input, prefixed
 from normae.random import Generators, normal
 from normae.sampling.config import require_that
@@ -68,36 +70,6 @@ def rho_of(value: float) -> float:
     return float(torch.tensor(value, dtype=torch.float64).expm1().log())
 
 
-def parameter_prefix(layout: Layout, layers: Which) -> str:
-    """What the names of the Bayesian parameters begin with, such as "decoder.layers.3." of the last layer."""
-    last = [name for name in layout.names if name.startswith("decoder.")][-1].rpartition(".")[0]
-    return {"last": f"{last}.", "decoder": "decoder.", "all": ""}[layers]
-
-
-def bayesian_columns(layout: Layout, layers: Which) -> Tensor:
-    """Columns of the flat weights that are Bayesian, shape (B,)."""
-    prefix = parameter_prefix(layout, layers)
-    return torch.cat([columns for name, columns in layout.columns().items() if name.startswith(prefix)])
-
-
-def draw_weights(weights: Tensor, rho: Tensor, columns: Tensor, noise: Tensor) -> Tensor:
-    """Flat weights (S, P) with the Bayesian columns drawn: mu + softplus(rho) noise, for rho and noise (S, B)."""
-    mean = weights.index_select(1, columns)
-    return weights.index_copy(1, columns, mean + width(rho) * noise)
-
-
-def draw_noise(rho: Tensor, generators: Generators) -> Tensor:
-    """Standard normal noise of one draw for each model, (S, B)."""
-    return normal(rho.shape, generators, rho)
-
-
-def kl_divergence(weights: Tensor, rho: Tensor, columns: Tensor, prior_width: float) -> Tensor:
-    """KL(q || prior) of each model, (S,), summed over its Bayesian weights."""
-    mean, s = weights.index_select(1, columns), width(rho)
-    terms = (prior_width / s).log() + (s.square() + mean.square()) / (2 * prior_width**2) - 0.5
-    return terms.sum(1)
-
-
 def locally_drawn(
     layer: nn.Module, mean: Mapping[str, Tensor], widths: Mapping[str, Tensor], x: Tensor, generators: Generators
 ) -> Tensor:
@@ -107,13 +79,85 @@ def locally_drawn(
     return centre + variance.clamp_min(1e-30).sqrt() * normal(centre.shape, generators, centre)
 
 
-def decode_locally(
-    decoder: nn.Module, mean: Mapping[str, Tensor], widths: Mapping[str, Tensor], z: Tensor, generators: Generators
-) -> Tensor:
-    """Events (S * N, *event) from latent points, with local reparameterization of the decoder's last layer.
+class WeightNoise:
+    """Splits rows of trained numbers into means and rho, and draws weights from them; without Bayesian weights B = 0.
+
+    The loss of a Bayesian training, Eq. (bnae_loss) of the paper, is per training event
+
+        (<E>_data - <E>_model)/T + KL/N,    or    <E>_data - <E>_model + T KL/N
+
+    in the form that is not divided by T (T detached): the posterior is exp(-N L) times the prior, N the number of
+    training events. The autoencoder phase is of the second form with the initial T. One draw serves the chain, E+ and
+    E- of an iteration: the width of the posterior comes from the correlation between the weights and the samples drawn
+    with them.
 
     Args:
-        mean, widths: the decoder's parameters, and s of those of its last layer, by name, with shape (S, *parameter).
+        config: which of the weights are Bayesian; None for a deterministic training.
+        architecture: whose decoder local reparameterization runs.
+        device: of the training.
     """
-    hidden, layer, prefix = last_input(decoder, mean, z)
-    return locally_drawn(layer, prefixed(mean, prefix), prefixed(widths, prefix), hidden, generators)
+
+    def __init__(self, config: BayesianConfig | None, architecture: Autoencoder, device: torch.device) -> None:
+        self.layout, self.config, self.architecture = Layout.of(architecture), config, architecture
+        self.size, self.columns = sum(self.layout.sizes), torch.zeros(0, dtype=torch.int64, device=device)
+        if config is not None:
+            last = [name for name in self.layout.names if name.startswith("decoder.")][-1].rpartition(".")[0]
+            prefix = {"last": f"{last}.", "decoder": "decoder.", "all": ""}[config.layers]
+            named = self.layout.columns().items()
+            self.columns = torch.cat([columns for name, columns in named if name.startswith(prefix)]).to(device)
+
+    def local(self, phase: str) -> bool:
+        """Whether a phase uses local reparameterization."""
+        return self.config is not None and getattr(self.config, phase) == "local"
+
+    def mean(self, row: Tensor) -> Tensor:
+        """The means, (S, P)."""
+        return row[:, : self.size]
+
+    def draw(self, row: Tensor, generators: Generators) -> Tensor:
+        """Standard normal noise of one weight draw of each model, (S, B)."""
+        rho = row[:, self.size :]
+        return rho if self.config is None else normal(rho.shape, generators, rho)
+
+    def weights(self, row: Tensor, noise: Tensor) -> Tensor:
+        """The drawn weights, (S, P): mu + softplus(rho) noise in the Bayesian columns."""
+        if self.config is None:
+            return row
+        drawn = row.index_select(1, self.columns) + width(row[:, self.size :]) * noise
+        return self.mean(row).index_copy(1, self.columns, drawn)
+
+    def kl(self, row: Tensor) -> Tensor:
+        """KL(q || prior) of each model, (S,), summed over its Bayesian weights; zero for a deterministic training."""
+        if self.config is None:
+            return row.new_zeros(len(row))
+        mean, s, prior = row.index_select(1, self.columns), width(row[:, self.size :]), self.config.prior_width
+        return ((prior / s).log() + (s.square() + mean.square()) / (2 * prior**2) - 0.5).sum(1)
+
+    def widths(self, row: Tensor) -> dict[str, Tensor]:
+        """Posterior widths by parameter name, (S, *parameter); zero where a weight is not Bayesian."""
+        s = width(row[:, self.size :])
+        return self.layout.views(torch.zeros_like(self.mean(row)).index_copy(1, self.columns, s))
+
+    def tensors(self, row: Tensor) -> dict[str, Tensor]:
+        """Of one model, (P + B,): the means by parameter name, and the rho of Bayesian ones as "rho.NAME"."""
+        named = {name: view[0] for name, view in self.layout.views(self.mean(row[None])).items()}
+        if self.config is None:
+            return named
+        spread = torch.full_like(row[: self.size], torch.nan).index_copy(0, self.columns, row[self.size :])
+        views = {name: view[0] for name, view in self.layout.views(spread[None]).items()}
+        return named | {f"rho.{name}": view for name, view in views.items() if not view.isnan().any()}
+
+    def row(self, tensors: dict[str, Tensor]) -> Tensor:
+        """The inverse of `tensors`, (P + B,)."""
+        means = [tensors[name].reshape(-1) for name in self.layout.names]
+        if self.config is None:
+            return torch.cat(means)
+        names = [name for name in self.layout.names if f"rho.{name}" in tensors]
+        return torch.cat([*means, *(tensors[f"rho.{name}"].reshape(-1) for name in names)])
+
+    def decode(self, row: Tensor, z: Tensor, generators: Generators) -> Tensor:
+        """Events from latent points (S * N, d_z), with local reparameterization of the last layer."""
+        mean = prefixed(self.layout.views(self.mean(row)), "decoder.")
+        hidden, layer, prefix = last_input(self.architecture.decoder, mean, z)
+        widths = prefixed(prefixed(self.widths(row), "decoder."), prefix)
+        return locally_drawn(layer, prefixed(mean, prefix), widths, hidden, generators)

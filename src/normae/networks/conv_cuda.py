@@ -11,21 +11,19 @@ pulled back are scaled to be of order one.
 """
 
 import ctypes
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
-from normae.networks.conv_packing import dense_gradients, pack, packing, unpacking
 from normae.networks.cuda_source import CudaSourceError, Kernel, compile_kernel
-from normae.networks.fused_chain import ended, keys, numbers, spread
+from normae.networks.fused_chain import fused, numbers, spread
 from normae.networks.reconstruction import ConvShape, LatentEnergy, Layout, ReconstructionEnergy, conv_shape
-from normae.random import Generators
-from normae.sampling.chain import Chain, run_chain
 from normae.sampling.config import ChainConfig
 from normae.sampling.langevin import Scalar
 
@@ -33,6 +31,16 @@ Defines = tuple[tuple[str, int], ...]
 THREADS = 512
 BOUNDS = {"none": 0, "clamp": 1, "reject": 2, "geodesic": 3, "project": 4}
 CLIPS = {"none": 0, "value": 1, "row": 2, "norm": 3}
+MIXING = ("encoder.2", "encoder.5", "encoder.7", "decoder.7", "decoder.10")
+SINGLE = ("encoder.0", "encoder.9", "decoder.5", "decoder.12")
+CONVOLUTIONS = (
+    "encoder.0", "encoder.2", "encoder.5", "encoder.7", "encoder.9", "decoder.5", "decoder.7", "decoder.10",
+    "decoder.12",
+)  # fmt: skip
+SLOPES = (
+    "encoder.1", "encoder.3", "encoder.6", "encoder.8", "encoder.10", "encoder.13", "decoder.1", "decoder.3",
+    "decoder.6", "decoder.8", "decoder.11",
+)  # fmt: skip
 
 
 # --- which networks and devices
@@ -90,6 +98,55 @@ def multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
+# --- weights in the order of the kernels
+
+
+@cache  # never given up: a captured graph reads it
+def packing(layout: Layout, shape: ConvShape, device: torch.device) -> Tensor:
+    """Columns of cat(row, 0) in the order that the kernels read, int64 with shape (Q,).
+
+    The index comes from the operations (transpose, pad) that would pack the weights themselves, done once on the
+    numbers of the columns: 5 convolutions C -> C as (9, C, C), tap, channel in, channel out; 4 convolutions with one
+    channel on one side as (9, C); dense matrices (SMALL, HP) twice and (ZP, HP) twice; biases of convolutions (9, C);
+    slopes (16,); biases (HP,) of the encoder, (HP,) of the decoder, (ZP,), (SMALL,). Padding points to the zero behind
+    the row.
+    """
+    nothing = sum(layout.sizes)
+    named = {name: view[0] for name, view in layout.views(torch.arange(nothing)[None]).items()}
+    w, b = (
+        {n.removesuffix(kind): view for n, view in named.items() if n.endswith(kind)} for kind in (".weight", ".bias")
+    )
+
+    def padded(weight: Tensor, columns: int, rows: int = 1) -> Tensor:
+        weight = torch.atleast_2d(weight)
+        return pad(weight, (0, columns - weight.shape[1], 0, rows - weight.shape[0]), value=nothing)
+
+    pieces = [w[name].permute(2, 3, 1, 0) for name in (*MIXING, *SINGLE)]
+    hp, zp, c = shape.hp, shape.zp, shape.channels
+    pieces += [padded(w["encoder.12"].T, hp, shape.small), padded(w["decoder.2"], hp, shape.small)]
+    pieces += [padded(w["encoder.14"], hp, zp), padded(w["decoder.0"].T, hp, zp)]
+    pieces += [padded(b[name], c) for name in CONVOLUTIONS]
+    pieces.append(padded(torch.cat([w[name] for name in SLOPES]), 16))
+    lengths = (("encoder.12", hp), ("decoder.0", hp), ("encoder.14", zp), ("decoder.2", shape.small))
+    pieces += [padded(b[name], length) for name, length in lengths]
+    index = torch.cat([piece.reshape(-1) for piece in pieces])
+    return pad(index, (0, -len(index) % 16), value=nothing).to(device)
+
+
+def packed_gradients(gathered: Tensor, vectors: Tensor, shape: ConvShape) -> Tensor:
+    """Gradients in packed order, with shape (S, Q or fewer).
+
+    Args:
+        gathered: of convolutions, their biases and slopes, in packed order, with shape (S, `ConvShape.gathered`).
+        vectors: at both ends of the dense layers, with shape (S, N, LENGTH).
+    """
+    small, hp, zp = shape.small, shape.hp, shape.zp
+    a5, v_e, a_e, v_z, z_in, v_d, a_d, v_9 = torch.split(vectors, [small, hp, hp, zp, zp, hp, hp, small], dim=2)
+    dense = [(a.mT @ b).flatten(1) for a, b in ((a5, v_e), (v_9, a_d), (v_z, a_e), (z_in, v_d))]
+    last = 9 * shape.channels + 16
+    return torch.cat([gathered[:, :-last], *dense, gathered[:, -last:], *(v.sum(1) for v in (v_e, v_d, v_z, v_9))], 1)
+
+
 # --- energies
 
 
@@ -116,9 +173,13 @@ class FusedConvEnergy(ReconstructionEnergy):
     def packed(self) -> tuple[Tensor, Tensor]:
         """The weights in packed order, in half precision and in float32, (S, Q) each; made once."""
         if self._packed is None:
-            full = pack(self.weights.detach().float(), packing(self.layout, self.shape, self.weights.device))
+            full = pad(self.weights.detach().float(), (0, 1)).index_select(1, self.places())
             self._packed = (full.half(), full)
         return self._packed
+
+    def places(self) -> Tensor:
+        """`packing` of these weights."""
+        return packing(self.layout, self.shape, self.weights.device)
 
     def blocks(self, x: Tensor, latent: bool = False) -> tuple[Tensor, int]:
         """Images, or latent points, as the kernels read them, and how many each model has."""
@@ -155,8 +216,9 @@ class _WeightsToEnergy(torch.autograd.Function):
         tensors = (x, v_energy.contiguous(), v_latent.contiguous(), out, vectors, half, full)
         counts = (n, full.stride(0), out.stride(0))
         _launch("gradient", network_defines(shape, gradient=True), (side_by_side, members), *tensors, *counts)
-        pieces = [out.unflatten(0, (members, -1)).sum(1), *dense_gradients(vectors, shape)]
-        return torch.cat(pieces, 1).index_select(1, unpacking(energy.layout, shape, x.device)), None, None
+        found = packed_gradients(out.unflatten(0, (members, -1)).sum(1), vectors, shape)
+        rows = x.new_empty(members, energy.weights.shape[1] + 1)
+        return rows.index_copy_(1, energy.places()[: found.shape[1]], found)[:, :-1], None, None
 
 
 def _launch(name: str, defines: Defines, grid: tuple[int, int], first: Tensor, *more: Tensor | int | float) -> None:
@@ -174,24 +236,6 @@ def _value(argument: Tensor | int | float) -> Any:
 # --- chains
 
 
-def fused_conv_runner(
-    energy: Any,
-    start: Tensor,
-    config: ChainConfig,
-    temperature: Scalar,
-    generators: Generators,
-    step_size: Scalar | None = None,
-    trace: int | None = None,
-    members: int = 1,
-) -> Chain:
-    """`run_chain` in one kernel, for a `FusedConvEnergy` or its `latent`; a `trace` takes `run_chain` itself."""
-    if trace is not None:
-        return run_chain(energy, start, config, temperature, generators, step_size, trace, members)
-    size, seeds = config.step_size if step_size is None else step_size, keys(generators, start.device)
-    position, value, _, accepted = launch_chain(energy, start, config, temperature, size, seeds)
-    return ended(position, value, accepted, members)
-
-
 def launch_chain(
     energy: FusedConvEnergy | LatentEnergy,
     start: Tensor,
@@ -199,8 +243,9 @@ def launch_chain(
     temperature: Scalar,
     size: Scalar,
     seeds: Tensor,
+    _: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """End points, their energies and gradients, and which steps were taken, int32 with shape (steps, S, n)."""
+    """End points, their energies, which steps were taken, int32 with shape (steps, S, n), and gradients at the end."""
     latent = isinstance(energy, LatentEnergy)
     of = energy.energy if isinstance(energy, LatentEnergy) else energy
     assert isinstance(of, FusedConvEnergy)
@@ -213,4 +258,8 @@ def launch_chain(
     tensors = (start, position, value, grad, accepted, seeds, t, s, half, full)
     counts = (n, config.steps, int(len(seeds) > 1), t_stride, s_stride, full.stride(0))
     _launch("chain", chain_defines(of.shape, config, latent), (n, of.members), *tensors, *counts, *numbers(config))
-    return position, value, grad, accepted
+    return position, value, accepted, grad
+
+
+fused_conv_runner = fused(launch_chain)
+"""`run_chain` in one kernel, for a `FusedConvEnergy` or its `latent`."""

@@ -515,7 +515,7 @@ DEVICE float block_most(Shared& s, float v) {
 
 // --- gradients of the weights
 
-// Where a block adds them, in the order of conv_packing's `gathered`; those of slopes are gathered by each thread.
+// Where a block adds them, in packed order (conv_cuda); those of slopes are gathered by each thread.
 struct Gather {
     float* out;
     float factor;
@@ -738,7 +738,7 @@ template <class Give> DEVICE void to_rows(Shared& s, const u16* matrix, Give giv
     }
 }
 
-// Weights of a model in packed order (conv_packing): in half precision, and in float32.
+// Weights of a model in packed order (conv_cuda): in half precision, and in float32.
 struct Weights {
     const u16* half;
     const float* full;

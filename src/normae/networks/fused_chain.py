@@ -4,14 +4,15 @@ Random numbers are Philox streams, counted by sample, step and feature, with a k
 from the model's generator. So a replayed CUDA graph gets new numbers, and nothing waits for the host.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from normae.errors import InputError
 from normae.random import Generators
-from normae.sampling.chain import Chain
+from normae.sampling.chain import Chain, Runner, run_chain
 from normae.sampling.config import ChainConfig
 from normae.sampling.langevin import Scalar
 
@@ -38,6 +39,29 @@ def numbers(config: ChainConfig) -> tuple[float, float, float, float]:
     return config.noise_ratio, float(low), float(high), float(config.clip or 0.0)
 
 
-def ended(position: Tensor, energy: Tensor, accepted: Tensor, members: int) -> Chain:
-    """The chain of end points (N, *event), from counts of accepted steps with shape (steps, members, blocks)."""
-    return Chain(position, energy, accepted.sum(2, dtype=torch.float64).mul_(members / len(position)), None)
+def fused(launch: Callable[..., tuple[Tensor, ...]]) -> Runner:
+    """`run_chain` by a kernel; where positions are to be recorded, `run_chain` itself.
+
+    Args:
+        launch: from energy, start, config, temperature, step size, keys and number of models to end points, their
+            energies and counts of accepted steps with shape (steps, members, blocks).
+    """
+
+    def run(
+        energy: Any,
+        start: Tensor,
+        config: ChainConfig,
+        temperature: Scalar,
+        generators: Generators,
+        step_size: Scalar | None = None,
+        trace: int | None = None,
+        members: int = 1,
+        **how: Any,
+    ) -> Chain:
+        if trace is not None:
+            return run_chain(energy, start, config, temperature, generators, step_size, trace, members)
+        size, seeds = config.step_size if step_size is None else step_size, keys(generators, start.device)
+        position, value, accepted, *_ = launch(energy, start, config, temperature, size, seeds, members, **how)
+        return Chain(position, value, accepted.sum(2, dtype=torch.float64).mul_(members / len(position)), None)
+
+    return run

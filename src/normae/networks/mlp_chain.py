@@ -31,12 +31,10 @@ from torch import Tensor
 
 from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
-from normae.networks.fused_chain import ended, keys, numbers, spread
+from normae.networks.fused_chain import fused, numbers, spread
 from normae.networks.mlp import MLP
 from normae.networks.mlp_kernels import chain_kernel, pack_kernel, triton
 from normae.networks.reconstruction import LatentEnergy, LocalEnergy, ReconstructionEnergy
-from normae.random import Generators
-from normae.sampling.chain import Chain, run_chain
 from normae.sampling.config import ChainConfig, SamplingConfig
 from normae.sampling.langevin import Scalar
 
@@ -148,29 +146,23 @@ def _pack(energy: ReconstructionEnergy, shape: Shape, precision: Precision, copi
     return packed
 
 
-def fused_runner(
+def launch_chain(
     energy: ReconstructionEnergy | LatentEnergy,
     start: Tensor,
     config: ChainConfig,
     temperature: Scalar,
-    generators: Generators,
-    step_size: Scalar | None = None,
-    trace: int | None = None,
-    members: int = 1,
-    *,
+    size: Scalar,
+    seeds: Tensor,
+    members: int,
     precision: Precision = "fp16",
     block: int = 16,
-) -> Chain:
-    """`run_chain` in one kernel, for the energy of MLP autoencoders over feature or latent space.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """End points, their energies, and counts of accepted steps, int32 with shape (steps, S, programs).
 
     Args:
-        trace: where positions are to be recorded, `run_chain` itself runs.
         precision: arithmetic of the H x H products, see the module's docstring.
         block: samples per program, a power of two of at least 16.
     """
-    if trace is not None:
-        return run_chain(energy, start, config, temperature, generators, step_size, trace, members)
-    seeds = keys(generators, start.device)
     latent = isinstance(energy, LatentEnergy)
     of = energy.energy if isinstance(energy, LatentEnergy) else energy
     shape = _shape(of.autoencoder, config)
@@ -191,7 +183,7 @@ def fused_runner(
     position, value = torch.empty_like(start), start.new_empty(len(start))
     accepted = torch.empty((config.steps, members, programs), dtype=torch.int32, device=start.device)
     t, t_stride = spread(temperature, start)
-    s, s_stride = spread(config.step_size if step_size is None else step_size, start)
+    s, s_stride = spread(size, start)
     clip_rule = "none" if config.clip is None else "value" if config.clip_rule == "value" else "norm"
     chain_kernel[(members, programs)](
         start, position, value, accepted, seeds, t, s, *packed, variance, n, int(len(seeds) > 1), t_stride,
@@ -202,4 +194,8 @@ def fused_runner(
         D_ACT=shape.decoder_activation, H=shape.width, IO=shape.io, PRECISION=precision, RESIDENT=resident,
         BLOCK=block, num_warps=4, num_stages=1,
     )  # fmt: skip
-    return ended(position, value, accepted, members)
+    return position, value, accepted
+
+
+fused_runner = fused(launch_chain)
+"""`run_chain` in one kernel, for the energy of MLP autoencoders over feature or latent space."""

@@ -36,6 +36,7 @@ from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.autoencoder import OWN
 from normae.networks.base import Base, BaseConfig, fit_base
 from normae.networks.bases import Bases
+from normae.networks.bayesian import WeightNoise
 from normae.networks.conditional import fit_conditional_base
 from normae.networks.lattice import on_lattice
 from normae.networks.own import copied
@@ -58,7 +59,6 @@ from normae.sources import (
 )
 from normae.training import Checkpoint, Happening, Schedules, Trainer
 from normae.training.backends import Group, processes
-from normae.training.state import WeightNoise
 
 MEMBER = 1_000_000
 """Between the seeds of two members of an ensemble; the first has the run's own."""

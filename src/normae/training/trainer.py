@@ -18,13 +18,14 @@ from torch import Tensor
 from normae.data import SparseEvents
 from normae.errors import InputError, TrainingDiverged
 from normae.networks.autoencoder import Autoencoder
+from normae.networks.bayesian import WeightNoise
 from normae.networks.reconstruction import Layout
 from normae.sampling.config import SamplingConfig
 from normae.training.backends import Group, choose_backend
 from normae.training.config import GuardConfig, Schedules
 from normae.training.contrast import Contrast
 from normae.training.phases import Likelihood, Phase, Pretraining
-from normae.training.state import SUMS, Samples, Setup, State, WeightNoise
+from normae.training.state import SUMS, Samples, Setup, State
 
 RECENT = 2
 """Good places to return to that are kept beside the last and the beginning of the phase."""
@@ -277,7 +278,7 @@ class Trainer(Training):
         group = group or Group()
         architecture = deepcopy(autoencoders[0]).to(device)  # its fixed matrices must be where the events are
         layout = Layout.of(architecture)
-        noise = WeightNoise(layout, schedules.bayesian, architecture, device)
+        noise = WeightNoise(schedules.bayesian, architecture, device)
         own, watched = (None, None) if weights is None else (_part(weights[0], schedules, group), weights[1])
         samples = Samples(_part(data, schedules, group), device, own)
         held = None if validation is None else Samples(validation, device, watched)
