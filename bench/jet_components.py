@@ -52,8 +52,7 @@ from normae.runs.session import train
 from normae.sources import KINDS, file_in, halved, load_events, pieces, read_sparse
 from normae.statistics import auc, within_classes
 from normae.statistics.calibration import logistic_slope
-from normae.training.reference import RatioSettings, classifier_reference
-from normae.training.two_sample import classifier_test
+from normae.training.two_sample import RatioSettings, classifier_reference, classifier_test
 
 CLASSIFIER = RatioSettings(hidden=(96, 96, 96), batch=1024, max_epochs=8, patience=3)
 NOISES = 2

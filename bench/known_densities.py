@@ -35,7 +35,7 @@ from normae import NormalizedAutoencoder
 from normae.errors import LogZDisagreement
 from normae.files import write_json
 from normae.inference import ais_log_z
-from normae.inference.gaussian import Proposed
+from normae.inference.ais import Proposed
 from normae.runs.automatic import LOG_Z
 
 TEST, SIGNAL, INTEGRAL = 5000, 1000, 20_000

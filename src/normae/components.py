@@ -23,7 +23,7 @@ from torch import Tensor
 
 from normae.data import SparseEvents
 from normae.data.images import leading, moments
-from normae.errors import InputError
+from normae.errors import InputError, require_that
 
 SHIPPED = Path(__file__).parent / "jets" / "components.npz"
 SIDE, MOST = 40, 64
@@ -54,17 +54,11 @@ class ComponentsConfig:
     basis: str = "jets"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.number <= MOST:
-            raise InputError(f"coordinates.components.number: expected 1 to {MOST}, got {self.number}")
-        if not 0 < self.power <= 1 or not 0 <= self.noise < 10:
-            raise InputError(
-                f"coordinates.components: expected a power in (0, 1] and a noise in [0, 10), got {self.power} and "
-                f"{self.noise}"
-            )
-        if self.basis == "jets" and self.power != 0.5:
-            raise InputError(
-                f'coordinates.components.power: the basis "jets" has 0.5, got {self.power}; take basis = "own"'
-            )
+        fits, name = self.basis != "jets" or self.power == 0.5, "coordinates.components"
+        require_that(1 <= self.number <= MOST, f"{name}.number", f"1 to {MOST}", self.number)
+        require_that(0 < self.power <= 1, f"{name}.power", "a power in (0, 1]", self.power)
+        require_that(0 <= self.noise < 10, f"{name}.noise", "a noise in [0, 10)", self.noise)
+        require_that(fits, f"{name}.power", 'basis = "own", since "jets" has 0.5', self.power)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from normae.training.reference import RatioSettings
+from normae.training.two_sample import RatioSettings
 from tiny_jets import SAMPLE
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "jet_components.py"

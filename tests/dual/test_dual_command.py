@@ -23,7 +23,7 @@ from normae.inference import Rows
 from normae.report import SavedFigure
 from normae.runs.session import train
 from normae.statistics.calibration import calibration, choose_correction
-from normae.training.reference import ClassifierReference, classifier_reference
+from normae.training.two_sample import ClassifierReference, classifier_reference
 from tiny_run import tiny
 from tiny_table import rows, trained
 

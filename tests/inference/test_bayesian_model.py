@@ -25,7 +25,9 @@ def make(layers: str = "last", width: float = 0.1, hidden=(8, 8), cells: int = 6
     network = build_mlp_autoencoder(NetworkConfig(hidden=hidden, activation="silu"), (2,), stream(0, "init"))
     prefix = {"last": f"decoder.layers.{len(hidden)}.", "all": ""}[layers]
     rho = {n: torch.full_like(p, rho_of(width)) for n, p in network.named_parameters() if n.startswith(prefix)}
-    return BayesianModel(network, MeanField(network, rho, 0.2), 0.2, (2,), SAMPLING, None, "bayes", cells)
+    return BayesianModel(
+        network, 0.2, (2,), SAMPLING, None, "bayes", posterior=MeanField(network, rho, 0.2), cells=cells
+    )
 
 
 @pytest.mark.parametrize("layers", ["last", "all"])
@@ -103,14 +105,14 @@ def test_convolutional_last_layer():
     decoder = nn.Sequential(nn.Linear(3, 16), nn.Unflatten(1, (1, 4, 4)), nn.ConvTranspose2d(1, 1, 3, padding=1))
     network = Autoencoder(encoder, decoder, 3)
     rho = {f"decoder.2.{n}": torch.full_like(p, rho_of(0.1)) for n, p in decoder[2].named_parameters()}
-    model = BayesianModel(network, MeanField(network, rho, 0.2), 0.2, (1, 4, 4), SAMPLING)
+    model = BayesianModel(network, 0.2, (1, 4, 4), SAMPLING, posterior=MeanField(network, rho, 0.2))
     x = torch.randn(5, 1, 4, 4, generator=stream(0, "x"))
     draws = model.posterior.draws(3, stream(0, "draws"))
     fast = draws.energies(x)
     for k in range(3):
         assert torch.allclose(fast[k], model._deterministic(draws.one(k), 0.2).energy(x), atol=1e-6)
     for known in (None, LogZ(0.0, 0.0, (0.0, 1.0))):  # that of the centre does not serve a draw
-        model = BayesianModel(network, MeanField(network, rho, 0.2), 0.2, (1, 4, 4), SAMPLING, known)
+        model = BayesianModel(network, 0.2, (1, 4, 4), SAMPLING, known, posterior=MeanField(network, rho, 0.2))
         with pytest.raises(LogZUnknown, match="use score_draws"):
             model.log_prob(x)
 

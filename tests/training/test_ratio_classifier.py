@@ -7,7 +7,7 @@ import torch
 from normae.errors import InputError
 from normae.statistics import fit_line
 from normae.statistics.calibration import calibration
-from normae.training.reference import RatioSettings, train_ratio_classifier
+from normae.training.two_sample import RatioSettings, train_ratio_classifier
 
 SMALL = RatioSettings(hidden=(32, 32), learning_rate=3e-3, batch=512, max_epochs=12, patience=4)
 

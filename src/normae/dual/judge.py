@@ -39,7 +39,7 @@ from normae.sources import MOST_EVENTS
 from normae.statistics import Estimate
 from normae.statistics.arrays import Array, balanced_weights
 from normae.statistics.calibration import BinnedOdds, binned_odds, logistic_slope, unit_slope_shift
-from normae.training.reference import ClassifierReference, RatioSettings
+from normae.training.two_sample import ClassifierReference, RatioSettings
 
 MOST_DRAWS = 1000
 FEWEST_EVENTS = 100  # of each class: what a classifier, its calibration and 20 bins need at the very least

@@ -19,7 +19,7 @@ from normae.inference import grid_points
 from normae.report import Fact, Picture, Report, SavedFigure, render, save_figure
 from normae.statistics import Estimate
 from normae.statistics.arrays import Array
-from normae.training.reference import ClassifierReference
+from normae.training.two_sample import ClassifierReference
 from normae.version import __version__
 
 

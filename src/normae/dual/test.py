@@ -31,7 +31,7 @@ from normae.runs.load import load, run_of
 from normae.sources import KINDS, Kind, check_jets, events_of_class, file_in, jets_path, read_jet_images
 from normae.statistics import Estimate
 from normae.statistics.calibration import calibration
-from normae.training.reference import ClassifierReference, classifier_reference
+from normae.training.two_sample import ClassifierReference, classifier_reference
 
 QUICK = 20_000  # jets of each class that a classifier is trained on here
 

@@ -59,8 +59,7 @@ from normae.sources import (
 from normae.statistics import Estimate, background_efficiency, sample_mean
 from normae.statistics.arrays import Array
 from normae.statistics.calibration import calibration
-from normae.training.reference import ClassifierReference
-from normae.training.two_sample import classifier_test
+from normae.training.two_sample import ClassifierReference, classifier_test
 
 FEWEST_TESTED = 10  # jets of each class that numbers with errors need
 EFFICIENCIES = {"rejection_20": 0.2, "rejection_30": 0.3}  # signal efficiencies of the paper's table

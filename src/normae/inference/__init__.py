@@ -1,7 +1,6 @@
 """From an energy to a density: log Z, log p, scores and samples."""
 
-from normae.inference.ais import AISConfig, AISResult, ais_log_z
-from normae.inference.gaussian import GaussianBase, fit_base
+from normae.inference.ais import AISConfig, AISResult, GaussianBase, ais_log_z, fit_base
 from normae.inference.generation import loosened
 from normae.inference.log_z import (
     LogZ,

@@ -279,9 +279,7 @@ class Model:
         """One weight draw: an ordinary deterministic model, with its own log Z where a grid serves."""
         self._has_draws()
         draws = self.posterior.draws(1, generator)
-        return self._deterministic(draws.one(0), float(draws.temperature[0]))
-
-    def _deterministic(self, energy: ReconstructionEnergy, temperature: float) -> "Model":
+        energy, temperature = draws.one(0), float(draws.temperature[0])
         bounds, cells = self.sampling.feature.bounds, 2 * (self.cells // 2)
         log_z = choose_log_z(energy, temperature, self.seen_event, bounds, cells, self.device)
         return self._with(energy, temperature, log_z, f"a draw of {self.name}")
@@ -357,10 +355,8 @@ class Model:
                 f"({', '.join(map(str, whole))}), got an array of shape {tuple(events.shape)}"
             )
         if isinstance(events, np.ndarray) and not self._holds(events):
-            kind = self.event_dtype.__name__
-            raise InputError(
-                f"{self.name}: expected real numbers that {kind} can hold, got {events.dtype}; convert them"
-            )
+            expected = f"real numbers that {self.event_dtype.__name__} can hold"
+            raise InputError(f"{self.name}: expected {expected}, got {events.dtype}; convert them")
         return events
 
     def _check_finite(self, finite: Tensor) -> None:
@@ -446,15 +442,13 @@ class Model:
         Not offered for a Bayesian model: the draws with which its chains began are gone.
         """
         if not self.posterior.certain:
-            raise InputError(
-                f"{self.name}: a Bayesian model's chains cannot go on without their draws; sample longer chains"
-            )
+            raise InputError(f"{self.name}: a Bayesian model's chains cannot go on without their draws; sample longer")
         feature = lengthened(self.sampling.feature, steps, 0)
         return run_chain(self._energy, position, feature, self.temperature, generator)
 
 
 class BayesianModel(Model):
-    """A model whose posterior has more than one draw; arguments as in `Model`.
+    """A model whose `posterior` has more than one draw; arguments as in `Model`.
 
     >>> import normae, torch
     >>> model = normae.load("toy-1gauss-bnae")
@@ -465,19 +459,3 @@ class BayesianModel(Model):
     >>> model.draw(torch.Generator().manual_seed(0)).log_prob([[0.0, 0.0]]).round(1)
     array([-1.8], dtype=float32)
     """
-
-    def __init__(
-        self,
-        autoencoder: Autoencoder,
-        posterior: Posterior,
-        temperature: float,
-        event: tuple[int, ...],
-        sampling: SamplingConfig,
-        log_z: LogZ | None = None,
-        name: str = "model",
-        cells: int = CELLS,
-        **more: Any,
-    ) -> None:
-        super().__init__(
-            autoencoder, temperature, event, sampling, log_z, name, posterior=posterior, cells=cells, **more
-        )

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from normae.errors import InputError
+from normae.errors import InputError, require_that
 from normae.networks.autoencoder import Autoencoder, NetworkConfig
 from normae.networks.reconstruction import ReconstructionEnergy, call, prefixed
-from normae.sampling.config import require_that
 
 TOLERANCE = 1e-4  # largest difference of two outputs that should be equal, as a share of the largest output
 
@@ -91,8 +90,7 @@ def copied(own: Autoencoder, config: NetworkConfig) -> Autoencoder:
 def check_network(own: Autoencoder, x: Tensor) -> int:
     """One sentence where the modules cannot be trained on events like x (N, *event); else d_z, 0 for an energy."""
     for name in ("energy",) if isinstance(own, EnergyNetwork) else ("encoder", "decoder"):
-        _check_weights(getattr(own, name), name)
-        _check_layers(getattr(own, name), name)
+        _check_weights_and_layers(getattr(own, name), name)
     network = copied(own, NetworkConfig(latent=0, kind="own"))
     if isinstance(network, EnergyNetwork):
         energies = _checked(network.energy, "energy", x)
@@ -108,8 +106,8 @@ def check_network(own: Autoencoder, x: Tensor) -> int:
     return z.shape[1]
 
 
-def _check_weights(module: nn.Module, name: str) -> None:
-    """Weights in float32, all of them to be trained."""
+def _check_weights_and_layers(module: nn.Module, name: str) -> None:
+    """Weights in float32, all of them to be trained; no layer that is known to look at other events or throw dice."""
     named = list(module.named_parameters())
     trained = any(p.requires_grad for _, p in named)
     require_that(trained, name, "weights that require a gradient", "none; there is nothing to train")
@@ -120,9 +118,6 @@ def _check_weights(module: nn.Module, name: str) -> None:
             raise InputError(f"{name}: {key!r} requires no gradient, and all weights are trained; make it a buffer")
         require_that(p.dtype == torch.float32, name, "weights in float32", f"{p.dtype} in {key!r}; call .float()")
 
-
-def _check_layers(module: nn.Module, name: str) -> None:
-    """No layer that is known to look at other events, or to throw dice."""
     for key, layer in module.named_modules():
         kind = type(layer).__name__ + (f" ({key!r})" if key else "")
         if isinstance(layer, _BatchNorm):

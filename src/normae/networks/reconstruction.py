@@ -116,9 +116,7 @@ def last_input(decoder: nn.Module, parameters: Mapping[str, Tensor], z: Tensor) 
     """What comes into the decoder's last layer for latent points z, that layer, and the prefix of its names."""
     parts = split_decoder(decoder)
     if parts is None:
-        raise InputError(
-            "local reparameterization needs a decoder that is an MLP or an nn.Sequential ending in a layer"
-        )
+        raise InputError("local reparameterization needs an MLP or an nn.Sequential ending in a layer as decoder")
     body, layer, prefix = parts
     before = {name: p for name, p in parameters.items() if not name.startswith(prefix)}
     return call(body, before, z), layer, prefix

@@ -167,7 +167,9 @@ def build_model(
     _check_members(config, header, name)
     posterior = _posterior(config, autoencoder, parts, temperature, header)
     cells = min(config.evaluation.log_z_cells, CELLS)
-    return BayesianModel(autoencoder, posterior, temperature, event, sampling, log_z, name, cells, **more)
+    return BayesianModel(
+        autoencoder, temperature, event, sampling, log_z, name, posterior=posterior, cells=cells, **more
+    )
 
 
 def _check_numbers(event: tuple[int, ...], temperature: float, steps: tuple[float, float], log_z: LogZ | None) -> None:

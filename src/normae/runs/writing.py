@@ -27,7 +27,7 @@ from normae.data import linear_errors
 from normae.errors import InputError, LogZDisagreement
 from normae.files import write_json, write_text
 from normae.inference import LogZ, ais_log_z, choose_log_z, fit_base, grid_serves, loosened, proposed_log_z
-from normae.inference.gaussian import Proposed
+from normae.inference.ais import Proposed
 from normae.inference.log_z import conditional_log_z
 from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.base import Base

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from normae.errors import InputError
+from normae.errors import InputError, require_that
 from normae.networks.bayesian import BayesianConfig
 
 Schedule = Literal["constant", "cosine"]
@@ -14,9 +14,9 @@ def _check(config: object, positive: Sequence[str], at_least_zero: Sequence[str]
     """Refuse numbers of `config` that are not positive, or not at least zero; None is no number."""
     for name in (*positive, *at_least_zero):
         value = getattr(config, name)
-        if value is not None and not (value > 0 or (value == 0 and name in at_least_zero)):
-            expected = "a positive number" if name in positive else "a number of at least 0"
-            raise InputError(f"{table}{name}: expected {expected}, got {value}")
+        expected = "a positive number" if name in positive else "a number of at least 0"
+        holds = value is None or value > 0 or (value == 0 and name in at_least_zero)
+        require_that(holds, f"{table}{name}", expected, value)
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,7 @@ class TrainingConfig(PhaseConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check(self, (), ("negative_penalty",))
-        if not 0 <= self.average < 1:
-            raise InputError(f"average: expected a decay of at least 0 and below 1, got {self.average}")
+        require_that(0 <= self.average < 1, "average", "a decay of at least 0 and below 1", self.average)
 
 
 @dataclass(frozen=True)
@@ -146,13 +145,9 @@ class GuardConfig:
 
     def __post_init__(self) -> None:
         _check(self, ("log_every", "checkpoint_every", "largest_gap", "calm"), ("rollbacks",), "guard.")
-        if not 0 < self.backoff < 1:
-            raise InputError(f"guard.backoff: expected a factor between 0 and 1, got {self.backoff}")
-        if self.checkpoint_every % self.log_every:
-            raise InputError(
-                f"guard.checkpoint_every: expected a multiple of log_every = {self.log_every}, "
-                f"got {self.checkpoint_every}"
-            )
+        require_that(0 < self.backoff < 1, "guard.backoff", "a factor between 0 and 1", self.backoff)
+        fits, expected = self.checkpoint_every % self.log_every == 0, f"a multiple of log_every = {self.log_every}"
+        require_that(fits, "guard.checkpoint_every", expected, self.checkpoint_every)
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,6 @@ class Pretraining(Phase):
         self.config = setup.schedules.pretraining
 
     def update(self) -> None:
-        """One update of the weights."""
         config, state, noise, group = self.config, self.state, self.setup.noise, self.setup.group
         leaf = self.leaf()
         draw = noise.draw(state.weights, state.generators)
@@ -279,7 +278,6 @@ class Likelihood(Phase):
         state.sums += numbers
 
     def values(self, means: dict[str, list[float]]) -> dict[str, list[float]]:
-        """A line of metrics."""
         values = means | {"learning_rate": self.state.rate.tolist()}
         values["temperature"] = self.state.log_temperature.exp().flatten().tolist()
         values["latent_step_size"], values["feature_step_size"] = self.state.log_sizes.exp().tolist()

@@ -26,6 +26,10 @@ from normae.tensors import counts_as
 from normae.training.backends import Backend, Group, put_back
 from normae.training.config import Schedule, Schedules
 
+CHANGING = (
+    "weights", "log_temperature", "average", "average_log_temperature", "log_sizes", "rate_scale", "rollbacks",
+    "position", "sums",
+)  # fmt: skip
 SUMS = ("positive_energy", "negative_energy", "latent_acceptance", "feature_acceptance")
 
 
@@ -51,7 +55,9 @@ class Samples:
             raise InputError(f"expected training samples of one shape, got {[tuple(s.shape) for s in samples]}")
         self.size = len(samples[0])
         self.event = tuple(samples[0].shape[1:])
-        self._events = _joined(samples).to(device)
+        sparse = [sample for sample in samples if isinstance(sample, SparseEvents)]
+        whole = SparseEvents.joined(sparse) if sparse else torch.cat([s for s in samples if isinstance(s, Tensor)])
+        self._events = whole.to(device)
         self.counts_as = self.size if weights is None else min(counts_as(w) for w in weights)
         self._weights = None if weights is None else torch.cat(list(weights)).float().to(device)
         self._first = torch.arange(len(samples), device=device)[:, None] * self.size
@@ -65,13 +71,6 @@ class Samples:
         if self._weights is None:
             return values
         return values * self._weights[(index + self._first).flatten()].reshape(values.shape)
-
-
-def _joined(samples: Sequence[Tensor] | Sequence[SparseEvents]) -> Tensor | SparseEvents:
-    sparse = [sample for sample in samples if isinstance(sample, SparseEvents)]
-    if sparse:
-        return SparseEvents.joined(sparse)
-    return torch.cat([sample for sample in samples if isinstance(sample, Tensor)])
 
 
 class Order:
@@ -241,19 +240,8 @@ class State:
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that changes. The tensors are live, not copies."""
-        parts = {
-            "weights": self.weights,
-            "log_temperature": self.log_temperature,
-            "average": self.average,
-            "average_log_temperature": self.average_log_temperature,
-            "buffer": self.buffer.storage,
-            "written": self.buffer.written,
-            "log_sizes": self.log_sizes,
-            "rate_scale": self.rate_scale,
-            "rollbacks": self.rollbacks,
-            "position": self.position,
-            "sums": self.sums,
-        }
+        parts = {name: getattr(self, name) for name in CHANGING}
+        parts |= {"buffer": self.buffer.storage, "written": self.buffer.written}
         parts |= self.optimizer.state() | self.temperature_optimizer.state("temperature_adam") | self.extra
         parts |= {"spectral": self.spectral.vectors} if self.spectral is not None else {}
         return parts | {f"generator.{k}": g.get_state() for k, g in enumerate(self.generators)}

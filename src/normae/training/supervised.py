@@ -144,27 +144,22 @@ class ClassifierTrainer(Training):
 
     @property
     def over(self) -> bool:
-        """Whether all epochs are done."""
         return self.place[1] >= self.length(PHASE)
 
     def length(self, phase: str) -> int:
-        """Number of iterations of the only phase."""
         assert phase == PHASE
         return self.config.epochs * self.order.per_epoch
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that changes during the training."""
         names = ("weights", "best", "best_loss", "loss", "position", "rate_scale", "rollbacks")
         return {name: getattr(self, name) for name in names} | self.optimizer.state()
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from `state`, as `state()` gave it."""
         check_state(self.tensors(), state, self.device)
         put_back(self.tensors(), [], state)
         self._prepare()
 
     def enter_next(self) -> None:
-        """The end."""
         self.position.copy_(torch.tensor([1, 0]))
 
     def _prepare(self) -> None:
@@ -174,7 +169,6 @@ class ClassifierTrainer(Training):
         self._iterate = capture_graph(self._update, self.tensors, []) if graph else self._update
 
     def advance(self) -> None:
-        """One iteration."""
         iteration = self.place[1]
         self._index.copy_(self.order.rows(iteration)[0])
         factor = rate_factor(iteration, self.length(PHASE), self.config.schedule)

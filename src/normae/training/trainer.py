@@ -303,11 +303,9 @@ class Trainer(Training):
 
     @property
     def over(self) -> bool:
-        """Whether the phase has come to its end."""
         return self.current.over
 
     def length(self, phase: str) -> int:
-        """Iterations of the phase called `phase`, at most."""
         return next(p.length for p in self.phases if p.name == phase)
 
     @property
@@ -317,15 +315,12 @@ class Trainer(Training):
         return f", uses {used:,} of {size:,} rows" if used < size else ""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that changes on this process."""
         return self.models.tensors()
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that changes, of all processes, which must all ask for it."""
         return self.models.whole()
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from what `state()` or `snapshot()` gave."""
         self.models.load(state)
         if not self.finished:
             self.current.prepare()
@@ -338,7 +333,6 @@ class Trainer(Training):
             self.current.prepare()
 
     def enter_next(self) -> None:
-        """Leave a phase and begin the next."""
         self.current.finish()
         self.enter(int(self.position[0]) + 1)
 
@@ -348,15 +342,12 @@ class Trainer(Training):
         self.enter(1)
 
     def advance(self) -> None:
-        """One iteration."""
         self.current.advance()
 
     def stopping(self) -> bool:
-        """Whether any process was asked to stop."""
         return self.setup.group.any(self.stop)
 
     def means(self) -> Record:
-        """Means over the window so far."""
         name, iteration = self.place
         every = self.setup.schedules.guard.log_every
         means = (self.models.sums / min(iteration % every or every, iteration)).tolist()
@@ -368,10 +359,10 @@ class Trainer(Training):
         record = self.means()
         self.models.sums.zero_()
         if self.setup.validation is not None and not isinstance(self.current, Contrast):
-            record.values["validation_energy"] = self._validation_energy(self.setup.validation)
+            with torch.no_grad():
+                record.values["validation_energy"] = self._validation_energy(self.setup.validation)
         return record
 
-    @torch.no_grad()
     def _validation_energy(self, samples: Samples) -> list[float]:
         """The mean energy of each model's validation sample, at the mean weights of a Bayesian one."""
         members, device = self.setup.members, self.setup.device
