@@ -11,7 +11,7 @@ import normae
 from normae.errors import InputError
 from normae.inference import grid_log_z, proposed_log_z
 from normae.inference.generation import drawn
-from normae.inference.log_z import grid_draws
+from normae.inference.log_z import Based, grid_draws
 from normae.networks import NetworkConfig, build_autoencoder
 from normae.networks.base import SCALE, Base, BaseConfig, fit_base, read_base, unseen
 from normae.networks.reconstruction import ReconstructionEnergy
@@ -182,7 +182,7 @@ def energy_with_base() -> ReconstructionEnergy:
 def test_log_z_of_draws_is_that_of_a_grid():
     energy = energy_with_base()
     known = grid_log_z(energy, 0.9 * SCALE, (-8.0, 8.0), 2, cells=300)
-    found = proposed_log_z(energy, 0.9 * SCALE, (-8.0, 8.0), stream(1, "log_z"))
+    found = proposed_log_z(Based(energy, 0.9 * SCALE, (-8.0, 8.0)), stream(1, "log_z"))
     assert found is not None
     assert found.value == pytest.approx(known.value, abs=4 * found.error + 1e-3)
     assert found.error < 0.02
@@ -190,7 +190,7 @@ def test_log_z_of_draws_is_that_of_a_grid():
 
 def test_samples_by_rejection_are_those_of_the_density():
     energy, temperature = energy_with_base(), 0.5 * SCALE
-    events = drawn(energy, temperature, 20_000, stream(2, "drawn"), (-8.0, 8.0))
+    events = drawn(Based(energy, temperature, (-8.0, 8.0)), 20_000, stream(2, "drawn"))
     assert events is not None
     points, _ = grid(8.0, 200)
     density = torch.softmax(-energy(points) / temperature, 0)

@@ -13,9 +13,8 @@ from torch import Tensor
 from normae.conditional import ConditionalCoordinates
 from normae.energy import Energy, Latent, held, value_and_grad
 from normae.errors import InputError
-from normae.inference.log_z import weighted
+from normae.inference.log_z import Based, weighted
 from normae.networks.conditional import ConditionalBase
-from normae.networks.reconstruction import ReconstructionEnergy
 from normae.progress import progress
 from normae.random import uniform
 from normae.sampling.chain import Chain, into_bounds, run_chain
@@ -78,19 +77,13 @@ def walk(
         return run_chain(energy, start, feature, temperature, generator, members=energy.members, tick=tick)
 
 
-def drawn(
-    energy: ReconstructionEnergy,
-    temperature: float,
-    n: int,
-    generator: torch.Generator,
-    bounds: tuple[float, float] | None,
-) -> Tensor | None:
+def drawn(of: Based, n: int, generator: torch.Generator) -> Tensor | None:
     """`n` samples with shape (n, *event), by rejection of draws of the base; None where few are kept.
 
     A draw with weight w is kept w/c times on the average, c the weight that a share `OFTEN` of the first batch has not:
     most of them once or not at all, those few perhaps twice.
     """
-    if isinstance(energy.autoencoder.base, ConditionalBase):
+    if isinstance(of.base, ConditionalBase):
         raise InputError("a chain does not keep the condition of p(x | m); leave out its steps")
     kept: list[Tensor] = []
     found = tried = 0
@@ -99,7 +92,7 @@ def drawn(
         while found < n:
             needed = FEWEST_DRAWS if not found else 1.05 * (n - found) * tried / found
             count = int(min(max(needed, FEWEST_DRAWS), MOST_DRAWS))
-            batch = weighted(energy, temperature, count, generator, bounds)
+            batch = weighted(of, count, generator)
             unit = batch.log_weight.quantile(OFTEN) if unit is None else unit
             chance = uniform((len(batch.events),), generator, batch.log_weight)
             times = ((batch.log_weight - unit).clamp_max(LOG_MOST).exp() + chance).long()
@@ -115,21 +108,14 @@ def drawn(
 
 
 def samples_at(
-    energy: ReconstructionEnergy,
-    temperature: float,
-    coordinates: ConditionalCoordinates,
-    bounds: tuple[float, float] | None,
-    condition: Any,
-    n: int,
-    chunk: int,
-    generator: torch.Generator,
+    of: Based, coordinates: ConditionalCoordinates, condition: Any, n: int, chunk: int, generator: torch.Generator
 ) -> NDArray[np.float64]:
     """`n` rows of p(x | m) with shape (n, d), m in its columns.
 
     Args:
         condition: m of one row, or of all with shape (n, k); None for that of random rows of the training.
     """
-    base, k = energy.autoencoder.base, len(coordinates.given)
+    base, k = of.base, len(coordinates.given)
     assert isinstance(base, ConditionalBase)
     if condition is None:
         condition = coordinates.condition.inverse(base.some(n, generator)).cpu()
@@ -141,29 +127,23 @@ def samples_at(
     if beyond := int(coordinates.condition.range.outside(given).any(dim=1).sum()):
         log.warning("%d of %d conditions lie outside the training sample: samples are those of its edge", beyond, n)
     t = coordinates.condition.forward(given).clamp(*coordinates.edges)
-    found = torch.cat([drawn_at(energy, temperature, part, generator, bounds) for part in t.split(chunk)])
+    found = torch.cat([drawn_at(of, part, generator) for part in t.split(chunk)])
     rows = np.asarray(coordinates.inverse(found).cpu().numpy())
     rows[:, coordinates.given.tolist()] = m
     return rows
 
 
-def drawn_at(
-    energy: ReconstructionEnergy,
-    temperature: float,
-    t: Tensor,
-    generator: torch.Generator,
-    bounds: tuple[float, float] | None,
-) -> Tensor:
+def drawn_at(of: Based, t: Tensor, generator: torch.Generator) -> Tensor:
     """One sample (r, t) for each condition t with shape (n, k), with shape (n, d + k), by rejection.
 
     A draw with weight w is kept with probability w/c, c the weight that a share `MOSTLY` of the first batch has not.
     """
     some = torch.randint(len(t), (FEWEST_DRAWS,), generator=generator, device=generator.device).to(t.device)
-    unit = weighted(energy, temperature, FEWEST_DRAWS, generator, bounds, t[some]).log_weight.quantile(MOSTLY)
+    unit = weighted(of, FEWEST_DRAWS, generator, t[some]).log_weight.quantile(MOSTLY)
     found, missing = [], torch.arange(len(t), device=t.device)
     with progress("sampling", len(t)) as tick:
         for _ in range(ROUNDS):
-            batch = weighted(energy, temperature, len(missing), generator, bounds, t[missing])
+            batch = weighted(of, len(missing), generator, t[missing])
             good = uniform((len(missing),), generator, batch.log_weight).log() < batch.log_weight - unit
             found.append((missing[good], batch.events[good]))
             missing = missing[~good]

@@ -95,6 +95,26 @@ def draws_log_z(
 # --- draws of a base
 
 
+class Based(NamedTuple):
+    """exp(-E/T) within bounds, for an energy with a base."""
+
+    energy: ReconstructionEnergy
+    temperature: float
+    bounds: Bounds | None
+
+    @property
+    def base(self) -> Base:
+        found = self.energy.autoencoder.base
+        assert isinstance(found, Base)
+        return found
+
+    def known(self, value: float, variance: float) -> LogZ | None:
+        """log Z, where the variance of its mean weight says that enough draws count."""
+        if not variance <= 1 / LEAST_EFFECTIVE:
+            return None
+        return LogZ(value, math.sqrt(variance), self.bounds or (-math.inf, math.inf))
+
+
 class Weighted(NamedTuple):
     """Draws of a base's proposal q within bounds, with shape (N, d), and log w = -E/T - log q, (N,)."""
 
@@ -103,40 +123,22 @@ class Weighted(NamedTuple):
 
 
 @torch.no_grad()
-def weighted(
-    energy: ReconstructionEnergy,
-    temperature: float,
-    n: int,
-    generator: torch.Generator,
-    bounds: Bounds | None,
-    t: Tensor | None = None,
-) -> Weighted:
-    """`n` draws of the base of `energy`; the weight of those outside the bounds is 0.
-
-    Args:
-        t: conditions with shape (n, k), of a base with conditions.
-    """
-    base = energy.autoencoder.base
-    assert isinstance(base, Base)
-    y, (value, log_q) = draws(base, n, generator, t)
-    log_weight = -(energy.error(y) + value).double() / temperature - log_q.double()
-    if bounds is not None:
-        own = y[:, : base.dimension]
+def weighted(of: Based, n: int, generator: torch.Generator, t: Tensor | None = None) -> Weighted:
+    """`n` draws of the base, for conditions t with shape (n, k) if it has some; weight 0 outside the bounds."""
+    y, (value, log_q) = draws(of.base, n, generator, t)
+    log_weight = -(of.energy.error(y) + value).double() / of.temperature - log_q.double()
+    if (bounds := of.bounds) is not None:
+        own = y[:, : of.base.dimension]
         log_weight = log_weight.where(((own >= bounds[0]) & (own <= bounds[1])).all(dim=1), -math.inf)
     return Weighted(y, log_weight)
 
 
-def proposed_log_z(
-    energy: ReconstructionEnergy, temperature: float, bounds: Bounds | None, generator: torch.Generator
-) -> LogZ | None:
+def proposed_log_z(of: Based, generator: torch.Generator) -> LogZ | None:
     """log Z as the mean weight of draws of the base; None where too few of them count.
 
     The weights are bounded, since b <= 2 q, so that no rare draw can decide about the mean.
     """
-    value, variance = mean_weight(weighted(energy, temperature, PROPOSED, generator, bounds).log_weight)
-    if not variance <= 1 / LEAST_EFFECTIVE:
-        return None
-    return LogZ(value, math.sqrt(variance), bounds or (-math.inf, math.inf))
+    return of.known(*mean_weight(weighted(of, PROPOSED, generator).log_weight))
 
 
 def mean_weight(log_weight: Tensor) -> tuple[float, float]:
@@ -146,28 +148,26 @@ def mean_weight(log_weight: Tensor) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def conditional_log_z(
-    energy: ReconstructionEnergy, temperature: float, bounds: Bounds | None, generator: torch.Generator
-) -> LogZ | None:
+def conditional_log_z(of: Based, generator: torch.Generator) -> LogZ | None:
     """log Z(t) of an energy with conditions, put into its base: what is left is 0, with the error of the fit.
 
     The same draws serve all conditions, so that log Z(t) is as smooth as the energy is. Conditions are on lines between
     those of two rows, so that some are in a gap too. The error has the scatter of the weights, and that of log Z
     around its polynomial. None where too few draws count.
     """
-    base = energy.autoencoder.base
+    base, energy, temperature = of.base, of.energy, of.temperature
     assert isinstance(base, ConditionalBase)
     terms = len(base.offset.zero_())
     n = max(NODES, 4 * terms)
     nodes = torch.lerp(base.some(n, generator), base.some(n, generator), uniform((n, 1), generator, base.edges))
     nodes[:2] = base.edges
     state = generator.get_state()
-    y, log_weight = weighted(energy, temperature, AT_NODES // n, generator, bounds)
+    y, log_weight = weighted(of, AT_NODES // n, generator)
     free, found = log_weight + energy.error(y).double() / temperature, []
     for node in nodes:
         if base.cells is not None:  # what can occur depends on the condition
             generator.set_state(state)
-            again = weighted(energy, temperature, len(y) // 4, generator, bounds, node.expand(len(y) // 4, -1))
+            again = weighted(of, len(y) // 4, generator, node.expand(len(y) // 4, -1))
             found.append(mean_weight(again.log_weight))
             continue
         y[:, base.dimension :] = node
@@ -179,7 +179,7 @@ def conditional_log_z(
     if not bool((variance <= 1 / LEAST_EFFECTIVE).all()):
         return None
     scatter = (value - x @ fitted).square().sum() / (n - terms)
-    return LogZ(0.0, math.sqrt(float(variance.mean() + scatter)), bounds or (-math.inf, math.inf))
+    return LogZ(0.0, math.sqrt(float(variance.mean() + scatter)), of.bounds or (-math.inf, math.inf))
 
 
 # --- grids

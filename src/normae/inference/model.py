@@ -21,7 +21,7 @@ from normae.coordinates import Coordinates, Identity
 from normae.energy import stands_for
 from normae.errors import InputError, LogZUnknown
 from normae.inference.generation import ChainEnergy, drawn, lengthened, samples_at, walk
-from normae.inference.log_z import LogZ, choose_log_z, draws_log_z
+from normae.inference.log_z import Based, LogZ, choose_log_z, draws_log_z
 from normae.inference.parts import parts_of
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import ReconstructionEnergy
@@ -279,7 +279,9 @@ class Model:
         """One weight draw: an ordinary deterministic model, with its own log Z where a grid serves."""
         self._has_draws()
         draws = self.posterior.draws(1, generator)
-        energy, temperature = draws.one(0), float(draws.temperature[0])
+        return self._deterministic(draws.one(0), float(draws.temperature[0]))
+
+    def _deterministic(self, energy: ReconstructionEnergy, temperature: float) -> "Model":
         bounds, cells = self.sampling.feature.bounds, 2 * (self.cells // 2)
         log_z = choose_log_z(energy, temperature, self.seen_event, bounds, cells, self.device)
         return self._with(energy, temperature, log_z, f"a draw of {self.name}")
@@ -399,17 +401,20 @@ class Model:
         generator = stream(seed, "sample", self.device)
         steps = latent_steps, feature_steps
         if isinstance(self.coordinates, ConditionalCoordinates) and steps == (None, None):
-            known = self._energy, self.temperature, self.coordinates, self.sampling.feature.bounds
-            return samples_at(*known, condition, n, chunk, generator)
+            return samples_at(self._based, self.coordinates, condition, n, chunk, generator)
         if condition is not None:
             raise InputError(f"{self.name}: condition: expected a model of p(x | m), and no steps of chains")
         ends = (self._end(min(chunk, n - k), generator, *steps) for k in counted("sampling", range(0, n, chunk)))
         return np.concatenate([self.coordinates.inverse(end).cpu().numpy() for end in ends])
 
+    @property
+    def _based(self) -> Based:
+        return Based(self._energy, self.temperature, self.sampling.feature.bounds)
+
     def _end(self, n: int, generator: torch.Generator, latent: int | None, feature: int | None) -> Tensor:
         """`n` samples y with shape (n, *event)."""
         if self.autoencoder.base is not None and self.posterior.certain and feature is None:
-            found = drawn(self._energy, self.temperature, n, generator, self.sampling.feature.bounds)
+            found = drawn(self._based, n, generator)
             if found is not None:
                 return found
         position: Tensor = self.sample_chain(n, generator, latent, feature).position
@@ -424,10 +429,9 @@ class Model:
         """
         count = 1 if self.posterior.certain else min(n, DRAWS)
         each = -(-n // count)
-        start = None
-        if self.autoencoder.base is not None:
-            start = drawn(self._energy, self.temperature, count * each, generator, self.sampling.feature.bounds)
-        more = (self.like, latent_steps, feature_steps, self.chains, start, self.autoencoder.base is not None)
+        based = self.autoencoder.base is not None
+        start = drawn(self._based, count * each, generator) if based else None
+        more = (self.like, latent_steps, feature_steps, self.chains, start, based)
         if self.posterior.certain:
             return walk(self._energy, self.sampling, n, generator, self.temperature, *more)
         draws = self.posterior.draws(count, generator)

@@ -25,18 +25,16 @@ from normae.errors import InputError
 
 
 class Activation(NamedTuple):
-    """A nonlinearity a(h) and its pullback, both as functions that can be differentiated and as writes into buffers.
+    """A nonlinearity a(h), and with its pullback as writes into buffers.
 
     Args:
-        forward: h -> a(h).
-        pullback: (v, h) -> a'(h) * v.
+        forward: h -> a(h), which can be differentiated.
         write: (h, out) writes a(h) to `out`, which may be h where `keeps_output`.
         pull: (v, kept) writes a'(h) * v to `kept`.
         keeps_output: whether what `pull` calls kept is a(h); otherwise it is h.
     """
 
     forward: Callable[[Tensor], Tensor]
-    pullback: Callable[[Tensor, Tensor], Tensor]
     write: Callable[[Tensor, Tensor], object]
     pull: Callable[[Tensor, Tensor], object]
     keeps_output: bool
@@ -46,28 +44,24 @@ _aten = torch.ops.aten
 ACTIVATIONS: Mapping[str, Activation] = {
     "relu": Activation(
         torch.relu,
-        lambda v, h: _aten.threshold_backward(v, h, 0),
         lambda h, out: torch.clamp_min(h, 0, out=out),
         lambda v, y: _aten.threshold_backward.grad_input(v, y, 0, grad_input=y),
         keeps_output=True,
     ),
     "silu": Activation(
         nn.functional.silu,
-        lambda v, h: v * torch.sigmoid(h) * (1 + h * torch.sigmoid(-h)),  # aten's own cannot be differentiated again
         lambda h, out: _aten.silu.out(h, out=out),
         lambda v, h: _aten.silu_backward.grad_input(v, h, grad_input=h),
         keeps_output=False,
     ),
     "gelu": Activation(
         nn.functional.gelu,
-        lambda v, h: _aten.gelu_backward(v, h),
         lambda h, out: _aten.gelu.out(h, out=out),
         lambda v, h: _aten.gelu_backward.grad_input(v, h, grad_input=h),
         keeps_output=False,
     ),
     "tanh": Activation(
         torch.tanh,
-        lambda v, h: _aten.tanh_backward(v, torch.tanh(h)),
         lambda h, out: torch.tanh(h, out=out),
         lambda v, y: _aten.tanh_backward.grad_input(v, y, grad_input=y),
         keeps_output=True,

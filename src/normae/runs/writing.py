@@ -28,7 +28,7 @@ from normae.errors import InputError, LogZDisagreement
 from normae.files import write_json, write_text
 from normae.inference import LogZ, ais_log_z, choose_log_z, fit_base, grid_serves, loosened, proposed_log_z
 from normae.inference.ais import Proposed
-from normae.inference.log_z import conditional_log_z
+from normae.inference.log_z import Based, conditional_log_z
 from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.base import Base
 from normae.networks.conditional import ConditionalBase
@@ -351,15 +351,16 @@ class Finish:
         network = network.to(self.device).requires_grad_(False)
         energy = OwnEnergy(network) if isinstance(network, EnergyNetwork) else ReconstructionEnergy(network)
         size, bounds = header["step_sizes"][1], config.sampling.feature.bounds
+        based = Based(energy, temperature, bounds)
         if isinstance(base := energy.autoencoder.base, ConditionalBase):
-            found = conditional_log_z(energy, temperature, bounds, stream(config.seed, "log_z/base", self.device))
+            found = conditional_log_z(based, stream(config.seed, "log_z/base", self.device))
             tensors |= stored(self.coordinates, base.cpu())
             self.annealing = None if found else {"failed": "at some condition hardly any draw of the base counts"}
             return None if found is None else list(found)
         lattice = self.coordinates.lattice is not None and bool(self.coordinates.lattice[1].any())
         asked = config.log_z is not None or grid_serves(self.event, bounds)
         if base is not None and asked and (base.cells is not None or not lattice):
-            found = proposed_log_z(energy, temperature, bounds, stream(config.seed, "log_z/base", self.device))
+            found = proposed_log_z(based, stream(config.seed, "log_z/base", self.device))
             if found is not None:
                 return list(found)
         if lattice:

@@ -34,16 +34,14 @@ class Backend:
     """A way to execute iterations.
 
     Args:
-        name: as in `sampling.backend`.
-        explicit: gradients with respect to events by explicit pullbacks.
+        name: as in `sampling.backend`; all but "reference" have explicit pullbacks, where the network has them.
         graph: the whole iteration in a CUDA graph.
         runner: what runs a chain.
         kernels: makes an energy from an architecture, its layout and weights (S, P), where it is not the plain one.
     """
 
     name: str
-    explicit: bool
-    graph: bool
+    graph: bool = False
     runner: Runner = run_chain
     kernels: Callable[[Autoencoder, Layout, Tensor], ReconstructionEnergy] | None = None
 
@@ -53,7 +51,7 @@ class Backend:
             return self.kernels(architecture, layout, weights)
         if isinstance(architecture, EnergyNetwork):
             return OwnEnergy(architecture, layout.views(weights))
-        return ReconstructionEnergy(architecture, layout.views(weights), explicit=self.explicit)
+        return ReconstructionEnergy(architecture, layout.views(weights), explicit=self.name != "reference")
 
     def capture(self, iterate: Iterate, tensors: Tensors, generators: Sequence[torch.Generator]) -> Iterate:
         """`iterate` itself, or the replay of its CUDA graph."""
@@ -94,9 +92,8 @@ def put_back(tensors: Mapping[str, Tensor], generators: Sequence[torch.Generator
 def choose_backend(name: str, architecture: Autoencoder, sampling: SamplingConfig, device: torch.device) -> Backend:
     """The backend called `name`, or the fastest that serves for "auto"."""
     mlps = isinstance(architecture.encoder, MLP) and isinstance(architecture.decoder, MLP)
-    reference = Backend("reference", explicit=False, graph=False)
-    explicit = Backend("explicit", explicit=True, graph=False) if mlps else reference
-    graph = Backend("graph", explicit=mlps, graph=True)
+    reference, graph = Backend("reference"), Backend("graph", graph=True)
+    explicit = Backend("explicit") if mlps else reference
     if name == "reference":
         return reference
     if architecture.base is not None:  # it chooses between rows, which no graph of a card can hold
@@ -123,13 +120,13 @@ def _fused(architecture: Autoencoder, sampling: SamplingConfig, device: torch.de
     if conv_shape(architecture) is None:
         from normae.networks import mlp_chain
 
-        served = Backend("fused", explicit=True, graph=True, runner=mlp_chain.fused_runner)
-        return mlp_chain.why_not(architecture, sampling) or served
+        reason = mlp_chain.why_not(architecture, sampling)
+        return reason or Backend("fused", graph=True, runner=mlp_chain.fused_runner)
     from normae.networks import conv_cuda
 
     runner, kernels = conv_cuda.fused_conv_runner, conv_cuda.FusedConvEnergy
-    served = Backend("fused", explicit=False, graph=True, runner=runner, kernels=kernels)
-    return conv_cuda.why_not(architecture, device, "gradient") or served
+    reason = conv_cuda.why_not(architecture, device, "gradient")
+    return reason or Backend("fused", graph=True, runner=runner, kernels=kernels)
 
 
 # --- on several processes
