@@ -129,6 +129,15 @@ def test_text_of_the_user_s_is_not_markup(capsys):
     assert all(piece in out for piece in ("[/h]", "[/c]", ":smile:", "[/t]"))
 
 
+def test_a_table_too_wide_for_its_words_is_printed_row_by_row(capsys, monkeypatch):
+    monkeypatch.setattr(console, "output", Console(width=40))
+    show(("pair", "correlation", "uncertainty"), [("one", 0.8, 0.1)], "fits")
+    show(("pair", "correlation", "uncertainty", "temperature"), [("one", 0.8, 0.1, 2)], "does not")
+    fits, wide = capsys.readouterr().out.split("does not:")
+    assert "│ one" in fits
+    assert wide.strip() == "one: correlation 0.8; uncertainty 0.1; temperature 2"
+
+
 def test_a_run_in_a_folder_that_looks_like_markup(tmp_path, capsys):
     run = tmp_path / "a[/x]b"
     assert train(structure(tiny(training__epochs=1)), run)
@@ -145,6 +154,10 @@ def test_bars_are_shown_on_a_terminal_and_vanish(monkeypatch, capsys):
     with shown_by(Bars()):
         assert list(counted("silent", range(3))) == [0, 1, 2]
     assert capsys.readouterr().err == ""
+    monkeypatch.setattr(console, "MINUTE", 0.0)
+    with shown_by(Bars()):
+        assert list(counted("plain", range(3))) == [0, 1, 2]
+    assert "plain 2/3, 0 s left" in capsys.readouterr().err
     monkeypatch.setattr(console, "errors", Console(stderr=True, force_terminal=True))
     with shown_by(Bars()):
         for _ in counted("outer", range(2)):

@@ -20,6 +20,7 @@ from normae.statistics import Estimate, few_mean, format_estimate, line_mean, sa
         (6.1e-7, 2e-8, "(6.1 ± 0.2)e-7"),
         (3.21e8, 4e6, "(3.21 ± 0.04)e+8"),
         (0.97912, 0.0, "0.9791"),
+        (62.352941176470594, 7e-15, "62.35"),
         (0.97912, math.nan, "0.9791"),
         (math.inf, math.nan, "inf"),
     ],

@@ -20,7 +20,7 @@ from typer.core import TyperCommand
 from normae.cli.options import option
 from normae.errors import ClusterFailed, InputError, Interrupted, LogZDisagreement, TrainingDiverged
 from normae.machine import team
-from normae.progress import Tick, ignore, progress, shown_by
+from normae.progress import Tick, ignore, plain, progress, shown_by
 from normae.version import __version__
 
 if TYPE_CHECKING:
@@ -45,13 +45,19 @@ def note(sentence: object) -> None:
 
 
 def show(headings: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """Print a table; the first column is never broken."""
+    """Print a table; the first column is never broken. Where it is too wide for its words, a line for each row."""
+    rows = list(rows)
     table = Table(title=Text(title) if title else None)
     for k, heading in enumerate(headings):
         table.add_column(Text(heading), overflow="fold", no_wrap=k == 0)
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
-    output.print(table)
+    if table.__rich_measure__(output, output.options).minimum <= output.width:
+        output.print(table)
+        return
+    say(f"{title}:")
+    for first, *cells in rows:
+        say(f"{first}: " + "; ".join(f"{name} {cell}" for name, cell in zip(headings[1:], cells, strict=True)))
 
 
 # --- bars
@@ -59,12 +65,13 @@ def show(headings: Sequence[str], rows: Iterable[Sequence[object]], title: str =
 PATIENCE = 1.0
 """Seconds of work before its bar is shown."""
 REFRESH = 0.1
+MINUTE = 60.0
 
 
 class Bars:
-    """A display for `normae.progress`: bars with the time left, on standard error where that is a terminal.
+    """A display for `normae.progress` on standard error: bars with the time left, which vanish when the work is done.
 
-    They vanish when the work is done.
+    Where that is no terminal, a line a minute.
     """
 
     def __init__(self) -> None:
@@ -74,8 +81,12 @@ class Bars:
     @contextmanager
     def __call__(self, what: str, total: int) -> Iterator[Tick]:
         """A bar; those of work within the work are below it."""
-        if QUIET or total < 2 or not errors.is_terminal:
+        if QUIET or total < 2:
             yield ignore
+            return
+        if not errors.is_terminal:
+            with plain(what, total, every=MINUTE) as line:
+                yield line
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

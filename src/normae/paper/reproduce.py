@@ -26,6 +26,7 @@ from normae.files import atomic_path, write_json, write_text
 from normae.paper import jets
 from normae.paper.jets import JetModel, Judged, Metrics, Rows
 from normae.presets import preset_path
+from normae.progress import counted
 from normae.report.page import markdown_table
 from normae.report.paper import BAYES, DUAL, TOY, PaperValue
 from normae.runs.ensemble import gather, made_of
@@ -220,7 +221,7 @@ def reproduce_jets(out: Path, settings: Settings, watch: Watch | None = None) ->
     if settings.data is None and on_public_jets(read(next(iter(folders.values())).config).data):
         result.notes.append(f"The {PUBLIC_JETS}.")
     runs: dict[JetModel, Judged] = {}
-    for model, folder in folders.items():
+    for model, folder in counted("models", list(folders.items())):
         count = None if model == jets.CLASSIFIER or model.begun else settings.generated  # these generate nothing
         runs[model] = Judged(folder, evaluate(folder.path, True, settings.device, count, settings.data))
         report(folder.path, force=True)
@@ -288,7 +289,7 @@ def _dual_tests(
     """Of the pairs that are there, by title, against the trained classifier where there is one."""
     found: dict[str, Metrics] = {}
     reference = runs[jets.CLASSIFIER].folder.path if jets.CLASSIFIER in runs else None
-    for network, variant in jets.DUALS:
+    for network, variant in counted("dual tests", jets.DUALS):
         pair = jets.pair_of(network, variant)
         if all(model in runs for model in pair):
             a, b = (runs[model].folder.path for model in pair)

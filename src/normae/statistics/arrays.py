@@ -148,9 +148,9 @@ class Estimate(NamedTuple):
 
 
 def format_estimate(estimate: Estimate, digits: int = 1) -> str:
-    """Value and error with `digits` significant digits of the error; an unknown or zero error is left out."""
+    """Value and error with `digits` significant digits of the error; one that is unknown or rounding is left out."""
     value, error = estimate
-    if not (math.isfinite(value) and math.isfinite(error) and error > 0):
+    if not (math.isfinite(value) and math.isfinite(error) and error > 1e-12 * abs(value)):
         return f"{value:.4g}"
     exponent = _leading_exponent(error, digits)
     scale = _leading_exponent(max(abs(value), error), digits)
