@@ -23,7 +23,7 @@ from torch import Tensor
 
 from normae.data import SparseEvents
 from normae.data.images import leading, moments
-from normae.errors import InputError, require_that
+from normae.errors import InputError
 
 SHIPPED = Path(__file__).parent / "jets" / "components.npz"
 SIDE, MOST = 40, 64
@@ -54,11 +54,14 @@ class ComponentsConfig:
     basis: str = "jets"
 
     def __post_init__(self) -> None:
-        fits, name = self.basis != "jets" or self.power == 0.5, "coordinates.components"
-        require_that(1 <= self.number <= MOST, f"{name}.number", f"1 to {MOST}", self.number)
-        require_that(0 < self.power <= 1, f"{name}.power", "a power in (0, 1]", self.power)
-        require_that(0 <= self.noise < 10, f"{name}.noise", "a noise in [0, 10)", self.noise)
-        require_that(fits, f"{name}.power", 'basis = "own", since "jets" has 0.5', self.power)
+        for name, holds, expected in (
+            ("number", 1 <= self.number <= MOST, f"1 to {MOST}"),
+            ("power", 0 < self.power <= 1, "a power in (0, 1]"),
+            ("noise", 0 <= self.noise < 10, "a noise in [0, 10)"),
+            ("power", self.basis != "jets" or self.power == 0.5, 'basis = "own", since "jets" has 0.5'),
+        ):
+            if not holds:
+                raise InputError(f"coordinates.components.{name}: expected {expected}, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,3 @@ def require(extra: str, *packages: str) -> None:
         except ImportError as error:
             missing = error.name or package
             raise InputError(f"{missing} is not installed; `pip install 'normae[{extra}]'` brings it") from None
-
-
-def require_that(holds: bool, name: str, expected: str, got: object) -> None:
-    """One sentence where a setting does not hold what it should."""
-    if not holds:
-        raise InputError(f"{name}: expected {expected}, got {got}")

@@ -23,10 +23,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from normae.errors import InputError, require_that
+from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import Layout, call, last_input, prefixed
 from normae.random import Generators, normal
+from normae.sampling.config import require_that
 
 Which = Literal["last", "decoder", "all"]
 """Which weights are Bayesian: the last layer of the decoder, the whole decoder, or all."""

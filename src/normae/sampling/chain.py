@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from normae.energy import Energy, Latent, held
-from normae.errors import InputError, require_that
+from normae.errors import InputError
 from normae.progress import Tick, ignore
 from normae.random import Generators, uniform
 from normae.sampling.config import (
@@ -26,6 +26,7 @@ from normae.sampling.config import (
     Metropolis,
     SamplingConfig,
     Sphere,
+    require_that,
 )
 from normae.sampling.langevin import Scalar, Scale, init, step
 

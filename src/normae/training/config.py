@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from normae.errors import InputError, require_that
+from normae.errors import InputError
 from normae.networks.bayesian import BayesianConfig
+from normae.sampling.config import require_that
 
 Schedule = Literal["constant", "cosine"]
 
