@@ -16,14 +16,7 @@ from normae.figures.densities import (
     region_coverage,
     uncertainty_maps,
 )
-from normae.figures.ratios import (
-    Contours,
-    RatioSample,
-    ratio_correlation,
-    ratio_histograms,
-    ratio_outside_map,
-    reliability_diagram,
-)
+from normae.figures.ratios import ratio_correlation, ratio_histograms, ratio_outside_map, reliability_diagram
 
 GRID = np.linspace(-4, 4, 31)
 LEVELS = np.linspace(0.02, 0.98, 49)
@@ -124,15 +117,7 @@ def test_ratio_correlation_with_its_boundaries() -> None:
 
 def test_points_outside_under_their_contours() -> None:
     points = np.random.default_rng(2).normal(size=(1000, 2))
-    ax = ratio_outside_map(
-        axis(),
-        points,
-        np.arange(1000) < 12,
-        [
-            Contours("p", "tab:green", GRID, GRID, gaussian()),
-            Contours("q", "tab:blue", GRID, GRID, gaussian()),
-        ],
-    )
+    ax = ratio_outside_map(axis(), points, np.arange(1000) < 12, GRID, [gaussian(), gaussian()])
     assert [len(dots.get_offsets()) for dots in ax.collections[:2]] == [988, 12]
     assert all(dots.get_rasterized() for dots in ax.collections[:2])
     for contour, radius in zip(ax.collections[2:4], (1, 3), strict=True):
@@ -144,15 +129,14 @@ def test_points_outside_under_their_contours() -> None:
 def test_ratio_histograms() -> None:
     edges = np.linspace(-1, 1, 6)
     density = np.array([0.1, 0.5, 1.0, 0.5, 0.0])
-    samples = [
-        RatioSample("A", "tab:blue", density, density, 0.1 * density),
-        RatioSample("B", "tab:red", density, density),
-    ]
+    both = np.stack([density, density])
     figure, axes = new_figure()
-    ax = ratio_histograms(axes[0, 0], edges, samples)
+    ax = ratio_histograms(axes[0, 0], edges, both, both, 0.1 * both)
     figure.draw_without_rendering()
-    assert len(ax.patches) == 7
-    assert texts(ax.get_legend()) == ["A", "B", "true", "learned"]
+    assert len(ax.patches) == 8
+    assert texts(ax.get_legend()) == ["events of A", "events of B", "true", "learned"]
+    assert len(ratio_histograms(axis(), edges, both, both).patches) == 6
+    assert ax.get_ylim()[1] == pytest.approx(1.35 * 1.1), "the band is within the frame"
     assert ax.patches[2].get_data().values == pytest.approx(density)
 
 
@@ -176,9 +160,9 @@ def test_bad_arrays() -> None:
     with pytest.raises(InputError, match=r"shape \(3, 2\), got \(4, 2\)"):
         ratio_outside_map(ax, np.zeros((4, 2)), np.zeros(3))
     with pytest.raises(InputError, match=r"density of shape \(31, 31\), got \(31, 30\)"):
-        ratio_outside_map(ax, np.zeros((3, 2)), np.zeros(3), [Contours("p", "k", GRID, GRID, gaussian()[:, 1:])])
-    with pytest.raises(InputError, match=r"A: expected densities of shape \(2,\), got \(3,\)"):
-        ratio_histograms(ax, [0, 1, 2], [RatioSample("A", "k", [1, 2], [1, 2, 3])])
+        ratio_outside_map(ax, np.zeros((3, 2)), np.zeros(3), GRID, [gaussian()[:, 1:]])
+    with pytest.raises(InputError, match=r"expected densities of shape \(2, 2\), got \(2, 2\), \(2, 3\)"):
+        ratio_histograms(ax, np.arange(3.0), np.ones((2, 2)), np.ones((2, 3)))
     with pytest.raises(InputError, match="bins of one shape"):
         reliability_diagram([ax, ax], [0.5], [0.5, 0.6], [0.1], "none")
     with pytest.raises(InputError, match="one shape"):

@@ -207,7 +207,6 @@ def _percent(estimate: Estimate) -> str:
 # --- figures
 
 
-COLOURS = ("tab:blue", "tab:green")  # of A and B
 CHOICES = {"c0": "$C = 0$", "log_z": r"$C$ from $\log\, Z$", "fit": "$C$ fitted"}
 INDEX = {"true": "true", "classifier": "class", "rows": "rows"}
 BEYOND = 0.0005
@@ -298,20 +297,16 @@ def _columns(result: DualResult, against: Against) -> dict[str, Array]:
 def _draw_outside(result: DualResult, folder: Path) -> Picture:
     (name, first), x = next(iter(result.against.items())), result.sample.x
     every = -(-len(x) // MOST_POINTS)
-    contours = []
-    if result.densities is not None:
-        reach = 1.02 * float(np.abs(x).max())
-        axis = torch.linspace(-reach, reach, 200, dtype=torch.float64)
-        for label, colour, density in zip("AB", COLOURS, result.densities, strict=True):
-            p = density.log_prob(grid_points(axis, 2).double()).exp().numpy().reshape(200, 200)
-            contours.append(ratios.Contours(label, colour, axis.numpy(), axis.numpy(), p))
+    axis = torch.linspace(-1, 1, 200, dtype=torch.float64) * 1.02 * float(np.abs(x).max())
+    grid, known = grid_points(axis, 2).double(), result.densities or ()
+    densities = [density.log_prob(grid).exp().numpy().reshape(200, 200) for density in known]
     figure, axes = style.new_figure(1, len(result.ratios))
     for ax, (choice, ratio) in zip(axes[0], result.ratios.items(), strict=True):
         outside = np.abs(ratio - first.log_ratio) >= result.settings.limit
-        ratios.ratio_outside_map(ax, x[::every], outside[::every], contours, result.settings.limit)
+        ratios.ratio_outside_map(ax, x[::every], outside[::every], axis.numpy(), densities, result.settings.limit)
         ax.text(0.04, 0.96, CHOICES[choice], transform=ax.transAxes, va="top")
     saved = save_figure(figure, folder, "outside", {"x1": x[:, 0], "x2": x[:, 1]} | _columns(result, first))
-    lines = "; lines: the 1 (solid) and 3 sigma (dashed) contours of the two densities" if contours else ""
+    lines = "; lines: the 1 (solid) and 3 sigma (dashed) contours of the two densities" if known else ""
     return saved.picture("Where log r is off", f"Red: events with {_limit(result)} against {REFERENCES[name]}{lines}.")
 
 
@@ -324,10 +319,7 @@ def _draw_distributions(result: DualResult, folder: Path) -> Picture:
     columns: dict[str, Array] = {}
     reference = "true" if "true" in result.against else "classifier"
     for ax, (choice, found) in zip(axes[0], result.distributions.items(), strict=True):
-        bands = (None, None) if found.band is None else found.band
-        rows = zip("AB", COLOURS, found.reference, found.learned, bands, strict=True)
-        shown = [ratios.RatioSample(f"events of {side}", *values) for side, *values in rows]
-        ratios.ratio_histograms(ax, found.edges, shown, reference)
+        ratios.ratio_histograms(ax, *found, reference)
         ax.set_title(CHOICES[choice])
         columns |= {"low": found.edges[:-1], "high": found.edges[1:]}
         for k, side in enumerate("ab"):
@@ -349,7 +341,7 @@ def _draw_residuals(result: DualResult, folder: Path) -> Picture:
         allowed = rule.residual_tolerance + rule.sigmas * error
         ax.fill_between(centre, -allowed, allowed, color="0.9", linewidth=0)
         ax.axhline(0, color=style.TRUE_COLOUR, linestyle=":", linewidth=1.2)
-        for label, colour, chosen in zip("AB", COLOURS, (share <= 0.5, share > 0.5), strict=True):
+        for (label, colour), chosen in zip(ratios.SIDES.items(), (share <= 0.5, share > 0.5), strict=True):
             points = centre[chosen], residual[chosen], error[chosen]
             ax.errorbar(*points, fmt="o", color=colour, markersize=4, linewidth=1.2, label=f"mostly {label}")
         reach = 1.2 * float(max(allowed.max(), (np.abs(residual) + error).max()))

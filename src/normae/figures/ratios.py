@@ -21,28 +21,8 @@ from normae.errors import InputError
 from normae.statistics import Estimate, SlopeLine, SlopePoint, balanced_pearson, pearson
 from normae.statistics.arrays import Array, as_pair
 
-
-class Contours(NamedTuple):
-    """A density on an even grid, for contours at exp(-1/2) and exp(-9/2) of its largest value, 1 and 3 sigma.
-
-    Points along each axis, (N,) and (M,), and the density with shape (N, M).
-    """
-
-    label: str
-    colour: str
-    x: ArrayLike
-    y: ArrayLike
-    density: ArrayLike
-
-
-class RatioSample(NamedTuple):
-    """Densities of log r over the events of one sample, each with shape (B,): reference, learned, and its band."""
-
-    label: str
-    colour: str
-    reference: ArrayLike
-    learned: ArrayLike
-    band: ArrayLike | None = None
+SIDES = {"A": "tab:blue", "B": "tab:green"}
+"""The colour of each of the two models."""
 
 
 def ratio_correlation(
@@ -81,55 +61,60 @@ def ratio_correlation(
 
 
 def ratio_outside_map(
-    ax: Axes, points: ArrayLike, outside_mask: ArrayLike, contours: Sequence[Contours] = (), limit: float = 1.0
+    ax: Axes,
+    points: ArrayLike,
+    outside_mask: ArrayLike,
+    axis: ArrayLike = (),
+    densities: Sequence[ArrayLike] = (),
+    limit: float = 1.0,
 ) -> Axes:
     """Points with shape (N, 2): light grey, and red where |delta log r| >= limit, under 1 and 3 sigma contours.
 
     Args:
         outside_mask: with shape (N,), which points are red.
-        contours: solid at 1 sigma, dashed at 3.
+        axis: points of an even grid along either axis, with shape (G,).
+        densities: of A and B on the grid, each with shape (G, G); contours are at exp(-1/2), solid, and exp(-9/2),
+            dashed, of the largest value.
     """
     outside = style.scatter_outside(ax, points, outside_mask)
-    for label, colour, *grid in contours:
-        x, y, density = (np.asarray(values, dtype=np.float64) for values in grid)
-        if density.shape != (x.size, y.size):
-            raise InputError(f"{label}: expected a density of shape ({x.size}, {y.size}), got {density.shape}")
+    x, count = np.asarray(axis, dtype=np.float64), f"{int(outside.sum()):,} of {outside.size:,}"
+    handles = [style.marker(style.OUTSIDE_COLOUR, rf"$|\Delta \log\, r| \geq {limit:g}$: {count}")]
+    for (label, colour), density in zip(SIDES.items(), map(np.asarray, densities), strict=False):
+        if density.shape != (x.size, x.size):
+            raise InputError(f"{label}: expected a density of shape ({x.size}, {x.size}), got {density.shape}")
         for sigmas, line in ((1, "-"), (3, "--")):
             level = float(density.max() * np.exp(-(sigmas**2) / 2))
-            ax.contour(x, y, density.T, levels=[level], colors=[colour], linestyles=[line], linewidths=1.4)
-    count = f"{int(outside.sum()):,} of {outside.size:,}"
-    handles = [style.marker(style.OUTSIDE_COLOUR, rf"$|\Delta \log\, r| \geq {limit:g}$: {count}")]
-    handles += [Line2D([], [], color=contour.colour, label=contour.label) for contour in contours]
+            ax.contour(x, x, density.T, levels=[level], colors=[colour], linestyles=[line], linewidths=1.4)
+        handles.append(Line2D([], [], color=colour, label=label))
     ax.legend(handles=handles, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, **style.TIGHT)
     return style.plane(ax)
 
 
-def ratio_histograms(ax: Axes, edges: ArrayLike, samples: Sequence[RatioSample], reference_name: str = "true") -> Axes:
-    """Densities of log r for each sample: reference as an area with a thin edge, learned as a line with its band.
+def ratio_histograms(
+    ax: Axes, edges: Array, reference: Array, learned: Array, band: Array | None = None, reference_name: str = "true"
+) -> Axes:
+    """Densities of log r over the events of A and B: reference as an area, learned as a line with its band.
 
     Args:
         edges: of the bins of log r, with shape (B + 1,).
+        reference, learned, band: with shape (2, B); the band is the half-width around the second.
         reference_name: what the legend calls the reference.
     """
-    cuts = np.asarray(edges, dtype=np.float64)
-    top = 0.0
-    for sample in samples:
-        reference, learned = (np.asarray(values, dtype=np.float64) for values in (sample.reference, sample.learned))
-        if reference.shape != (cuts.size - 1,) or learned.shape != reference.shape:
-            raise InputError(f"{sample.label}: expected densities of shape ({cuts.size - 1},), got {learned.shape}")
-        ax.stairs(reference, cuts, fill=True, color=sample.colour, alpha=0.18)
-        ax.stairs(reference, cuts, color=style.TRUE_COLOUR, linewidth=0.8)
-        ax.stairs(learned, cuts, color=sample.colour, linewidth=1.5)
-        style.band_stairs(ax, learned, cuts, sample.band, sample.colour, 0.45)
-        highest = learned if sample.band is None else learned + np.asarray(sample.band, dtype=np.float64)
-        top = max(top, float(reference.max()), float(highest.max()))
-    handles = [Line2D([], [], color=sample.colour, linewidth=1.6, label=sample.label) for sample in samples]
+    if not reference.shape == learned.shape == (2, edges.size - 1):
+        raise InputError(f"expected densities of shape (2, {edges.size - 1}), got {reference.shape}, {learned.shape}")
+    for k, colour in enumerate(SIDES.values()):
+        ax.stairs(reference[k], edges, fill=True, color=colour, alpha=0.18)
+        ax.stairs(reference[k], edges, color=style.TRUE_COLOUR, linewidth=0.8)
+        ax.stairs(learned[k], edges, color=colour, linewidth=1.5)
+        style.band_stairs(ax, learned[k], edges, None if band is None else band[k], colour, 0.45)
+    top = float(max(reference.max(), (learned if band is None else learned + band).max()))
+    handles = [Line2D([], [], color=colour, linewidth=1.6, label=f"events of {side}") for side, colour in SIDES.items()]
     handles += [
         Line2D([], [], color=style.TRUE_COLOUR, linewidth=0.8, label=reference_name),
         Line2D([], [], color="0.4", linewidth=1.5, label="learned"),
     ]
     ax.legend(handles=handles, loc="upper center", ncols=2, columnspacing=1.0, labelspacing=0.3)
-    ax.set(xlim=(cuts[0], cuts[-1]), ylim=(0, 1.35 * top), xlabel=r"$\log\, r(x)$", ylabel="density")
+    ax.set(xlim=(edges[0], edges[-1]), ylim=(0, 1.35 * top), xlabel=r"$\log\, r(x)$", ylabel="density")
     return ax
 
 
