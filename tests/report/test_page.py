@@ -14,7 +14,7 @@ from normae.errors import InputError
 from normae.figures import new_figure
 from normae.figures.curves import column_histograms
 from normae.figures.densities import field_map
-from normae.report import Check, Comparison, Fact, Picture, Report, render, save_figure
+from normae.report import Check, Comparison, Picture, Report, render, save_figure
 from normae.report.page import aspect_ratio, inline_svg, verdict
 from normae.statistics import Estimate
 
@@ -48,7 +48,7 @@ def full(svg: str) -> Report:
     return Report(
         title="A run <1>",
         summary="It agrees & is done.",
-        facts=(Fact("log Z", Estimate(1.234, 0.002)), Fact("device", "cpu")),
+        facts={"log Z": Estimate(1.234, 0.002), "device": "cpu"},
         checks=(Check("energies", "good", "They meet."), Check("acceptance", "warning", "Near 1.")),
         comparisons=(Comparison("AUC", "0.536", Estimate(0.5071, 0.0015), "paper's recipe"),),
         pictures=(Picture("First", svg, "One sentence."), Picture("Second", svg, "Another.")),

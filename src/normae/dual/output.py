@@ -16,7 +16,7 @@ from normae.dual.judge import REFERENCES, Against, DualResult, fitted_shift
 from normae.figures import ratios
 from normae.files import write_json, write_text
 from normae.inference import grid_points
-from normae.report import Fact, Picture, Report, SavedFigure, render, save_figure
+from normae.report import Picture, Report, SavedFigure, render, save_figure
 from normae.statistics import Estimate
 from normae.statistics.arrays import Array
 from normae.training.two_sample import ClassifierReference
@@ -159,7 +159,7 @@ def page(result: DualResult, pictures: list[Picture], tested: Tested) -> Report:
     return Report(
         title=f"Dual test of A = {a} and B = {b}: {result.outcome}",
         summary=" ".join([introduction, *result.verdicts.values(), calibration_sentence(result)]),
-        facts=[Fact(name, value) for name, value in facts.items()],
+        facts=facts,
         pictures=pictures,
         footer=f"normae {__version__}; made again by normae dual {tested['run_a']} {tested['run_b']}{''.join(options)}",
     )

@@ -20,7 +20,7 @@ from normae.errors import InputError
 from normae.figures import PANEL, figure_style, new_figure
 from normae.figures.curves import pretraining_curve
 from normae.files import check_new, output, write_json
-from normae.report import Check, Comparison, Fact, Picture, Report, Status, render, save_figure
+from normae.report import Check, Comparison, Picture, Report, Status, render, save_figure
 from normae.report.page import Columns, markdown_table
 from normae.report.paper import PaperValue
 from normae.runs.folder import RunFolder, locked
@@ -131,42 +131,36 @@ class Study(ABC):
         for name in self.needed:
             if name not in metrics:
                 raise InputError(f"{self.run.metrics}: lacks {name}; run `normae evaluate {self.run.path}` again")
-        facts = self.run.read_provenance()
+        ran = self.run.read_provenance()
+        facts: dict[str, str | Estimate] = {"preset": self.config.name, **self.sample(), **self.settings()}
+        if "temperature" in metrics:
+            facts["temperature"] = f"{metrics['temperature'].value:.4g} ({_trained(self.config)})"
+        facts |= self.numbers(metrics)
+        facts |= {
+            "device": f"{ran['device']}, backend {ran['backend']}",
+            "wall time of the training": f"{ran['wall_seconds']:.0f} s",
+            "seed": str(self.config.seed),
+            "versions": f"normae {ran['normae']}, torch {ran['torch']}, Python {ran['python']}",
+        }
+        pictures = []
+        for name, (title, sentence) in self.captions(metrics).items():
+            path = self.run.figures / f"{name}.svg"
+            if path.is_file():
+                pictures.append(Picture(title, path.read_text(encoding="utf-8"), sentence))
+            elif name not in OPTIONAL:
+                raise InputError(f"{path}: missing; run `normae evaluate {self.run.path}` first")
         return Report(
             title=f"{short_name(self.run.path.resolve())}: {self.title()}",
             summary=self.summary(metrics),
-            facts=self._facts(metrics, facts),
+            facts=facts,
             checks=self.checks(metrics),
             comparisons=[
                 Comparison(v.title, v.value, metrics[v.metric], v.note) for v in self.values() if v.metric in metrics
             ],
-            pictures=self._pictures(metrics),
-            footer=f"normae {facts['normae']}, commit {facts['commit'] or 'unknown'}; made again by "
+            pictures=pictures,
+            footer=f"normae {ran['normae']}, commit {ran['commit'] or 'unknown'}; made again by "
             f"normae evaluate {self.run.path} and normae report {self.run.path}",
         )
-
-    def _facts(self, metrics: Metrics, facts: Mapping[str, Any]) -> list[Fact]:
-        found: dict[str, str | Estimate] = {"preset": self.config.name, **self.sample(), **self.settings()}
-        if "temperature" in metrics:
-            found["temperature"] = f"{metrics['temperature'].value:.4g} ({_trained(self.config)})"
-        found |= self.numbers(metrics)
-        found |= {
-            "device": f"{facts['device']}, backend {facts['backend']}",
-            "wall time of the training": f"{facts['wall_seconds']:.0f} s",
-            "seed": str(self.config.seed),
-            "versions": f"normae {facts['normae']}, torch {facts['torch']}, Python {facts['python']}",
-        }
-        return [Fact(name, value) for name, value in found.items()]
-
-    def _pictures(self, metrics: Metrics) -> list[Picture]:
-        found = []
-        for name, (title, sentence) in self.captions(metrics).items():
-            path = self.run.figures / f"{name}.svg"
-            if path.is_file():
-                found.append(Picture(title, path.read_text(encoding="utf-8"), sentence))
-            elif name not in OPTIONAL:
-                raise InputError(f"{path}: missing; run `normae evaluate {self.run.path}` first")
-        return found
 
     # --- card
 
@@ -174,6 +168,10 @@ class Study(ABC):
         """The model card in Markdown, with the studies of all seeds, and a section on their coverage or nothing."""
         facts, seeds = self.run.read_provenance(), [member.config.seed for member in members]
         digest = facts.get("data_sha256", "unknown")
+        lines, accepted = [one for one in self.run.read_history() if one.get("latent_acceptance") is not None], ""
+        if lines:
+            latent, feature = (lines[-1][f"{name}_acceptance"] for name in ("latent", "feature"))
+            accepted = f"\nAcceptance at the end: latent {latent:.3f}, feature {feature:.3f}."
         which = f" Seeds {seeds} were trained; seed {self.config.seed} ships, and the metrics of all that were\n"
         return f"""# {name}
 
@@ -192,7 +190,7 @@ class Study(ABC):
 
 {facts["wall_seconds"]:.0f} s on {facts["device"]} (backend `{facts["backend"]}`, torch {facts["torch"]},
 commit `{facts["commit"]}`), {facts["rollbacks"]} rollbacks.{which + "evaluated are below." if len(seeds) > 1 else ""}\
-{self._acceptance()}
+{accepted}
 
 ## Metrics
 
@@ -203,18 +201,22 @@ commit `{facts["commit"]}`), {facts["rollbacks"]} rollbacks.{which + "evaluated 
 {self.limits()}
 """
 
-    def _acceptance(self) -> str:
-        lines = [line for line in self.run.read_history() if line.get("latent_acceptance") is not None]
-        if not lines:
-            return ""
-        latent, feature = (lines[-1][f"{name}_acceptance"] for name in ("latent", "feature"))
-        return f"\nAcceptance at the end: latent {latent:.3f}, feature {feature:.3f}."
-
     def health(self, spread: float = 1.0) -> list[Check]:
-        """What can be said of any training in which energies are in units of T; `spread` as in `energy_check`."""
-        lines = self.training_lines()
-        first = [energy_check(lines, spread), acceptance_check(lines, self.config)] if lines else []
-        return [*first, self.stability()]
+        """What can be said of any training; `spread` is how far E/T of single events goes."""
+        if not (lines := self.training_lines()):
+            return [self.stability()]
+        tail = lines[-max(4, len(lines) // 10) :]
+        gaps = np.array([(line["positive_energy"] - line["negative_energy"]) / line["temperature"] for line in tail])
+        gap, error = line_mean(gaps) if len(gaps) > 1 else (float(gaps[0]), 0.0)
+        meet = Check(
+            "energies meet",
+            graded(abs(gap), max(0.02 * spread, 2 * error), max(0.1 * spread, 5 * error)),
+            f"(E⁺ − E⁻)/T is {gap:+.4f} ± {error:.4f} over the end of the training; it vanishes where samples follow "
+            "the data.",
+            "Train longer (training.epochs, training.iterations), or let the chains walk further "
+            "(sampling.feature.steps).",
+        )
+        return [meet, acceptance_check(lines, self.config), self.stability()]
 
     def stability(self) -> Check:
         """Whether the training ran away."""
@@ -281,20 +283,6 @@ def posterior_words(config: Run) -> str:
 def graded(value: float, good: float, warning: float) -> Status:
     """Good below one bound, a warning below the other."""
     return "good" if value < good else "warning" if value < warning else "bad"
-
-
-def energy_check(lines: Sequence[Mapping[str, Any]], spread: float = 1.0) -> Check:
-    """Whether the energies of data and samples meet; `spread` is how far E/T of single events goes."""
-    tail = lines[-max(4, len(lines) // 10) :]
-    gaps = np.array([(line["positive_energy"] - line["negative_energy"]) / line["temperature"] for line in tail])
-    gap, error = line_mean(gaps) if len(gaps) > 1 else (float(gaps[0]), 0.0)
-    return Check(
-        "energies meet",
-        graded(abs(gap), max(0.02 * spread, 2 * error), max(0.1 * spread, 5 * error)),
-        f"(E⁺ − E⁻)/T is {gap:+.4f} ± {error:.4f} over the end of the training; it vanishes where samples follow the "
-        "data.",
-        "Train longer (training.epochs, training.iterations), or let the chains walk further (sampling.feature.steps).",
-    )
 
 
 def acceptance_check(lines: Sequence[Mapping[str, Any]], config: Run) -> Check:
@@ -382,15 +370,11 @@ def over(values: Sequence[float] | Array, trainings: int = 1) -> Estimate:
 
 
 def study_of(run: RunFolder, data: str | Path | None = None) -> Study:
-    """The study of a run; `data` are other jets than those that its configuration names."""
+    """The study of a run; `data` are other jets than those that its configuration names.
+
+    Only the file of its class is imported.
+    """
     config = read(run.config)
-    if data is not None:
-        config = replace(config, data=replace(config.data, path=str(data)))
-    return _kind(config)(run, config)
-
-
-def _kind(config: Run) -> type[Study]:
-    """The class for a kind of data; only its own file is imported."""
     place = ("toy_posterior", "BayesianToyStudy") if config.posteriors else ("toy", "ToyStudy")
     if config.classifier is not None:
         place = ("jets", "ClassifierStudy")
@@ -400,8 +384,10 @@ def _kind(config: Run) -> type[Study]:
         place = ("jet_study", "JetStudy")
     elif config.data.file is not None:
         place = ("table", "TableStudy")
-    found: type[Study] = getattr(import_module(f"normae.evaluation.{place[0]}"), place[1])
-    return found
+    kind: type[Study] = getattr(import_module(f"normae.evaluation.{place[0]}"), place[1])
+    if data is not None and kind.of_jets:
+        config = replace(config, data=replace(config.data, path=str(data)))
+    return kind(run, config)
 
 
 def evaluate(
@@ -420,9 +406,9 @@ def evaluate(
         data: jets to judge a run on jets on, a folder or a file, where they are not where the run found them.
     """
     run = RunFolder.existing(path)
-    if not _kind(read(run.config)).of_jets and (generated is not None or data is not None):
-        raise InputError(f"{path}: --generated and --jets are for runs on jets, and this is not one")
     study = study_of(run, data)
+    if not study.of_jets and (generated is not None or data is not None):
+        raise InputError(f"{path}: --generated and --jets are for runs on jets, and this is not one")
     with locked(run.path):
         metrics, draw = study.judge(device, generated)
         write_json(run.metrics, {name: one._asdict() for name, one in metrics.items()})

@@ -57,7 +57,18 @@ class ToyStudy(Study):
             model.energy_function, model.temperature, model.log_z.bounds, 2, points, generator, evaluation.log_z_cells,
             model.device,
         )  # fmt: skip
-        metrics = density_metrics(model, self.config, density, test)
+        limit, (low, high), cells = evaluation.grid_limit, model.log_z.bounds, evaluation.log_z_cells
+        energy, bins = model.energy_function, 2 * evaluation.grid
+        paper = grid_log_z(energy, model.temperature, (-limit, limit), 2, bins, model.device)
+        grid = grid_points(cell_centres((low, high), cells), 2)
+        on_cells = density.log_prob(grid.double()).numpy(), _log_prob(model, grid)  # by the midpoint rule
+        metrics = {
+            "temperature": Estimate(model.temperature, 0.0),
+            "log_z": Estimate(model.log_z.value, model.log_z.error),
+            "log_z_paper_grid": Estimate(paper.value, paper.error),
+            **agreement(test),
+            "kl_quadrature": Estimate(statistics.grid_kl(*on_cells, ((high - low) / cells) ** 2), 0.0),
+        }
         metrics |= sample_metrics(model, self.config, density, exact, lengths)
         return test, metrics | {"auc_ideal": ideal_auc(_log_prob(model, exact), exact, density, test)}
 
@@ -225,22 +236,6 @@ def agreement(test: DensityTest) -> Metrics:
         "pearson_test": statistics.pearson(test.test_true, test.test_model),
         "kl": statistics.kl_divergence(test.test_true, test.test_model),
         "share_within_10_percent": statistics.share_within(deviation),
-    }
-
-
-def density_metrics(model: Model, config: Run, density: Density, test: DensityTest) -> Metrics:
-    """Normalization, correlations, KL and the share of accurate points."""
-    limit, bins = config.evaluation.grid_limit, 2 * config.evaluation.grid
-    paper = grid_log_z(model.energy_function, model.temperature, (-limit, limit), 2, bins, model.device)
-    (low, high), cells = model.log_z.bounds, config.evaluation.log_z_cells
-    points = grid_points(cell_centres((low, high), cells), 2)
-    on_cells = density.log_prob(points.double()).numpy(), _log_prob(model, points)  # by the midpoint rule
-    return {
-        "temperature": Estimate(model.temperature, 0.0),
-        "log_z": Estimate(model.log_z.value, model.log_z.error),
-        "log_z_paper_grid": Estimate(paper.value, paper.error),
-        **agreement(test),
-        "kl_quadrature": Estimate(statistics.grid_kl(*on_cells, ((high - low) / cells) ** 2), 0.0),
     }
 
 

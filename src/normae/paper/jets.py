@@ -124,7 +124,14 @@ def draw_section(runs: Runs, folder: Path) -> None:
     for network in ("NAE", "BNAE"):
         _draw_energies(runs, folder, network)
     for network, variant in (("NAE", BEST), ("BNAE", BEST), ("NAE", SMALL)):
-        _draw_generated(runs, folder, network, variant)
+        made = {}
+        for label, kind in enumerate(KINDS):
+            model = JetModel(kind, network, variant)
+            if model in runs and "wasserstein_mass" in runs[model].metrics:
+                with np.load(runs[model].folder.generated, allow_pickle=False) as content:
+                    made[label] = (as_generated(content), runs[model].metrics)
+        if made:
+            draw_generated(folder, made, f"generated-{network.lower()}{variant.end}")
 
 
 def _draw_roc(runs: Runs, folder: Path, name: str, styles: dict[tuple[str, Variant], str]) -> None:
@@ -165,18 +172,6 @@ def _draw_energies(runs: Runs, folder: Path, network: str) -> None:
         part = {"trained_on": np.full(len(edges) - 1, float(label)), "low": edges[:-1], "high": edges[1:]}
         parts.append(part | {KINDS[one.kind]: one.density for one in shown})
     save_figure(figure, folder, f"energies-{network.lower()}", parts)
-
-
-def _draw_generated(runs: Runs, folder: Path, network: str, variant: Variant) -> None:
-    """Observables of generated and true jets of both classes."""
-    made = {}
-    for label, kind in enumerate(KINDS):
-        model = JetModel(kind, network, variant)
-        if model in runs and "wasserstein_mass" in runs[model].metrics:
-            with np.load(runs[model].folder.generated, allow_pickle=False) as content:
-                made[label] = (as_generated(content), runs[model].metrics)
-    if made:
-        draw_generated(folder, made, f"generated-{network.lower()}{variant.end}")
 
 
 def draw_compared(rows: list[ComparedTemperatures], folder: Path) -> None:

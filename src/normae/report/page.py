@@ -57,13 +57,6 @@ _HREF = re.compile(r"#.*|data:image/png;base64,[\w+/=\s]*", re.DOTALL)
 _VIEW_BOX = re.compile(r"""viewBox=["']\s*\S+\s+\S+\s+(\S+)\s+(\S+?)\s*["']""")
 
 
-class Fact(NamedTuple):
-    """Something about the run: the data, the settings, the time it took."""
-
-    name: str
-    value: Value
-
-
 @dataclass(frozen=True)
 class Check:
     """One look at the health of the training, what it says, and what to do where it is not good."""
@@ -100,7 +93,7 @@ class Report(NamedTuple):
 
     title: str
     summary: str
-    facts: Sequence[Fact] = ()
+    facts: Mapping[str, Value] = {}  # about the run, by name: the data, the settings, the time it took
     checks: Sequence[Check] = ()
     comparisons: Sequence[Comparison] = ()
     pictures: Sequence[Picture] = ()
