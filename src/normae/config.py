@@ -128,6 +128,11 @@ class Run:
             raise InputError('coordinates.kind: expected data.jets and network.kind = "mlp" with "components"')
         if self.base is not None and (self.coordinates.kind == "identity" or self.contrast is None):
             raise InputError('base: expected coordinates.kind = "table" or "components", and a [contrast] table')
+        if self.data.categories and not self.on_lattice:
+            raise InputError(
+                "data.categories: expected the package's own network with coordinates.lattice, and no likelihood "
+                "training (iterations 0), for columns of text; leave these out"
+            )
         self._check_condition()
         self._check_spaces()
         self._check_own()
@@ -163,6 +168,10 @@ class Run:
             raise InputError("condition: expected the package's own network and no likelihood training (iterations 0)")
         if self.posteriors:
             raise InputError(f"condition: expected no error bars with it, got [{self.posteriors[0]}]")
+        if self.data.categories and any(self.data.categories[place] for place in self.coordinates.condition):
+            raise InputError(
+                "condition: expected columns of numbers, got one of text; train on each category by itself"
+            )
         if self.data.weights is not None or self.coordinates.curves != "none":
             raise InputError('condition: expected no weights with it, and coordinates.curves = "none"')
 

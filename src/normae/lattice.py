@@ -6,6 +6,7 @@ What such a column has is a probability of every k, and none in between. A colum
 them lie on a lattice. It ends where rows heap up at its last value, and goes on where they do not.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,11 @@ IMPOSSIBLE = 10_000.0
 and averaged."""
 
 
-def find_lattice(table: NDArray[Any]) -> Tensor:
+def find_lattice(table: NDArray[Any], categories: Sequence[int] = ()) -> Tensor:
     """Origin, step, low and high of each column of rows with shape (N, d), with shape (4, d); step 0 where it has none.
+
+    Args:
+        categories: how many each column has, whose values are their codes from 0 on; 0 of a column of numbers.
 
     >>> import numpy as np, normae.lattice
     >>> rows = np.array([[0, 0.5], [1, 0.7], [1, 0.1]] * 10)
@@ -39,7 +43,11 @@ def find_lattice(table: NDArray[Any]) -> Tensor:
     >>> normae.lattice.find_lattice(rows)[1, 1]
     tensor(0., dtype=torch.float64)
     """
-    return torch.from_numpy(np.stack([_of_column(column) for column in table.T], axis=1))
+    columns = [
+        np.array([0.0, 1.0, 0.0, number - 1.0]) if number else _of_column(column)
+        for column, number in zip(table.T, categories or [0] * table.shape[1], strict=True)
+    ]
+    return torch.from_numpy(np.stack(columns, axis=1))
 
 
 def _of_column(column: NDArray[Any]) -> NDArray[np.float64]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from normae.data import DENSITIES, Density, Rows, SparseEvents, read_rows, split
-from normae.data.frames import Missing
+from normae.data.frames import Categories, Missing
 from normae.errors import DataChanged, InputError
 from normae.jets import PUBLIC, read, read_images, sparse_images
 from normae.jets.container import UNLABELLED
@@ -59,6 +59,7 @@ class DataConfig:
             where there is no choice.
         weights: the column with the weights of the rows, which is no feature; negative ones count as such. Of an .npz
             or HDF5 file whose table is an array, another array.
+        categories: of each column of text its categories, in the order of their codes; found by a training on a file.
         missing: of the file, whether rows with missing values, NaN, are refused, or dropped.
         jets: the class of jets to train on; images of them are the events. "both" for a classifier, where the numbers
             below are of each class.
@@ -76,6 +77,7 @@ class DataConfig:
     columns: tuple[str, ...] | None = None
     dataset: str | None = None
     weights: str | None = None
+    categories: Categories = ()
     missing: Missing = "refuse"
     jets: Literal["qcd", "top", "both"] | None = None
     path: str | None = None
@@ -93,6 +95,8 @@ class DataConfig:
                 raise InputError(f"data.{name}: expected data.file with it, which says where to take them from")
         if self.columns is not None and not 0 < len(set(self.columns)) == len(self.columns):
             raise InputError(f"data.columns: expected different names, at least one, got {list(self.columns)}")
+        if self.categories and self.columns is not None and len(self.categories) != len(self.columns):
+            raise InputError(f"data.categories: expected a list for each of {len(self.columns)} columns")
         if self.density is not None and self.density not in DENSITIES:
             raise InputError(f"data.density: expected one of {sorted(DENSITIES)}, got {self.density!r}")
         lowest = 1 if self.density else 0
@@ -101,6 +105,11 @@ class DataConfig:
                 raise InputError(f"data.{name}: expected {lowest} to {MOST_EVENTS} events, got {value}")
         if not 0 <= self.validation <= MOST_EVENTS:
             raise InputError(f"data.validation: expected 0 to {MOST_EVENTS} events, got {self.validation}")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of categories of the columns; none where there is no text."""
+        return tuple(map(len, self.categories))
 
 
 class Weights(NamedTuple):
@@ -230,9 +239,12 @@ def _rows(config: DataConfig, seed: int, given: Rows | None, expected: str | Non
 
     test = 1 if config.test or config.test_file else 2
 
+    def from_file(file: str | None, columns: Sequence[str] | None) -> Rows:
+        return read_rows(str(file), columns, config.dataset, config.weights, config.missing, config.categories)
+
     @cache
     def table() -> Rows:
-        rows = given or read_rows(str(config.file), config.columns, config.dataset, config.weights, config.missing)
+        rows = given or from_file(config.file, config.columns)
         if given is None:
             _check_sizes(torch.from_numpy(rows.values), rows.columns, str(config.file))
         rows = rows._replace(columns=rows.columns or config.columns)  # names that the configuration gives to an array
@@ -251,7 +263,7 @@ def _rows(config: DataConfig, seed: int, given: Rows | None, expected: str | Non
 
     @cache
     def own_test(columns: tuple[str, ...] | None) -> Rows:
-        return read_rows(str(config.test_file), columns, config.dataset, config.weights, config.missing)
+        return from_file(config.test_file, columns)
 
     @cache
     def parts() -> list[Tensor]:
@@ -261,7 +273,7 @@ def _rows(config: DataConfig, seed: int, given: Rows | None, expected: str | Non
     def part(k: int) -> Rows:
         if k == 1 and config.test_file is not None:
             return own_test(table().columns)
-        values, columns, weights = table()
+        values, columns, weights, _ = table()
         return Rows(values[parts()[k]], columns, None if weights is None else weights[parts()[k]])
 
     def weights() -> Weights | None:

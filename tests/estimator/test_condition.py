@@ -134,7 +134,7 @@ def test_two_conditions_in_the_order_in_which_they_are_named():
     nae = normae.NormalizedAutoencoder(condition=["b", "a"], **FAST | {"start_iterations": 25}).fit(frame)
     error = nae.score_samples(frame) - norm.logpdf(x, 3 * m[:, 0] + m[:, 1], 0.1 + 0.2 * m[:, 0])
     assert np.sqrt(np.mean(error**2)) < 0.25
-    found = nae.sample(1000, 0, condition=[5.0, 0.5])
+    found = nae.sample(1000, 0, condition=[5.0, 0.5]).to_numpy()
     assert (found[:, [0, 2]] == [0.5, 5.0]).all()
     assert found[:, 1].mean() == pytest.approx(6.5, abs=0.05)
     assert found[:, 1].std() == pytest.approx(0.2, rel=0.15)

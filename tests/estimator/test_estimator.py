@@ -316,7 +316,8 @@ def test_tables_as_they_come(name):
 
 
 def test_columns_and_tables_that_are_refused(table):
-    frame = pd.DataFrame(table, columns=list("abcd")).assign(name="x", day=pd.Timestamp("2026-01-01"))
+    names = [f"row {k}" for k in range(len(table))]
+    frame = pd.DataFrame(table, columns=list("abcd")).assign(name=names, day=pd.Timestamp("2026-01-01"))
     with pytest.raises(InputError, match="X: the column 'name' holds text"):
         tiny().fit(frame)
     with pytest.raises(InputError, match="X: the column 'day' holds dates"):

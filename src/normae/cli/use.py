@@ -71,7 +71,7 @@ def _place(
 
 def sample(
     run: Run,
-    out: Annotated[Path, option("The .npz file to write.", "--out", "-o", show_default=False)],
+    out: Annotated[Path, option("The file to write: .npz, .csv or .parquet.", "--out", "-o", show_default=False)],
     n: Annotated[int, option("Number of events.", "-n")] = 10_000,
     seed: Seed = 0,
     latent_steps: Annotated[int | None, option("Length of the latent chain.")] = None,
@@ -80,14 +80,14 @@ def sample(
     device: Device = "auto",
     force: Force = False,
 ) -> None:
-    """Generate events: the array x of an .npz file.
+    """Generate events: the array x of an .npz file, or the columns of a table.
 
     Example: normae sample runs/toy -n 10000 -o samples.npz
     """
-    if out.suffix != ".npz":
-        raise InputError(f"--out: expected a name that ends in .npz, got {out}")
-    import numpy as np
-
+    if out.suffix not in (".npz", ".csv", ".parquet"):
+        raise InputError(f"--out: expected a name that ends in .npz, .csv or .parquet, got {out}")
+    from normae.data import Rows
+    from normae.data.tables import write_rows
     from normae.files import check_new, output
     from normae.runs.load import load
 
@@ -96,9 +96,10 @@ def sample(
         given = None if condition is None else [float(number) for number in condition.split(",")]
     except ValueError:
         raise InputError(f"--condition: expected numbers such as 3.5, got {condition!r}") from None
-    x = load(run, device).sample(n, seed, latent_steps, feature_steps, condition=given)
+    model = load(run, device)
+    x = model.sample(n, seed, latent_steps, feature_steps, condition=given)
     with output(out, force) as temporary:
-        np.savez(temporary, x=x)
+        write_rows(Rows(x, model.columns, None, model.categories), temporary, out.suffix)
     say(f"{n} events of shape {x.shape[1:]}: {out}")
 
 

@@ -1,6 +1,6 @@
 """Where events come from: toy densities with exact log p, arrays from files, and splits that cannot overlap."""
 
-from normae.data.frames import Rows, as_rows, check_columns
+from normae.data.frames import Rows, as_rows
 from normae.data.images import SparseEvents, linear_errors
 from normae.data.splits import split
 from normae.data.table import Table
@@ -8,6 +8,6 @@ from normae.data.tables import is_table, open_table, read_rows, read_table
 from normae.data.toys import DENSITIES, Density, GaussianMixture, one_gaussian, two_gaussians
 
 __all__ = [
-    "DENSITIES", "Density", "GaussianMixture", "Rows", "SparseEvents", "Table", "as_rows", "check_columns", "is_table",
-    "linear_errors", "one_gaussian", "open_table", "read_rows", "read_table", "split", "two_gaussians",
+    "DENSITIES", "Density", "GaussianMixture", "Rows", "SparseEvents", "Table", "as_rows", "is_table", "linear_errors",
+    "one_gaussian", "open_table", "read_rows", "read_table", "split", "two_gaussians",
 ]  # fmt: skip

@@ -1,6 +1,12 @@
-"""Rows from what is in memory: arrays, tensors, and data frames of pandas, polars or Arrow, by the names of columns."""
+"""Rows from what is in memory: arrays, tensors, and data frames of pandas, polars or Arrow, by the names of columns.
+
+A column of text holds categories. Its values become codes, whole numbers from 0 on, the commonest category first: so a
+column on a lattice (`normae.lattice`), whose probabilities fall. Text that the training did not have has the code
+`UNSEEN`, which cannot occur.
+"""
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -15,17 +21,22 @@ Missing = Literal["refuse", "drop"]
 """What becomes of rows with missing values, NaN, in a training: they are refused, or left out of it."""
 KINDS = {"M": "dates", "m": "time differences", "c": "complex numbers"}
 """Kinds of numpy's types that are not real numbers, in words."""
+Categories = tuple[tuple[str, ...], ...]
+"""Of each column, in the order of their codes; none of a column of numbers, and () where there is no text at all."""
+MOST_CATEGORIES, UNSEEN = 100, -1
+"""Of a column, and the code of text that is none of them."""
 
 
 class Rows(NamedTuple):
     """A table in memory: float64 with shape (N, d), the names of its columns, where they have names, and weights (N,).
 
-    Weights that are all equal are none.
+    Weights that are all equal are none. Text is there as the codes of `categories`.
     """
 
     values: NDArray[np.float64]
     columns: tuple[str, ...] | None
     weights: NDArray[np.float64] | None = None
+    categories: Categories = ()
 
     def weighted(self, weights: Any, source: str) -> "Rows":
         """With weights: an array with shape (N,), or the name of a column, which then is none of the table any more.
@@ -41,12 +52,15 @@ class Rows(NamedTuple):
             if weights not in names:
                 raise InputError(f"{source}: no column {weights!r} with weights; there are {names[:12]}")
             rest = [k for k, name in enumerate(names) if name != weights]
-            table = Rows(self.values[:, rest], tuple(names[k] for k in rest))
+            kinds = tuple(self.categories[k] for k in rest) if self.categories else ()
+            if kinds.count(()) == self.categories.count(()) and self.categories:
+                raise InputError(f"{source}: the column {weights!r} holds text, where weights are expected")
+            table = Rows(self.values[:, rest], tuple(names[k] for k in rest), None, kinds if any(kinds) else ())
             return table.weighted(self.values[:, names.index(weights)], source)
         found = _real(_array(weights), f"{source}: the array of weights holds")
         if found.shape != self.values.shape[:1]:
             raise InputError(f"{source}: expected a weight for each of {len(self.values)} rows, got {found.shape}")
-        found = _finite(found[:, None], ["weights"], source)[:, 0]
+        found = finite(found[:, None], ["weights"], source)[:, 0]
         if not found.sum() > 0:
             raise InputError(f"{source}: expected weights with a sum above zero, got {found.sum():.4g}")
         return self._replace(weights=None if (found == found[0]).all() else found)
@@ -74,18 +88,19 @@ def column_names(data: Any) -> list[str] | None:
     return None if names is None else [str(name) for name in names]
 
 
-def check_columns(data: Any, name: str = "data") -> None:
-    """Refuse a column of a data frame that does not hold real numbers, by its name."""
-    for column in column_names(data) or ():
-        _real(_column(data, column), f"{name}: the column {column!r} holds")
-
-
-def as_rows(data: Any, columns: Sequence[str] | None = None, name: str = "data", missing: Missing = "refuse") -> Rows:
-    """The rows of an array (N, d) or of a data frame; one sentence that names the column where it holds no numbers.
+def as_rows(
+    data: Any,
+    columns: Sequence[str] | None = None,
+    name: str = "data",
+    missing: Missing = "refuse",
+    categories: Categories | None = None,
+) -> Rows:
+    """The rows of an array (N, d) or of a data frame; one sentence that names a column that cannot be taken.
 
     Args:
         columns: of a data frame, in this order; of an array, their names.
         missing: whether NaN is refused; if not, `Rows.whole` drops such rows.
+        categories: of the columns of a data frame, where they are known already.
 
     >>> from normae.data import as_rows
     >>> as_rows([[1, 2], [3, 4]], columns=["a", "b"]).columns
@@ -98,13 +113,17 @@ def as_rows(data: Any, columns: Sequence[str] | None = None, name: str = "data",
             raise InputError(f"{name}: expected rows of columns with shape (N, d), got shape {values.shape}")
         if columns is not None and len(columns) != values.shape[1]:
             raise InputError(f"{name}: expected {values.shape[1]} names of columns, got {len(columns)}")
-        return Rows(_finite(values, columns, name, missing), None if columns is None else tuple(columns))
+        return Rows(finite(values, columns, name, missing), None if columns is None else tuple(columns))
     chosen = names if columns is None else list(columns)
     for column in chosen:
         if column not in names:
             raise InputError(f"{name}: no column {column!r}; there are {', '.join(map(repr, names[:12]))}")
-    parts = [_real(_column(data, column), f"{name}: the column {column!r} holds") for column in chosen]
-    return Rows(_finite(np.stack(parts, axis=1), chosen, name, missing), tuple(chosen))
+    known: Sequence[tuple[str, ...] | None] = categories or (None if categories is None else (),) * len(chosen)
+    pairs = zip(chosen, known, strict=True)
+    parts = [_coded(_column(data, column), f"{name}: the column {column!r} holds", words) for column, words in pairs]
+    kinds = tuple(words for _, words in parts)
+    table = finite(np.stack([column for column, _ in parts], axis=1), chosen, name, missing)
+    return Rows(table, tuple(chosen), None, kinds if any(kinds) else ())
 
 
 def _array(data: Any) -> NDArray[Any]:
@@ -116,6 +135,96 @@ def _column(data: Any, column: str) -> NDArray[Any]:
         return np.asarray(data.column(column).to_numpy())
     found = data[column] if column in data.columns else data.iloc[:, [str(c) for c in data.columns].index(column)]
     return np.asarray(found.to_numpy())
+
+
+# --- text
+
+
+def _coded(
+    values: NDArray[Any], begin: str, known: tuple[str, ...] | None
+) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    """A column of numbers as it is, of text as codes (N,), and its categories: those `known`, or found where None."""
+    text = _text(values) if known is None and values.dtype.kind in "OUT" else None
+    words = known or () if text is None else categories_of(Counter(text.drop_null().to_pylist()), begin)
+    return (codes(values, words, begin), words) if words else (_real(values, begin), ())
+
+
+def _text(values: Any) -> Any:
+    """An array of Arrow; None where there is more than text and missing values."""
+    import pyarrow
+
+    try:
+        return pyarrow.array(values, pyarrow.string(), from_pandas=True)
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError):
+        return None
+
+
+def categories_of(words: Counter[str], begin: str) -> tuple[str, ...]:
+    """The categories of a column with these words, the commonest first; none where one of them is a number.
+
+    Args:
+        begin: of the sentence for too many.
+    """
+    if any(map(is_number, words)):
+        return ()
+    if len(words) > min(MOST_CATEGORIES, words.total() // 2):
+        raise InputError(
+            f"{begin} text with {len(words)} or more different values in {words.total()} rows, where at most "
+            f"{MOST_CATEGORIES} categories are expected, each in two rows or more on the average; leave it out or "
+            "convert it"
+        )
+    return tuple(sorted(words, key=lambda word: (-words[word], word)))
+
+
+def codes(values: Any, categories: Sequence[str], begin: str) -> NDArray[np.float64]:
+    """Of a column of text: places of its categories with shape (N,), NaN where it is missing.
+
+    Args:
+        begin: of the sentence for a column that holds something else.
+    """
+    text = _text(values)
+    if text is None:
+        raise InputError(f"{begin} no text, where categories are expected, such as {categories[0]!r}")
+    words = text.dictionary_encode()
+    place = {word: k for k, word in enumerate(categories)}
+    found = np.array([*(place.get(word, UNSEEN) for word in words.dictionary.to_pylist()), np.nan])
+    where: NDArray[np.float64] = found[words.indices.fill_null(len(found) - 1).to_numpy()]
+    return where
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is that of a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def by_name(rows: Rows) -> dict[str, NDArray[Any]]:
+    """The columns with shape (N,) by their names, text in place of codes."""
+    kinds = rows.categories or ((),) * rows.values.shape[1]
+    names = rows.columns or tuple(map(str, range(len(kinds))))
+    return {
+        name: np.array(words, dtype=object)[column.astype(int)] if words else column
+        for name, words, column in zip(names, kinds, rows.values.T, strict=True)
+    }
+
+
+def as_frame(rows: Rows, like: Any) -> Any:
+    """A data frame of the kind and with the types of `like`: whole numbers and text as they are there."""
+    arrow, columns = hasattr(like, "column_names"), by_name(rows)
+    for (name, values), kind in zip(columns.items(), like.schema.types if arrow else like.dtypes, strict=True):
+        if str(kind).lower().startswith(("int", "uint", "bool")):
+            columns[name] = np.rint(values).clip(0 if str(kind).lower().startswith("uint") else None)
+    if arrow:
+        return like.from_pydict(columns).cast(like.schema)
+    if hasattr(like, "schema"):
+        return type(like)(columns).cast(dict(like.schema))
+    return type(like)(dict(zip(like.columns, columns.values(), strict=True))).astype(like.dtypes.to_dict())
+
+
+# --- numbers
 
 
 def _real(values: NDArray[Any], begin: str) -> NDArray[np.float64]:
@@ -132,9 +241,10 @@ def _real(values: NDArray[Any], begin: str) -> NDArray[np.float64]:
     raise InputError(f"{begin} {KINDS.get(kind, 'text')}, where real numbers are expected; leave it out or convert it")
 
 
-def _finite(
+def finite(
     values: NDArray[np.float64], columns: Sequence[str] | None, name: str, missing: Missing = "refuse"
 ) -> NDArray[np.float64]:
+    """The values (N, d), which can be written to; one sentence that names the first place with NaN or infinity."""
     spoiled = ~np.isfinite(values) if missing == "refuse" else np.isinf(values)
     if spoiled.any():
         row, place = np.argwhere(spoiled)[0]

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from normae.data.frames import MOST_CATEGORIES, categories_of, codes
 from normae.errors import InputError
 from normae.machine import check_memory
 from normae.tensors import keeps
@@ -38,7 +39,8 @@ class Table:
         kind: what a column holds, in words, where it is not one real number in a row; None where it is.
         pieces: rows start to stop of these columns, in pieces of about `size` rows; of the array where they are None.
 
-    `sources` are all files that hold rows of it, itself first.
+    `sources` are all files that hold rows of it, itself first. `text` says whether a column holds text, and
+    `categories` are those of such columns, whose values then are codes (`normae.data.frames`).
     """
 
     def __init__(
@@ -54,6 +56,8 @@ class Table:
         self.columns = None if columns is None else tuple(columns)
         self.missing = False  # whether NaN is a value
         self.sources = [path]
+        self.text: Callable[[str], bool] = lambda _: False
+        self.categories: dict[str, tuple[str, ...]] = {}
         doubled = [name for name, count in Counter(self.columns or ()).items() if count > 1]
         if doubled:
             raise InputError(f"{path}: the column {min(doubled)!r} is there more than once")
@@ -84,9 +88,34 @@ class Table:
         for name in chosen:
             with reading(self.path):
                 kind = self.kind(name)
-            if kind is not None:
+            if kind is not None and name not in self.categories:
                 raise InputError(f"{self.path}: the column {name!r} holds {kind}, where real numbers are expected")
         return chosen
+
+    def learn(self, columns: Sequence[str] | None) -> None:
+        """Find the categories of the columns of text among `columns`; one sentence for a column with too many."""
+        for name in filter(self.text, columns or self.columns or ()):
+            self.categories[name] = ()  # read as text
+            words: Counter[str] = Counter()
+            with reading(self.path):
+                for piece in self.pieces([name], 0, self.rows, CHUNK):
+                    words += Counter(word for word in piece[0] if word is not None)
+                    if len(words) > MOST_CATEGORIES:
+                        break
+            self.know([name], [categories_of(words, f"{self.path}: the column {name!r} holds")])
+
+    def know(self, columns: Sequence[str] | None, categories: Sequence[tuple[str, ...]]) -> None:
+        """Those of `columns`, or of all, that have categories hold text; the others hold numbers."""
+        pairs = dict(zip(columns or self.columns or (), categories, strict=False))
+        self.categories = {name: words for name, words in (self.categories | pairs).items() if words}
+
+    def _coded(self, piece: Piece, columns: Sequence[str]) -> Piece:
+        """Columns with the codes of text."""
+        known, begin = self.categories, f"{self.path}: the column"
+        pairs = zip(columns, piece, strict=True)
+        return [
+            codes(values, known[name], f"{begin} {name!r} holds") if name in known else values for name, values in pairs
+        ]
 
     def chunks(
         self,
@@ -107,7 +136,8 @@ class Table:
             check_memory(min(size, stop - start) * math.prod(event) * np.dtype(dtype).itemsize, f"{self.path}: a chunk")
             buffer = np.empty((min(size, stop - start), *event), dtype=dtype)
             filled, first = 0, start
-            for piece in self.pieces(chosen, start, stop, size):
+            for raw in self.pieces(chosen, start, stop, size):
+                piece = self._coded(raw, chosen) if chosen and self.categories else raw
                 length = len(piece) if isinstance(piece, np.ndarray) else len(piece[0])
                 done = 0
                 while done < length:

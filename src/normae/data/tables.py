@@ -12,7 +12,7 @@ import math
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.data.frames import Missing, Rows
+from normae.data.frames import Categories, Missing, Rows, by_name, is_number
 from normae.data.table import (
     Floats,
     Piece,
@@ -78,7 +78,6 @@ def read_table(
     columns: Sequence[str] | None = None,
     dataset: str | None = None,
     dtype: type[np.floating[Any]] = np.float32,
-    missing: Missing = "refuse",
 ) -> tuple[Floats, tuple[str, ...] | None]:
     """All rows of a table with shape (N, *event), and the names of the columns, where they have names.
 
@@ -86,15 +85,30 @@ def read_table(
         path, dataset: as in `open_table`.
         columns: names of those to read, in this order; None takes all.
         dtype: of the rows, float32 or float64.
-        missing: whether NaN is refused.
 
     >>> import numpy as np, normae.data
     >>> np.savetxt("rows.csv", [[1, 2], [3, 4]], delimiter=",", header="a,b", comments="")
     >>> normae.data.read_table("rows.csv", columns=["b"])[0].tolist()
     [[2.0], [4.0]]
     """
+    found = _read(path, columns, dataset, dtype)
+    return found.values, found.columns
+
+
+def _read(
+    path: str | Path,
+    columns: Sequence[str] | None,
+    dataset: str | None,
+    dtype: type[np.floating[Any]],
+    missing: Missing = "refuse",
+    categories: Categories | None = (),
+) -> Rows:
     with open_table(path, dataset) as table:
         table.missing = missing == "drop"
+        if categories is None:
+            table.learn(columns)
+        else:
+            table.know(columns, categories)
         chosen = table.select(columns)
         event = table.event if chosen is None else (len(chosen),)
         with reading(table.path):
@@ -102,7 +116,8 @@ def read_table(
             values = np.empty((table.rows, *event), dtype=dtype)
         for first, chunk in table.chunks(chosen, dtype=dtype):
             values[first : first + len(chunk)] = chunk
-        return values, chosen
+        kinds = tuple(table.categories.get(name, ()) for name in chosen or ())
+        return Rows(values, chosen, None, kinds if any(kinds) else ())
 
 
 def read_rows(
@@ -111,6 +126,7 @@ def read_rows(
     dataset: str | None,
     weights: str | None,
     missing: Missing = "refuse",
+    categories: Categories | None = (),
 ) -> Rows:
     """All rows in float64, with their weights.
 
@@ -118,14 +134,31 @@ def read_rows(
         path, columns, dataset: as in `read_table`.
         weights: a column, or an array (N,) of an .npz or HDF5 file beside the one that is the table.
         missing: whether rows with NaN are refused or dropped.
+        categories: of the columns; None finds those of the columns of text.
     """
-    if weights is None:
-        return Rows(*read_table(path, columns, dataset, np.float64, missing)).whole(str(path))
-    with open_table(path, dataset) as table:
-        named = table.columns is not None
-    wanted = [*columns, weights] if named and columns is not None and weights not in columns else columns
-    rows = Rows(*read_table(path, wanted, dataset, np.float64, missing))
-    return rows.weighted(weights if named else _beside(Path(path), weights), str(path)).whole(str(path))
+    named, wanted = False, columns
+    if weights is not None:
+        with open_table(path, dataset) as table:
+            named = table.columns is not None
+        wanted = [*columns, weights] if named and columns is not None and weights not in columns else columns
+    rows = _read(path, wanted, dataset, np.float64, missing, categories)
+    given = weights if named or weights is None else _beside(Path(path), weights)
+    return rows.weighted(given, str(path)).whole(str(path))
+
+
+def write_rows(rows: Rows, path: Path, suffix: str) -> None:
+    """Write rows to a file of the kind of `suffix`: the array x of .npz, with codes; columns of .csv and .parquet."""
+    if suffix == ".npz":
+        np.savez(path, x=rows.values)
+        return
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    if rows.values.ndim != 2:
+        raise InputError(f"expected a name that ends in .npz for events of shape {rows.values.shape[1:]}")
+    table = pyarrow.table(by_name(rows))
+    with arrow_file(path, "wb") as file:
+        (pyarrow.csv.write_csv if suffix == ".csv" else pyarrow.parquet.write_table)(table, file)
 
 
 def _beside(path: Path, name: str) -> NDArray[Any]:
@@ -286,24 +319,32 @@ def _csv(path: Path, _: str | None, __: ExitStack) -> Table:
         del size
         chosen = list(columns or ())
         try:
-            yield from _cut(_csv_batches(path, chosen, "float64"), 0, start, stop, chosen)
+            kinds = {name: "string" if name in table.categories else "float64" for name in chosen}
+            yield from _cut(_csv_batches(path, kinds), 0, start, stop, chosen)
         except ArrowInvalid as error:
             raise InputError(f"{path}: {_csv_problem(str(error), names, chosen)}") from None
 
+    @cache
+    def texts() -> set[str]:
+        """Columns whose first values are text."""
+        batches = _csv_batches(path, {})
+        return {field.name for field in next(batches).schema if str(field.type) in ("string", "bool")}
+
     table = Table(path, 0, names, (len(names),), lambda _: None, pieces)
     for name in names:
-        if _is_number(name):
+        if is_number(name):
             raise InputError(f"{path}: expected names of columns in the first line, got the number {name!r}")
     status = path.stat()
     table.rows = _csv_count(path, names[0], status.st_size, status.st_mtime_ns)
+    table.text = lambda name: name in texts()
     return table
 
 
-def _csv_batches(path: Path, columns: Sequence[str], kind: str) -> Iterator[Any]:
+def _csv_batches(path: Path, kinds: Mapping[str, str]) -> Iterator[Any]:
+    """Batches of columns of these kinds; of all columns, of whatever kind they look, where there are none."""
     import pyarrow.csv
 
-    chosen = list(dict.fromkeys(columns))
-    options = pyarrow.csv.ConvertOptions(include_columns=chosen, column_types=dict.fromkeys(chosen, kind))
+    options = pyarrow.csv.ConvertOptions(include_columns=list(kinds), column_types=kinds, strings_can_be_null=True)
     read = pyarrow.csv.ReadOptions(block_size=BLOCK, use_threads=False)
     parse = pyarrow.csv.ParseOptions(newlines_in_values=True)  # or a quoted one that ends a block is the end of a row
     with (
@@ -317,7 +358,7 @@ def _csv_batches(path: Path, columns: Sequence[str], kind: str) -> Iterator[Any]
 def _csv_count(path: Path, column: str, *state: int) -> int:
     """Rows of a file in this state; kept, since it takes a pass over the file."""
     del state
-    return sum(batch.num_rows for batch in _csv_batches(path, [column], "string"))
+    return sum(batch.num_rows for batch in _csv_batches(path, {column: "string"}))
 
 
 def _csv_problem(message: str, names: Sequence[str], chosen: Sequence[str]) -> str:
@@ -333,14 +374,6 @@ def _csv_problem(message: str, names: Sequence[str], chosen: Sequence[str]) -> s
 def _line(message: str) -> str:
     """The first line of a message of the parser, whose rows are lines of the file, counted from 1."""
     return message.splitlines()[0][:160].replace("Row #", "line ")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _parquet(path: Path, _: str | None, stack: ExitStack) -> Table:
@@ -365,7 +398,12 @@ def _parquet(path: Path, _: str | None, stack: ExitStack) -> Table:
         batches = file.iter_batches(size, groups, columns=list(dict.fromkeys(chosen)), use_threads=False)
         return _cut(batches, edges[groups[0]] if groups else stop, start, stop, chosen)
 
+    def text(column: str) -> bool:
+        found = schema.field(column).type
+        return str(found.value_type if types.is_dictionary(found) else found) in ("string", "large_string")
+
     table = Table(path, metadata.num_rows, schema.names, (len(schema.names),), kind, pieces)
+    table.text = text
     if edges[-1] != table.rows or min(counts, default=0) < 0:
         raise InputError(f"{path}: expected {table.rows} rows, got row groups of {counts[:9]} rows")
     return table

@@ -17,7 +17,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from normae.data import Rows, check_columns
+from normae.data import Rows, as_rows
+from normae.data.frames import Missing, as_frame, column_names, finite
 from normae.errors import InputError, LogZUnknown
 from normae.files import write_json
 from normae.inference import LogZ
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 Floats = npt.NDArray[np.float64]
 MOST_KEPT = 100_000  # rows of a training table that is kept for `save`
 FACTS = "estimator.json"  # the file of a saved run with what the estimator adds
+ARRAYS: dict[str, Any] = {"dtype": np.float64, "order": "C", "ensure_all_finite": False}
 
 
 def _is_bayesian(estimator: "NormalizedAutoencoder") -> bool:
@@ -79,6 +81,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         temperature_: T.
         model_: the `normae.Model`, in the units of the table.
         n_features_in_, feature_names_in_: of the training table.
+        frame_: no row of the data frame that was fitted; None of an array.
 
     >>> import numpy as np, normae
     >>> rows = np.random.default_rng(0).normal(size=(200, 1))
@@ -156,13 +159,8 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             sample_weight: with shape (N,); the model is the density of the weighted rows. Negative ones count as such.
         """
         self._validate_params()
-        check_columns(X, "X")
-        table = self._finite(
-            validate_data(self, X, dtype=np.float64, order="C", ensure_min_samples=2, ensure_all_finite=False),
-            self.missing == "drop",
-        )
-        names = getattr(self, "feature_names_in_", None)
-        rows = Rows(table, None if names is None else tuple(names)).weighted(sample_weight, "sample_weight").whole("X")
+        rows = self._checked(X, reset=True).weighted(sample_weight, "sample_weight").whole("X")
+        self.frame_ = None if column_names(X) is None else X[:0]
         table = rows.values
         values, weights = check_table(rows, "X")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -259,7 +257,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         estimator.n_features_in_ = model.event[0]
         if model.columns is not None:
             estimator.feature_names_in_ = np.array(model.columns, dtype=object)
-        estimator.table_ = None
+        estimator.table_ = estimator.frame_ = None
         estimator._find_offset(run)
         return estimator
 
@@ -300,22 +298,22 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _rows(self, X: Any) -> Floats:
         check_is_fitted(self)
-        check_columns(X, "X")
-        return self._finite(validate_data(self, X, dtype=np.float64, order="C", reset=False, ensure_all_finite=False))
+        return self._checked(X).values
 
-    def _finite(self, table: Floats, missing: bool = False) -> Floats:
-        """The table; one sentence instead of scikit-learn's paragraph where it has NaN or infinity."""
-        spoiled = np.isinf(table) if missing else ~np.isfinite(table)
-        if not spoiled.any():
-            return table if table.flags.writeable else table.copy()
-        row, column = np.argwhere(spoiled)[0]
-        what = "NaN" if np.isnan(table[row, column]) else "infinity (inf)"
-        names = getattr(self, "feature_names_in_", range(table.shape[1]))
-        raise InputError(
-            f"X: expected finite numbers, got {what} in row {row}, column {names[column]!r}, and NaN or infinity in "
-            f"{int(spoiled.any(1).sum())} of {len(table)} rows; fill or remove them first, or train "
-            'without such rows, missing="drop"'
-        )
+    def _checked(self, X: Any, reset: bool = False) -> Rows:
+        """The rows of an array or of a data frame, text as codes; one sentence for what cannot be taken.
+
+        Args:
+            reset: of a training, which finds names and categories.
+        """
+        missing: Missing = "drop" if reset and self.missing == "drop" else "refuse"
+        if column_names(X) is None:
+            table = validate_data(self, X, reset=reset, ensure_min_samples=1 + reset, **ARRAYS)
+            names = getattr(self, "feature_names_in_", None)
+            return Rows(finite(table, names, "X", missing), None if names is None else tuple(names))
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        rows = as_rows(X, None, "X", missing, None if reset else self.model_.categories)
+        return rows if hasattr(self, "feature_names_in_") else rows._replace(columns=None)
 
     def _score(self, table: Floats) -> Floats:
         values: Floats = -self._all(table).score()
@@ -374,8 +372,10 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     def sample(
         self, n_samples: int = 1, random_state: int | np.random.RandomState | None = None, condition: Any = None
-    ) -> Floats:
+    ) -> Any:
         """New rows with shape (n_samples, d): draws of the base that are kept; chains where too few are.
+
+        An array, or a data frame like that of `fit`: of its kind, with its names and types, and text as it was.
 
         Args:
             condition: of p(x | m), m of one row, or of all with shape (n_samples, k); that of random rows by default.
@@ -384,5 +384,6 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         if n_samples < 1:
             raise InputError(f"n_samples: expected at least 1, got {n_samples}")
         random = check_random_state(self.random_state if random_state is None else random_state)
-        rows: Floats = self.model_.sample(n_samples, int(random.randint(2**31 - 1)), condition=condition)
-        return rows
+        table: Floats = self.model_.sample(n_samples, int(random.randint(2**31 - 1)), condition=condition)
+        rows = Rows(table, self.model_.columns, None, self.model_.categories)
+        return table if self.frame_ is None else as_frame(rows, self.frame_)

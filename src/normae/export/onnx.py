@@ -55,7 +55,7 @@ def export_onnx(
         raise InputError(f"{run}: a model of p(x | m) has no ONNX form; score its files with normae score")
     if model.mixture:
         raise InputError(f"{run}: a mixture of several trainings has no ONNX form; export the runs that it was made of")
-    content = onnx_model(model, draws, about(folder, model.columns))
+    content = onnx_model(model, draws, about(folder, model))
     events = some_events(config, model, EVENTS)
     rows = model.rows(events, draws)
     energy = model.energy(events) if model.posterior.certain else model.energy_draws(events, draws).mean(0)
@@ -125,7 +125,8 @@ def some_events(config: Run, model: Model, count: int) -> NDArray[Any]:
     return np.concatenate([found, share * found[first] + (1 - share) * found[second]])
 
 
-def about(folder: RunFolder, columns: tuple[str, ...] | None) -> dict[str, Any]:
-    """What a file says of the run: columns and commit of the training."""
+def about(folder: RunFolder, model: Model) -> dict[str, Any]:
+    """What a file says of the run: columns with their categories, whose places it takes, and commit of the training."""
     commit = folder.read_provenance()["commit"] if folder.provenance.is_file() else None
-    return {"columns": columns, "commit": commit, "normae": __version__}
+    named = {"columns": model.columns, "categories": model.categories}
+    return named | {"commit": commit, "normae": __version__}

@@ -236,7 +236,7 @@ def export_trigger(
             "events": len(own),
             "outputs_that_differ": None if emulated is None else 0,
         }
-        _write(temporary, report, student, {"offset": offset} | about(folder, model.columns))
+        _write(temporary, report, student, {"offset": offset} | about(folder, model))
         with figure_style():
             figure, axes = new_figure(1, 2)
             columns = score_agreement(axes[0, 0], original, fixed)

@@ -81,7 +81,7 @@ class MembersModel(Model):
             log_z = LogZ(float(posterior.log_z.mean()), error, first.log_z.bounds)
         super().__init__(
             first.autoencoder, float(posterior.temperature.mean()), first.seen_event, first.sampling, log_z, name,
-            posterior=posterior, coordinates=coordinates, columns=first.columns,
+            posterior=posterior, coordinates=coordinates, columns=first.columns, categories=first.categories,
         )  # fmt: skip
         self.members = posterior.models
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from normae.components import ComponentsCoordinates
 from normae.conditional import ConditionalCoordinates
 from normae.coordinates import Coordinates, Identity
+from normae.data.frames import Categories
 from normae.energy import stands_for
 from normae.errors import InputError, LogZUnknown
 from normae.inference.generation import ChainEnergy, drawn, lengthened, samples_at, walk
@@ -57,6 +58,7 @@ class Model:
         posterior: over weights; without one the model is deterministic.
         coordinates: from events to what the network sees.
         columns: the names of the features of a table, where they have any.
+        categories: of each column of text, whose values in arrays are their places; none of a column of numbers.
         chains: samples in the network's coordinates, with shape (M, *event), where new ones begin.
         cells: cells along each axis for the log Z of a draw, over the bounds of the feature chain.
 
@@ -82,10 +84,11 @@ class Model:
         columns: tuple[str, ...] | None = None,
         cells: int = CELLS,
         chains: Tensor | None = None,
+        categories: Categories = (),
     ) -> None:
         self.autoencoder = autoencoder.eval().requires_grad_(False)
         self.temperature, self.seen_event, self.sampling = temperature, event, sampling
-        self.name, self.columns, self.cells, self.chains = name, columns, cells, chains
+        self.name, self.columns, self.categories, self.cells, self.chains = name, columns, categories, cells, chains
         self.coordinates: Coordinates = Identity() if coordinates is None else coordinates
         self.event = coordinates.event if isinstance(coordinates, ComponentsCoordinates) else event
         self._log_z = log_z
@@ -167,6 +170,7 @@ class Model:
         return Model(
             self.autoencoder, temperature, self.seen_event, self.sampling, log_z, name, energy,
             coordinates=coordinates or self.coordinates, columns=self.columns, chains=self.chains,
+            categories=self.categories,
         )  # fmt: skip
 
     # --- what every draw says
@@ -339,7 +343,7 @@ class Model:
 
     def _through(self, function: Callable[[Tensor], Tensor], x: Any) -> Any:
         """`function` of a tensor, or of an array in pieces."""
-        events = self.checked(as_events(x, self.columns, self.name))
+        events = self.checked(as_events(x, self.columns, self.categories, self.name))
         if isinstance(events, Tensor):
             self._check_finite(torch.isfinite(events.detach()).flatten(1).all(dim=1))
             return function(events)

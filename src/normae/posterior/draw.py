@@ -31,7 +31,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from normae.data.frames import as_rows, column_names
+from normae.data.frames import Categories, as_rows, column_names
 from normae.errors import LogZUnknown
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.progress import progress
@@ -212,11 +212,15 @@ class Rows(NamedTuple):
         return column.astype(self.scores.dtype)
 
 
-def as_events(x: Any, columns: Sequence[str] | None, name: str) -> Any:
-    """Arrays and tensors as they are; of a data frame these columns, or all where their names are not known."""
+def as_events(x: Any, columns: Sequence[str] | None, categories: Categories, name: str) -> Any:
+    """Arrays and tensors as they are; of a data frame these columns, or all where their names are not known.
+
+    Args:
+        categories: of the columns of text.
+    """
     if isinstance(x, Tensor | np.ndarray):
         return x
-    return np.asarray(x) if column_names(x) is None else as_rows(x, columns, name).values
+    return np.asarray(x) if column_names(x) is None else as_rows(x, columns, name, categories=categories).values
 
 
 def in_pieces(

@@ -138,10 +138,11 @@ def planned(
 
 def _table_run(data: DataConfig, seed: int, changes: Sequence[str], wishes: Wishes) -> Run:
     path = Path(str(data.file))
-    table = read_rows(path, data.columns, data.dataset, data.weights, data.missing)
+    table = read_rows(path, data.columns, data.dataset, data.weights, data.missing, None)
     rows, weights = check_table(table, str(path))
     test, validation = split_sizes(len(rows), test=True)
-    data = replace(data, file=str(path.resolve()), columns=table.columns or data.columns, train=0)
+    names = table.columns or data.columns
+    data = replace(data, file=str(path.resolve()), columns=names, categories=table.categories, train=0)
     data = replace(data, test=test, validation=validation)
     return override(automatic_run(rows, data, wishes, path.stem, seed, weights=weights), changes)
 
@@ -161,7 +162,8 @@ def _planned_in_memory(
 def kept_data(table: Rows, test: int, validation: int) -> DataConfig:
     """Of a table that is in memory, with the numbers of `split_sizes`."""
     weights = None if table.weights is None else WEIGHTS
-    return DataConfig(file=DATA, columns=table.columns, weights=weights, train=0, test=test, validation=validation)
+    source = DataConfig(file=DATA, columns=table.columns, categories=table.categories, weights=weights)
+    return replace(source, train=0, test=test, validation=validation)
 
 
 def in_memory(

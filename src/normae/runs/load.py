@@ -162,6 +162,7 @@ def build_model(
     if parts[BASE]:
         autoencoder.base = read_with_cells(parts[BASE], coordinates, event[0], name)
     more: Any = {"coordinates": coordinates, "columns": columns, "chains": chains}
+    more["categories"] = config.data.categories
     if not config.posteriors:
         return Model(autoencoder, temperature, event, sampling, log_z, name, **more)
     _check_members(config, header, name)

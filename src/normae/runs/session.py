@@ -306,7 +306,7 @@ def _fitted(
     table = torch.cat(seen) if config.data.file is not None and events.train.ndim == 2 else None
     lattice = whole.lattice if isinstance(whole, TableCoordinates) else None
     if table is not None and config.on_lattice and lattice is None:
-        lattice = find_lattice(table.numpy())
+        lattice = find_lattice(table.numpy(), config.data.sizes)
     if table is not None and (given := config.coordinates.condition):
         return ConditionalCoordinates.of(table, given, config.coordinates.noise, lattice)
     return fit_coordinates(config.coordinates, table, weights, lattice)

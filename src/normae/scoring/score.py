@@ -96,6 +96,7 @@ def open_file(scorer: Scorer, path: str | Path, dataset: str | None = None) -> F
             raise InputError(f"{path}: expected at least one jet")
     else:
         with open_table(path, dataset) as table:
+            table.know(scorer.columns, scorer.model.categories)
             table.select(scorer.columns, scorer.model.event)
             rows, sources = table.rows, table.sources
     places = tuple(source.absolute() for source in sources)
@@ -194,6 +195,7 @@ def read_events(scorer: Scorer, file: File, start: int, stop: int, size: int) ->
     """Rows start to stop of a file in arrays of `size` events, in the type that the model reads."""
     if not scorer.jets:
         with open_table(file.place, file.dataset) as table:
+            table.know(scorer.columns, scorer.model.categories)
             columns = table.select(scorer.columns, scorer.model.event)
             for _, events in table.chunks(columns, start, stop, size, scorer.model.event_dtype):
                 yield events

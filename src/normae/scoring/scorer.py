@@ -150,9 +150,10 @@ class Outside(NamedTuple):
         """Of rows with shape (N, d); one pass where none is outside."""
         low, high = _extremes(rows)
         some = bool(seen.outside(torch.stack([low, high])).any())
-        counts = seen.outside(rows).sum(0).tolist() if some else [0] * len(low)
-        never = [0] * len(low) if lattice is None else cannot_occur(rows.double(), lattice).sum(0).tolist()
-        return Outside(len(rows), counts, low.tolist(), high.tolist(), never)
+        none = torch.zeros(1, len(low), dtype=torch.bool)
+        never = none if lattice is None else cannot_occur(rows.double(), lattice)
+        counts = (seen.outside(rows) & ~never if some else none).sum(0)
+        return Outside(len(rows), counts.tolist(), low.tolist(), high.tolist(), never.sum(0).tolist())
 
     def joined(self, other: "Outside") -> "Outside":
         """Of the rows of both."""
@@ -169,7 +170,8 @@ class Outside(NamedTuple):
         names = [f"`{name}`" for name in columns] if columns else [f"feature {k}" for k in range(len(self.counts))]
         never = [
             f"{count:,} of {self.rows:,} rows have a value in {name} that cannot occur, such as one between whole "
-            f"numbers; their probability is 0, and each such value adds {IMPOSSIBLE:,.0f} to the score"
+            "numbers, or a category that the training had not; their probability is 0, and each such value adds "
+            f"{IMPOSSIBLE:,.0f} to the score"
             for name, count in zip(names, self.impossible, strict=True)
             if count
         ]

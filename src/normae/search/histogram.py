@@ -202,6 +202,7 @@ def _weighted_events(
     if scorer.jets or scorer.columns is None:
         raise InputError(f"--weights {column}: expected a run that was trained on named columns, or --columns with it")
     with open_table(file.path, file.dataset) as table:
+        table.know(scorer.columns, scorer.model.categories)
         for _, values in table.chunks([*scorer.columns, column], size=size, dtype=scorer.model.event_dtype):
             yield values[:, :-1], values[:, -1]
 
