@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from normae.jets import read
 from normae.training.two_sample import RatioSettings
 from tiny_jets import SAMPLE
 
@@ -21,10 +22,16 @@ CHANGES = (
 )
 
 
-def test_a_point_of_the_map(tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def jet_components():
     spec = importlib.util.spec_from_file_location("jet_components", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_a_point_of_the_map(tmp_path, capsys, monkeypatch, jet_components):
+    module = jet_components
     monkeypatch.setattr(module, "CLASSIFIER", RatioSettings(hidden=(8,), batch=32, max_epochs=2, patience=1))
     monkeypatch.setattr(module, "TOLD", 60)
     jets, out = tmp_path / "jets", tmp_path / "out"
@@ -45,11 +52,36 @@ def test_a_point_of_the_map(tmp_path, capsys, monkeypatch):
     assert found["auc"] == pytest.approx(roc_auc_score(labels, ratio))
     assert -1 < found["agree_qcd"] < 1
     assert np.isfinite(found["bounds_qcd"])
-    assert "| few | 1 |" in call("show", out, "--figure", tmp_path / "map.svg")
+    assert "| few, 1 |" in call("show", out, "--figure", tmp_path / "map.svg")
     assert (tmp_path / "map.svg").stat().st_size > 1000
     call("map", jets, out, "few=1," + CHANGES)
+    (tmp_path / "numbers.json").write_text('{"about": "few jets"}')
+    call("show", out, "--numbers", tmp_path / "numbers.json")
+    written = json.loads((tmp_path / "numbers.json").read_text())
+    assert written["header"] == ["", "few"]
+    assert written["rows"][0][1]["seeds"][0] == pytest.approx(found["auc"], abs=1e-5)
+    monkeypatch.setattr(module, "HELD", 10)
+    said = call("both", jets, out, "few", "--third", SAMPLE)
+    assert [line.split("|")[1].strip() for line in said.splitlines()[2:]] == [
+        "qcd, top", "qcd, third", "top, qcd", "top, third",
+    ]  # fmt: skip
     said = call("bars", jets, out, "few", "--figure", tmp_path / "bars.svg")
     shares = [float(cell) for line in said.splitlines() if "| halves" in line for cell in line.split("|")[2:-1]]
     assert len(shares) == 8
     assert all(0 <= share <= 1 for share in shares)
     assert (tmp_path / "bars.svg").stat().st_size > 1000
+
+
+def test_jets_made_anew_keep_their_momentum_and_change_their_width(jet_components):
+    jets = read(SAMPLE)
+    made = jet_components.remade(jets, 0)
+    jet = np.repeat(np.arange(len(made)), made.counts)
+    assert np.bincount(jet, made.pt) == pytest.approx(600)
+    own = (made.counts == jets.counts).nonzero()[0]
+    assert 0.3 < len(own) / len(jets) < 0.7
+    width = [np.array([np.abs(one[[k]].eta - np.average(one[[k]].eta, weights=one[[k]].pt)).max() for k in own])
+             for one in (made, jets)]  # fmt: skip
+    factor = width[0] / width[1]
+    assert factor.min() > 1 / 3 - 1e-3
+    assert factor.max() < 3 + 1e-3
+    assert np.std(np.log(factor)) == pytest.approx(np.log(3) / np.sqrt(3), rel=0.2)
