@@ -25,7 +25,8 @@ where held-out rows with noise ask for it, and are asked at the rows that the de
 
 The score in both directions is log b - log p. b is a density too, of jets that are made from the training sample alone:
 each is scaled in angle by a factor between 1/3 and 3, and half of them get a second one beside it, with 10 to 50 % of
-the momentum, at a distance of 0.1 to 0.7. So b has jets of any width and with more prongs. It learns with 4,000 updates.
+the momentum, at a distance of 0.1 to 0.7. So b has jets of any width and with more prongs.
+It learns with 4,000 updates.
 
 The rule takes what background alone can say: the largest K, and of these the least noise, at which samples cannot be
 told from rows (AUC below 0.53) and two trainings agree far out within a tenth (agree_qcd above 0.9).
@@ -231,6 +232,31 @@ def agree(run: Run, folder: Path, rows: Tensor) -> float:
     return float(2 * covariance[0, 1] / covariance.trace())
 
 
+# --- tables
+
+
+def table(header: list[str], rows: list[list[object]], numbers: Path | None) -> None:
+    """Print a table, and put it into a file of docs/numbers."""
+    for row in (header, ["---"] * len(header), *rows):
+        print("| " + " | ".join(cell(one["seeds"]) if isinstance(one, dict) else str(one) for one in row) + " |")
+    if numbers is not None:
+        content = json.loads(numbers.read_text()) | {"header": header, "rows": rows}
+        numbers.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def cell(values: list[float]) -> str:
+    spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.3f}{spread}" if values else "—"
+
+
+def of_seeds(values: list[float], best: float = 1.0) -> object:
+    """As docs/numbers has it; the worst of several is the one furthest from what is best."""
+    if len(values) < 2:
+        return cell(values)
+    worst = "max" if max(values) - best > best - min(values) else "min"
+    return {"seeds": [round(value, 5) for value in values], "worst": worst}
+
+
 # --- a score in both directions
 
 SCALED, SHARE, DISTANCE = 3.0, (0.1, 0.5), (0.1, 0.7)
@@ -260,7 +286,7 @@ def remade(jets: Jets, seed: int) -> Jets:
     return from_counts(np.zeros(n), np.bincount(jet, minlength=n), PT * pt[order], *at[:, order])
 
 
-def both(jets: Path, out: Path, name: str, test: bool, third: Path | None) -> None:
+def both(jets: Path, out: Path, name: str, test: bool, third: Path | None, numbers: Path | None) -> None:
     """AUC of -log p and of log b - log p, jets of the other class and of a third against held-out ones."""
     where, found = file_in(jets, "test" if test else "val"), {}
     held = {kind: read_sparse(where, kind) for kind in KINDS}
@@ -287,17 +313,18 @@ def both(jets: Path, out: Path, name: str, test: bool, third: Path | None) -> No
                 plain = auc(-log_p[one], -log_p[kind]).value
                 scored = auc(log_b[one] - log_p[one], log_b[kind] - log_p[kind]).value
                 found.setdefault((kind, one), []).append((plain, scored))
-    print("| background, signal | -log p | worst | log b - log p | worst |")
-    print("| --- " * 5 + "|")
-    for (kind, one), values in found.items():
-        columns = [f"{cell(list(column))} | {min(column):.3f}" for column in zip(*values, strict=True)]
-        print(f"| {kind}, {one} | " + " | ".join(columns) + " |")
+    names = {"qcd": "QCD jets", "top": "tops", "third": third.stem if third else ""}
+    rows = [
+        [f"{names[one]} among {names[kind]}", *(of_seeds(list(column)) for column in zip(*values, strict=True))]
+        for (kind, one), values in found.items()
+    ]
+    table(["AUC", "-log p", "log b - log p"], rows, numbers)
 
 
 # --- error bars
 
 
-def bars(jets: Path, out: Path, name: str, test: bool, figure: Path | None) -> None:
+def bars(jets: Path, out: Path, name: str, test: bool, figure: Path | None, numbers: Path | None) -> None:
     """Error bars of log r from pairs of trainings on halves, a pair for each seed; how many cover the classifiers'."""
     points = [json.loads(path.read_text()) for path in sorted(out.glob(f"{name}-[0-9]*.json"))]
     where, ratios = file_in(jets, "test" if test else "val"), {}
@@ -328,11 +355,11 @@ def bars(jets: Path, out: Path, name: str, test: bool, figure: Path | None) -> N
         "halves and trend": (reference.mean(0) - whole) / wide,
         "and the reference's own": (reference.mean(0) - whole) / np.hypot(wide, reference.std(0, ddof=1)),
     }
-    print("| error bar | all | QCD | tops | within two |")
-    print("| --- " * 5 + "|")
+    lines: list[list[object]] = []
     for words, pull in pulls.items():
         inside = [np.mean(np.abs(pull[one]) < 1) for one in (labels >= 0, labels == 0, labels == 1)]
-        print(f"| {words} | " + " | ".join(f"{share:.3f}" for share in (*inside, np.mean(np.abs(pull) < 2))) + " |")
+        lines.append([words, *(f"{share:.3f}" for share in (*inside, np.mean(np.abs(pull) < 2)))])
+    table(["error bar", "within one, all", "QCD", "tops", "within two, all"], lines, numbers)
     for words, ratio in {"whole": whole, "without trend": whole + trend}.items():
         found = of_one(reference.mean(0), ratio, labels, "") | {"logistic": logistic_slope(ratio, labels).value}
         print(words, {key: round(value, 3) for key, value in found.items()})
@@ -386,28 +413,15 @@ def show(out: Path, figure: Path | None, numbers: Path | None) -> None:
         one = json.loads(path.read_text())
         found.setdefault(one["name"], []).append(one)
     found = dict(sorted(found.items(), key=lambda item: (item[1][0]["number"], item[1][0]["noise"], item[0])))
-    values = {key: [[one[key] for one in seeds if key in one] for seeds in found.values()] for key in QUANTITIES}
-    print("| quantity | " + " | ".join(f"{name}, {len(seeds)}" for name, seeds in found.items()) + " |")
-    print("| --- " * (len(found) + 1) + "|")
-    for key, of_points in values.items():
-        print(f"| {QUANTITIES[key]} | " + " | ".join(map(cell, of_points)) + " |")
+    rows: list[list[object]] = []
+    for key, words in QUANTITIES.items():
+        best = {"told": 0.5, "boun": 0.0}.get(key[:4], 1.0)
+        rows.append([words, *(of_seeds([one[key] for one in seeds if key in one], best) for seeds in found.values())])
+    table(["", *found], rows, numbers)
     print(f"The rule takes {rule(found)}.")
-    if numbers is not None:
-        rows = [[QUANTITIES[key], *(kept_cell(key, one) for one in of_points)] for key, of_points in values.items()]
-        content = json.loads(numbers.read_text()) | {"header": ["", *found], "rows": rows}
-        numbers.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     if figure is not None:
         with figure_style():
             draw(found, figure)
-
-
-def kept_cell(key: str, values: list[float]) -> object:
-    """As docs/numbers has it; the worst of several is the one furthest from what is best: 0.5, 0 or 1."""
-    if len(values) < 2:
-        return cell(values)
-    best = {"told": 0.5, "boun": 0.0}.get(key[:4], 1.0)
-    worst = "max" if max(values) - best > best - min(values) else "min"
-    return {"seeds": [round(value, 5) for value in values], "worst": worst}
 
 
 def rule(found: dict[str, list[dict]]) -> str | None:
@@ -420,13 +434,6 @@ def rule(found: dict[str, list[dict]]) -> str | None:
         and np.mean([one["agree_qcd"] for one in seeds]) > LEAST_AGREED
     }
     return max(allowed, key=lambda name: allowed[name], default=None)
-
-
-def cell(values: list[float]) -> str:
-    if not values:
-        return "—"
-    spread = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.3f}{spread}"
 
 
 def draw(found: dict[str, list[dict]], path: Path) -> None:
@@ -460,9 +467,9 @@ def main() -> None:
     elif given.command == "show":
         show(first, given.figure, given.numbers)
     elif given.command == "both":
-        both(first, Path(given.folders[1]), given.folders[2], given.test, given.third)
+        both(first, Path(given.folders[1]), given.folders[2], given.test, given.third, given.numbers)
     elif given.command == "bars":
-        bars(first, Path(given.folders[1]), given.folders[2], given.test, given.figure)
+        bars(first, Path(given.folders[1]), given.folders[2], given.test, given.figure, given.numbers)
     else:
         out = Path(given.folders[1])
         out.mkdir(parents=True, exist_ok=True)

@@ -52,7 +52,7 @@ def test_a_point_of_the_map(tmp_path, capsys, monkeypatch, jet_components):
     assert found["auc"] == pytest.approx(roc_auc_score(labels, ratio))
     assert -1 < found["agree_qcd"] < 1
     assert np.isfinite(found["bounds_qcd"])
-    assert "| few, 1 |" in call("show", out, "--figure", tmp_path / "map.svg")
+    assert "|  | few |" in call("show", out, "--figure", tmp_path / "map.svg")
     assert (tmp_path / "map.svg").stat().st_size > 1000
     call("map", jets, out, "few=1," + CHANGES)
     (tmp_path / "numbers.json").write_text('{"about": "few jets"}')
@@ -63,7 +63,7 @@ def test_a_point_of_the_map(tmp_path, capsys, monkeypatch, jet_components):
     monkeypatch.setattr(module, "HELD", 10)
     said = call("both", jets, out, "few", "--third", SAMPLE)
     assert [line.split("|")[1].strip() for line in said.splitlines()[2:]] == [
-        "qcd, top", "qcd, third", "top, qcd", "top, third",
+        "tops among QCD jets", f"{SAMPLE.stem} among QCD jets", "QCD jets among tops", f"{SAMPLE.stem} among tops",
     ]  # fmt: skip
     said = call("bars", jets, out, "few", "--figure", tmp_path / "bars.svg")
     shares = [float(cell) for line in said.splitlines() if "| halves" in line for cell in line.split("|")[2:-1]]
