@@ -415,8 +415,10 @@ def show(out: Path, figure: Path | None, numbers: Path | None) -> None:
     found = dict(sorted(found.items(), key=lambda item: (item[1][0]["number"], item[1][0]["noise"], item[0])))
     rows: list[list[object]] = []
     for key, words in QUANTITIES.items():
+        values = [[one[key] for one in seeds if key in one] for seeds in found.values()]
         best = {"told": 0.5, "boun": 0.0}.get(key[:4], 1.0)
-        rows.append([words, *(of_seeds([one[key] for one in seeds if key in one], best) for seeds in found.values())])
+        if any(values):
+            rows.append([words, *(of_seeds(one, best) for one in values)])
     table(["", *found], rows, numbers)
     print(f"The rule takes {rule(found)}.")
     if figure is not None:
