@@ -50,11 +50,10 @@ from normae.data import SparseEvents
 from normae.data.labelled import Labelled
 from normae.figures import figure_style, new_figure
 from normae.inference import Model
-from normae.inference.log_z import mean_weight, weighted
+from normae.inference.log_z import Based, mean_weight, weighted
 from normae.jets import Jets, from_counts, write
 from normae.jets import read as read_jets
 from normae.jets.container import wrap
-from normae.networks.base import Base
 from normae.posterior.draw import bar_of_halves
 from normae.random import stream
 from normae.runs.session import train
@@ -215,12 +214,10 @@ def bounds(model: Model, seed: int) -> float:
     With w = exp(-E/T)/q the log of a mean of w over draws of q is below log Z in the mean, and minus the log of a mean
     of 1/w over samples above it.
     """
-    energy, inside = model.energy_function, model.in_components()
-    drawn = weighted(energy, model.temperature, TOLD, stream(seed, "bench/bounds"), None).log_weight
+    inside, of = model.in_components(), Based(model.energy_function, model.temperature, None)
+    drawn = weighted(of, TOLD, stream(seed, "bench/bounds")).log_weight
     made = torch.from_numpy(inside.sample(TOLD, seed + 1))
-    base = energy.autoencoder.base
-    assert isinstance(base, Base)
-    inverse = torch.from_numpy(inside.score(made.numpy())).double() + base.both(made)[1].double()
+    inverse = torch.from_numpy(inside.score(made.numpy())).double() + of.base.both(made)[1].double()
     return -(mean_weight(inverse)[0] + mean_weight(drawn)[0])
 
 
