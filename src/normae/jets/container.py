@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.errors import InputError
+from normae.errors import InputError, require
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
@@ -181,16 +181,10 @@ def map_blocks(work: Callable[[int, Jets], None], jets: Jets, size: int) -> None
         pass
 
 
-def missing(package: str) -> InputError:
-    """What to say where an optional package is not installed."""
-    return InputError(f"this needs {package}, which is not installed: pip install 'normae[jets]'")
-
-
 def compiled(function: F) -> F:
     """`function` compiled by numba: cached on disk, without the interpreter's lock, 1 / 0 = inf."""
-    try:
-        import numba
-    except ImportError:
-        raise missing("numba") from None
+    require("jets", "numba")
+    import numba
+
     kernel: F = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     return kernel

@@ -96,13 +96,6 @@ def mean_images(path: str | Path, rows: Rows = None, **options: Any) -> tuple[di
     return {label: sums[label] / counts[label] for label in sums}, firsts
 
 
-def _save(figure: Any, stem: Path) -> list[Path]:
-    paths = [stem.with_suffix(suffix) for suffix in (".png", ".pdf")]
-    for path in paths:
-        figure.savefig(path, dpi=130, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
-    return paths
-
-
 def save_figures(
     path: str | Path, folder: str | Path, rows: Rows = None, force: bool = False, **options: Any
 ) -> list[Path]:
@@ -115,9 +108,9 @@ def save_figures(
     unit = "share of $p_T$" if is_images(path) else "GeV"
     pixels = {f"{kind}_{label}": m[label].ravel() for kind, m in (("mean", means), ("one", firsts)) for label in m}
     with new_folder(folder, force) as temporary:
-        paths = _save(image_page(means, firsts), temporary / "images")
-        paths += _save(observables_page(columns["label"], columns, unit), temporary / "observables")
-        for name, numbers in (("images", pixels), ("observables", columns)):
-            paths.append(temporary / f"{name}.csv")
-            write_columns(paths[-1], numbers)
-    return [Path(folder) / written.name for written in paths]
+        pages = {"images": image_page(means, firsts), "observables": observables_page(columns["label"], columns, unit)}
+        for name, figure in pages.items():
+            for suffix in (".png", ".pdf"):
+                figure.savefig(temporary / f"{name}{suffix}", dpi=130)
+            write_columns(temporary / f"{name}.csv", pixels if name == "images" else columns)
+    return [Path(folder) / f"{name}{suffix}" for name in pages for suffix in (".png", ".pdf", ".csv")]

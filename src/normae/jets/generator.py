@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.errors import InputError
+from normae.errors import InputError, require
 from normae.files import check_new, clear, output, write_json
 from normae.jets.cluster import leading_jet
-from normae.jets.container import Float64, Int64, Jets, compiled, from_lists, missing, offsets_of
+from normae.jets.container import Float64, Int64, Jets, compiled, from_lists, offsets_of
 from normae.jets.detector import energy_flow
 from normae.jets.pipeline import write, writing
 from normae.jets.reader import read
@@ -146,11 +146,8 @@ class Events:
     """A stream of preselected, hadronized events, fixed by the seed."""
 
     def __init__(self, process: Process, seed: int) -> None:
-        try:
-            pythia8 = importlib.import_module("pythia8mc")
-            self._awkward = importlib.import_module("awkward")
-        except ImportError as error:
-            raise missing(str(error.name)) from None
+        require("jets", "pythia8mc", "awkward")
+        pythia8, self._awkward = (importlib.import_module(name) for name in ("pythia8mc", "awkward"))
         self.pythia = pythia8.Pythia("", False)
         self.hook = _preselection(pythia8, process.window)
         for command in process.commands(seed):

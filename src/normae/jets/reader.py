@@ -190,38 +190,35 @@ class Info(NamedTuple):
 
 
 @contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Whatever is wrong with a file is one sentence with its name."""
+    try:
+        yield
+    except InputError as error:
+        raise error if str(error).startswith(str(path)) else InputError(f"{path}: {error}") from error
+    except (KeyError, OSError, RuntimeError) as error:
+        words = str(error).splitlines() or [type(error).__name__]
+        raise InputError(f"{path}: the file is truncated or damaged ({words[0]})") from error
+
+
+@contextmanager
 def open_source(path: str | Path, key: str = "table") -> Iterator[Source]:
     """The source of a file, whatever its format."""
     path = Path(path)
-    try:
+    with _named(path):
         check_file(path)
         with path.open("rb") as stream:
             magic = stream.read(4)
         if magic == b"PK\x03\x04":
             yield Npz(path)
             return
-        with _hdf5(path, magic) as file:
+        if magic != b"\x89HDF" and not h5py.is_hdf5(path):
+            raise InputError("neither an HDF5 nor an npz file")
+        with h5py.File(path, "r") as file:
             kind = text_of(file.attrs.get("format"))
             if kind == IMAGES:
                 raise InputError("the file holds images already, where jets are expected")
             yield Ragged(file) if kind == FORMAT else Table(file, key)
-    except InputError as error:
-        raise error if str(error).startswith(str(path)) else InputError(f"{path}: {error}") from error
-
-
-@contextmanager
-def _hdf5(path: Path, magic: bytes) -> Iterator[h5py.File]:
-    try:
-        file = h5py.File(path, "r")
-    except OSError as error:
-        problem = "the HDF5 file is truncated or damaged" if magic == b"\x89HDF" else "neither an HDF5 nor an npz file"
-        raise InputError(problem) from error
-    with file:
-        try:
-            yield file
-        except (KeyError, OSError, RuntimeError) as error:
-            words = str(error).splitlines() or [type(error).__name__]
-            raise InputError(f"the file is truncated or damaged ({words[0]})") from error
 
 
 def row_range(rows: Rows, count: int) -> tuple[int, int]:
@@ -416,13 +413,8 @@ def read_images(path: str | Path, rows: Rows = None, *, skip_bad: bool = False) 
     """Read sparse images, all or a contiguous run of rows; `skip_bad` drops and counts bad ones instead of raising."""
     if not is_images(path):
         raise InputError(f"{path}: not a file of jet images (`normae jets images` writes one)")
-    try:
-        with h5py.File(path, "r") as file:
-            return _load(file, rows, skip_bad)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    except (KeyError, OSError, RuntimeError) as error:
-        raise InputError(f"{path}: the file of images is damaged ({error})") from error
+    with _named(Path(path)), h5py.File(path, "r") as file:
+        return _load(file, rows, skip_bad)
 
 
 def _load(file: h5py.File, rows: Rows, skip_bad: bool) -> SparseImages:

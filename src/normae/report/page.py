@@ -35,6 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
 from normae.files import as_cell, atomic_path
+from normae.progress import counted
 from normae.statistics.arrays import Estimate
 
 Status = Literal["good", "warning", "bad"]
@@ -233,7 +234,8 @@ def save_figure(
     if len(set(shapes.values())) != 1 or any(len(shape) != 1 for shape in shapes.values()):
         raise InputError(f"expected columns of one length, got {shapes}")
     with mpl.rc_context({"svg.hashsalt": f"normae/{name}", "svg.fonttype": "path", "pdf.fonttype": 42}):
-        for path, metadata in ((paths.svg, {"Date": None}), (paths.pdf, {"CreationDate": None})):
+        forms: list[tuple[Path, dict[str, None]]] = [(paths.svg, {"Date": None}), (paths.pdf, {"CreationDate": None})]
+        for path, metadata in counted(f"drawing {name}", forms):
             with atomic_path(path) as temporary:
                 figure.savefig(temporary, dpi=RASTER_DPI, metadata=metadata)
     rows = len(next(iter(table.values())))
