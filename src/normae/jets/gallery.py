@@ -99,7 +99,7 @@ def mean_images(path: str | Path, rows: Rows = None, **options: Any) -> tuple[di
 def save_figures(
     path: str | Path, folder: str | Path, rows: Rows = None, force: bool = False, **options: Any
 ) -> list[Path]:
-    """Write images and observables of a file as PNG and PDF, and their numbers as CSV; the paths written."""
+    """Write images and observables of a file, `rows` of it, as PNG, PDF and CSV into `folder`; the paths written."""
     check_new(folder, force)
     means, firsts = mean_images(path, rows, **options)
     if not means:

@@ -72,7 +72,7 @@ def convert(
     key: str = "table",
     force: bool = False,
 ) -> tuple[int, int]:
-    """Write the jets of any file in our own format; (jets written, jets skipped)."""
+    """Write the jets of any file, chosen as by `read`, in our own format to `out`; (jets written, jets skipped)."""
     check_output(path, out, force)
     written = skipped = 0
     with writing(out, {"source": Path(path).name}, force) as append:
@@ -92,7 +92,7 @@ def convert_images(
     dtype: Any = np.float16,
     force: bool = False,
 ) -> tuple[int, int]:
-    """Write the sparse images of the jets of a file; (images written, jets skipped)."""
+    """Write sparse images of the jets of a file, chosen as by `read`, values as `dtype`; (images, jets skipped)."""
     check_output(path, out, force)
     info(path, key)  # which refuses images
     made = list(made_of_file(lambda jets: sparse_images(jets, dtype), in_frame, path, rows, skip_bad, key))
@@ -161,7 +161,7 @@ def file_observables(
     key: str = "table",
     threshold: float = THRESHOLD,
 ) -> tuple[dict[str, NDArray[Any]], int]:
-    """Columns label, eta, phi, mass, tau1, tau2, tau3 of a file of jets or of images; and the jets skipped."""
+    """Columns label, eta, phi, mass, tau1, tau2, tau3 of a file of jets or images, chosen as by `read`; the skipped."""
     imaging.check_threshold(threshold)
     make, fit = partial(observables, threshold=threshold), partial(imaging.usable, threshold=threshold)
     made = list(made_of_file(make, fit, path, rows, skip_bad, key))

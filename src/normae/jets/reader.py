@@ -250,44 +250,24 @@ def _edges(start: int, stop: int, size: int, alignment: int) -> list[int]:
     return [start, *inner, stop] if stop > start else [start]
 
 
-def _problems(labels: NDArray[Any], jet: NDArray[Any], flat: tuple[NDArray[Any], ...], finite: NDArray[Any]) -> Any:
-    """For each jet an index into the reasons, 0 where the jet is good; shape (n,)."""
-    pt = flat[0]
-    problem = np.zeros(len(labels), dtype=np.int8)
-    problem[jet[(np.abs(flat[1]) > MAX_ETA) & (pt != 0)]] = 5
-    problem[np.bincount(jet, weights=np.maximum(pt, 0), minlength=len(labels)) == 0] = 4
-    problem[jet[pt < 0]] = 3
-    problem[~np.isin(labels, LABELS)] = 2
-    problem[~finite] = 1
-    for values in flat:
-        problem[jet[~np.isfinite(values)]] = 1
-    return problem
-
-
-def _plainly_good(labels: NDArray[Any], counts: NDArray[Any], flat: tuple[NDArray[Any], ...], finite: Any) -> bool:
-    """A quick test that passes only if all jets are good and nothing is padding; a sum finds what is not finite."""
-    if len(labels) == 0 or not finite.all() or counts.min() == 0 or not np.isin(labels, LABELS).all():
-        return False
-    if not (flat[1].min() >= -MAX_ETA and flat[1].max() <= MAX_ETA):
-        return False
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(flat[0].min() > 0 and all(np.isfinite(values.sum()) for values in flat))
-
-
 def _checked(loaded: tuple[NDArray[Any], ...], start: int, skip_bad: bool) -> Jets:
     """The good jets of a chunk; the first bad one raises unless `skip_bad`."""
     labels, counts, pt, eta, phi, finite = loaded
-    bad = np.zeros(len(labels), dtype=bool)
-    if not _plainly_good(labels, counts, (pt, eta, phi), finite):
-        jet = np.repeat(np.arange(len(labels)), counts)
-        problem = _problems(labels, jet, (pt, eta, phi), finite)
-        bad = problem > 0
-        if bad.any() and not skip_bad:
-            row = int(np.argmax(bad))
-            raise InputError(f"row {start + row} has {_REASONS[problem[row]]} (--skip-bad drops such jets)")
-        keep = (pt > 0) & ~bad[jet]
-        counts = np.bincount(jet[keep], minlength=len(labels))
-        pt, eta, phi = pt[keep], eta[keep], phi[keep]
+    jet, n = np.repeat(np.arange(len(labels)), counts), len(labels)
+    problem = np.zeros(n, dtype=np.int8)  # an index into the reasons, 0 where the jet is good
+    problem[jet[(np.abs(eta) > MAX_ETA) & (pt != 0)]] = 5
+    problem[np.bincount(jet, weights=np.maximum(pt, 0), minlength=n) == 0] = 4
+    problem[jet[pt < 0]] = 3
+    problem[~np.isin(labels, LABELS)] = 2
+    problem[~finite] = 1
+    problem[jet[~(np.isfinite(pt) & np.isfinite(eta) & np.isfinite(phi))]] = 1
+    bad = problem > 0
+    if bad.any() and not skip_bad:
+        row = int(np.argmax(bad))
+        raise InputError(f"row {start + row} has {_REASONS[problem[row]]} (--skip-bad drops such jets)")
+    keep = (pt > 0) & ~bad[jet]
+    if not keep.all():
+        counts, (pt, eta, phi) = np.bincount(jet[keep], minlength=n), (a[keep] for a in (pt, eta, phi))
     offsets = offsets_of(counts[~bad])
     borders, limit = offsets[1:-1], pt[:-1] * np.float32(1 + 1e-6)  # rises up to the rounding of px, py
     if (pt[1:] > limit).sum() != (pt[borders] > limit[borders - 1]).sum():
@@ -308,7 +288,7 @@ def _pieces(path: str | Path, rows: Rows, skip_bad: bool, key: str, size: int) -
 def chunks(
     path: str | Path, rows: Rows = None, *, skip_bad: bool = False, key: str = "table", size: int = CHUNK
 ) -> Iterator[Jets]:
-    """The jets of a file in chunks of about `size`, in the order of the file."""
+    """The jets of a file, chosen as by `read`, in chunks of about `size`, in the order of the file."""
     for _, part in _pieces(path, rows, skip_bad, key, size):
         yield part
 
