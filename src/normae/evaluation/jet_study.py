@@ -77,7 +77,7 @@ class JetStudy(Study):
             metrics |= {} if made is None else jets.generation_metrics(made, config.seed)
 
         def draw() -> None:
-            words = f"{self.network}, AUC {jets.auc_words(metrics, scores.mixture)}"
+            words = f"{self.network}, AUC {metrics['auc']}"
             jets.draw_roc(run, jets.roc_curve_of(words, scores, 1 - test.label), len(test.background))
             edges, shown = energy_densities(scores, test.label)
             columns: dict[str, Array] = {"low": edges[:-1], "high": edges[1:]}

@@ -244,11 +244,6 @@ def roc_curve_of(label: str, scores: JetScores, signal_label: int, style: str = 
     return RocCurve(label, COLOURS[signal_label], CURVE, central, band, style)
 
 
-def auc_words(metrics: Metrics, mixture: bool) -> str:
-    """The AUC with the spread over draws where there are any; without, and of a mixture, with its counting error."""
-    return str(metrics["auc"] if mixture else metrics.get("auc_draws", metrics["auc"]))
-
-
 def draw_roc(run: RunFolder, curve: RocCurve, background: int) -> None:
     """Both views of a ROC curve, as far as so many background jets can tell."""
     figure, axes = new_figure(1, 2)

@@ -11,7 +11,7 @@ import numpy as np
 
 from normae import zoo
 from normae.evaluation.jet_study import draw_generated, energy_densities
-from normae.evaluation.jets import CURVE, JetScores, as_generated, as_scores, auc_words, classifier_curve, roc_curve_of
+from normae.evaluation.jets import CURVE, JetScores, as_generated, as_scores, classifier_curve, roc_curve_of
 from normae.figures import new_figure
 from normae.figures.jets import RocCurve, energy_histograms, roc_curves
 from normae.figures.ratios import ComparedTemperatures, temperatures_compared
@@ -143,7 +143,7 @@ def _draw_roc(runs: Runs, folder: Path, name: str, styles: dict[tuple[str, Varia
             if (model := JetModel(kind, network, variant)) in runs:
                 scores = runs[model].scores()
                 said = "mixture of BNAEs" if scores.mixture else network
-                words = f"{said}, {CLASSES[1 - label]}-tagging, AUC {auc_words(runs[model].metrics, scores.mixture)}"
+                words = f"{said}, {CLASSES[1 - label]}-tagging, AUC {runs[model].metrics['auc']}"
                 curves.append(roc_curve_of(words, scores, 1 - label, style))
                 smallest = min(smallest, 10 / scores.background.shape[1])
     if not curves:
