@@ -1,11 +1,15 @@
 """Every Python block of the README and the documentation runs, page by page, in the order of the page."""
 
+import re
+
 import pytest
 import torch
 
 from pages import PAGES, blocks, name_of
 from preparation import PREPARATIONS, SMALLER
 
+OUTPUT = re.compile(r"^(\S.*)  # (-?\d+\.\d+)(?=:|$)", re.M)
+"""A line with the number that it gives, in a comment."""
 WITH_PYTHON = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
 
 
@@ -25,6 +29,8 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
             text = text.replace(old, new)
         with torch.random.fork_rng():
             exec(compile("\n" * (block.line - 1) + text, str(page), "exec"), names)
+            for expression, said in OUTPUT.findall(text):
+                assert eval(expression, names) == pytest.approx(float(said), rel=0.02), f"{name}: {expression}"
     assert replaced == {old for old, _ in SMALLER.get(name, [])}, "the page no longer says what is made smaller here"
 
 
@@ -49,5 +55,6 @@ def test_a_block_that_fails_is_found(tmp_path):
     page.write_text("1. text\n\n   ```python\n   1 / 0\n   ```\n\n<!-- not run: far away -->\n\n```python\nx\n```\n")
     found = blocks(page)
     assert [(b.text, b.line, b.reason) for b in found] == [("1 / 0", 4, None), ("x", 10, "far away")]
+    assert OUTPUT.findall("f(x)  # -3.5: low\ng(x)  # 2.5 of them\n  h(x)  # 1.5") == [("f(x)", "-3.5")]
     with pytest.raises(ZeroDivisionError):
         exec(found[0].text)
