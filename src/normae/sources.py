@@ -106,11 +106,6 @@ class DataConfig:
         if not 0 <= self.validation <= MOST_EVENTS:
             raise InputError(f"data.validation: expected 0 to {MOST_EVENTS} events, got {self.validation}")
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Numbers of categories of the columns; none where there is no text."""
-        return tuple(map(len, self.categories))
-
 
 class Weights(NamedTuple):
     """Of training, validation and test rows, with shape (N,) each and mean 1."""
@@ -172,21 +167,6 @@ class Events:
     def weights(self) -> Weights | None:
         """Of the rows of a table."""
         return self._weights()
-
-    def mapped(self, function: Callable[[Tensor], Tensor]) -> "Events":
-        """The same with `function` of every sample; sparse jets stay as they are."""
-
-        def of(sample: Tensor | SparseEvents) -> Tensor | SparseEvents:
-            return function(sample) if isinstance(sample, Tensor) else sample
-
-        return Events(
-            lambda: of(self.train),
-            lambda: None if self.validation is None else of(self.validation),
-            lambda: function(self.test),
-            self.density,
-            lambda: self.columns,
-            lambda: self.weights,
-        )
 
     def with_rows(self, index: Tensor, held: Tensor | None = None) -> "Events":
         """The same with other training events, those of `index` in its order, and validation events of `held`."""
@@ -431,11 +411,6 @@ def jets_path(config: DataConfig, judged: bool = False) -> Path:
         public = given == str(PUBLIC)
         decided(PUBLIC_JETS if public else f"jets are taken from {given}, as NORMAE_JETS says")
     return Path(given)
-
-
-def on_public_jets(config: DataConfig) -> bool:
-    """Whether a run is judged on the public jets of the package."""
-    return jets_path(config, judged=True) == PUBLIC
 
 
 def file_in(folder: Path, name: str) -> Path:

@@ -23,6 +23,7 @@ from normae.evaluation.evaluate import evaluate, report
 from normae.figures import figure_style
 from normae.figures.ratios import ComparedTemperatures
 from normae.files import atomic_path, write_json, write_text
+from normae.jets import PUBLIC
 from normae.paper import jets
 from normae.paper.jets import JetModel, Judged, Metrics, Rows
 from normae.presets import preset_path
@@ -33,7 +34,7 @@ from normae.runs.ensemble import gather, made_of
 from normae.runs.folder import RunFolder, locked, read_json
 from normae.runs.session import train
 from normae.runs.writing import Watch
-from normae.sources import KINDS, PUBLIC_JETS, on_public_jets
+from normae.sources import KINDS, PUBLIC_JETS, jets_path
 from normae.statistics import Estimate
 
 
@@ -218,7 +219,7 @@ def reproduce_jets(out: Path, settings: Settings, watch: Watch | None = None) ->
     if not folders:
         raise InputError(f"{', '.join(result.left_out)}: not in the zoo; use --from-scratch")
     folders |= _modes(folders, out, settings)
-    if settings.data is None and on_public_jets(read(next(iter(folders.values())).config).data):
+    if settings.data is None and jets_path(read(next(iter(folders.values())).config).data, judged=True) == PUBLIC:
         result.notes.append(f"The {PUBLIC_JETS}.")
     runs: dict[JetModel, Judged] = {}
     for model, folder in counted("models", list(folders.items())):

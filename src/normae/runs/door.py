@@ -115,8 +115,15 @@ def planned(
         weights, missing: as in `train`.
     """
     if not isinstance(data, str | Path):
-        table = in_memory(data, columns, any_shape, weights, missing)
-        return _planned_in_memory(table, folder, seed or 0, changes, wishes)
+        table, name = in_memory(data, columns, any_shape, weights, missing), "table" if folder is None else folder.name
+        rows, of_rows = check_table(table, "data")
+        source = kept_data(table, *split_sizes(len(rows), test=folder is not None))
+        if rows.ndim == 2:
+            run = automatic_run(rows, source, wishes, name, seed or 0, weights=of_rows)
+        else:
+            run = events_run(rows, source, name, seed or 0)
+        run = override(run, changes)
+        return run, load_events(run.data, run.seed, table)
     if not isinstance(weights, str | None):
         raise InputError(f"{data}: expected the name of the column with the weights, got an array; read the file first")
     if Path(data).suffix not in ("", ".toml") or Path(data).is_dir():
@@ -125,38 +132,19 @@ def planned(
                 raise InputError(f"{data}: jets are trained on without weights; leave them out, or give a table")
             return _jets_run(Path(data), seed or 0, changes), None
         if is_table(data):
-            names = None if columns is None else tuple(columns)
-            where = DataConfig(file=str(data), columns=names, dataset=dataset, weights=weights, missing=missing)
-            return _table_run(where, seed or 0, changes, wishes), None
+            table = read_rows(data, columns, dataset, weights, missing, None)
+            rows, of_rows = check_table(table, str(data))
+            names = table.columns or (None if columns is None else tuple(columns))
+            source = kept_data(table._replace(columns=names), *split_sizes(len(rows), test=True))
+            source = replace(source, file=str(Path(data).resolve()), dataset=dataset, weights=weights, missing=missing)
+            run = automatic_run(rows, source, wishes, Path(data).stem, seed or 0, weights=of_rows)
+            return override(run, changes), None
     if not columns is dataset is weights is None or wishes.condition != ():
         raise InputError(
             f"{data}: columns, dataset, weights and condition are of a table; a TOML file names them in [data], and "
             "the places of the condition in [coordinates]"
         )
     return read(data, [*([] if seed is None else [f"seed={seed}"]), *changes]), None
-
-
-def _table_run(data: DataConfig, seed: int, changes: Sequence[str], wishes: Wishes) -> Run:
-    path = Path(str(data.file))
-    table = read_rows(path, data.columns, data.dataset, data.weights, data.missing, None)
-    rows, weights = check_table(table, str(path))
-    test, validation = split_sizes(len(rows), test=True)
-    names = table.columns or data.columns
-    data = replace(data, file=str(path.resolve()), columns=names, categories=table.categories, train=0)
-    data = replace(data, test=test, validation=validation)
-    return override(automatic_run(rows, data, wishes, path.stem, seed, weights=weights), changes)
-
-
-def _planned_in_memory(
-    table: Rows, folder: Path | None, seed: int, changes: Sequence[str], wishes: Wishes
-) -> tuple[Run, Events | None]:
-    rows, weights = check_table(table, "data")
-    source = kept_data(table, *split_sizes(len(rows), test=folder is not None))
-    name = "table" if folder is None else folder.name
-    vectors = rows.ndim == 2
-    plan = automatic_run(rows, source, wishes, name, seed, weights=weights) if vectors else None
-    run = override(plan or events_run(rows, source, name, seed), changes)
-    return run, load_events(run.data, run.seed, table)
 
 
 def kept_data(table: Rows, test: int, validation: int) -> DataConfig:

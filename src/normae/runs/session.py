@@ -306,7 +306,7 @@ def _fitted(
     table = torch.cat(seen) if config.data.file is not None and events.train.ndim == 2 else None
     lattice = whole.lattice if isinstance(whole, TableCoordinates) else None
     if table is not None and config.on_lattice and lattice is None:
-        lattice = find_lattice(table.numpy(), config.data.sizes)
+        lattice = find_lattice(table.numpy(), [len(words) for words in config.data.categories])
     if table is not None and (given := config.coordinates.condition):
         return ConditionalCoordinates.of(table, given, config.coordinates.noise, lattice)
     return fit_coordinates(config.coordinates, table, weights, lattice)
@@ -335,7 +335,10 @@ def _base(
 
 def _in_coordinates(config: Run, events: Events, coordinates: Coordinates) -> Events:
     if config.coordinates.kind == "identity":
-        return events.mapped(Tensor.float)
+        given: Any = events
+        held = None if events.validation is None else given.validation.float()
+        named = (lambda: events.columns, lambda: events.weights)
+        return Events(lambda: given.train.float(), lambda: held, lambda: given.test.float(), events.density, *named)
 
     def noisy(rows: Tensor | SparseEvents, copies: int, name: str) -> Tensor:
         if isinstance(rows, SparseEvents):
