@@ -80,7 +80,7 @@ def sample(
     device: Device = "auto",
     force: Force = False,
 ) -> None:
-    """Generate events: the array x of an .npz file, or the columns of a table.
+    """Generate events: the array x of an .npz, or columns of a table.
 
     Example: normae sample runs/toy -n 10000 -o samples.npz
     """
@@ -99,7 +99,7 @@ def sample(
     model = load(run, device)
     x = model.sample(n, seed, latent_steps, feature_steps, condition=given)
     with output(out, force) as temporary:
-        write_rows(Rows(x, model.columns, None, model.categories), temporary, out.suffix)
+        write_rows(Rows(x, model.columns, None, model.categories), temporary)
     say(f"{n} events of shape {x.shape[1:]}: {out}")
 
 

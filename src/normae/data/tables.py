@@ -146,19 +146,23 @@ def read_rows(
     return rows.weighted(given, str(path)).whole(str(path))
 
 
-def write_rows(rows: Rows, path: Path, suffix: str) -> None:
-    """Write rows to a file of the kind of `suffix`: the array x of .npz, with codes; columns of .csv and .parquet."""
-    if suffix == ".npz":
-        np.savez(path, x=rows.values)
+def write_rows(rows: Rows, path: Path) -> None:
+    """Write rows to a file by its suffix: the array x of .npz, with codes; columns of .csv and .parquet."""
+    if path.suffix != ".npz" and rows.values.ndim != 2:
+        raise InputError(f"expected a name that ends in .npz for events of shape {rows.values.shape[1:]}")
+    write_columns({"x": rows.values} if path.suffix == ".npz" else by_name(rows), path)
+
+
+def write_columns(columns: Mapping[str, Any], path: Path) -> None:
+    """Write columns of equal length to a .npz, .csv or .parquet file, by its suffix."""
+    if path.suffix == ".npz":
+        np.savez(path, **columns)
         return
     import pyarrow.csv
     import pyarrow.parquet
 
-    if rows.values.ndim != 2:
-        raise InputError(f"expected a name that ends in .npz for events of shape {rows.values.shape[1:]}")
-    table = pyarrow.table(by_name(rows))
     with arrow_file(path, "wb") as file:
-        (pyarrow.csv.write_csv if suffix == ".csv" else pyarrow.parquet.write_table)(table, file)
+        (pyarrow.csv.write_csv if path.suffix == ".csv" else pyarrow.parquet.write_table)(pyarrow.table(columns), file)
 
 
 def _beside(path: Path, name: str) -> NDArray[Any]:

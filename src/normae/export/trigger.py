@@ -36,6 +36,7 @@ from normae.random import stream
 from normae.report import save_figure
 from normae.runs.folder import RunFolder, write_tensors
 from normae.runs.load import run_of
+from normae.sampling.config import require_that
 from normae.scoring.score import open_file, read_events
 from normae.scoring.scorer import open_scorer
 from normae.statistics.auc import auc, auc_difference
@@ -181,10 +182,9 @@ class TriggerSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.hidden or not all(1 <= width <= 1024 for width in self.hidden):
-            raise InputError(f"--hidden: expected widths from 1 to 1024, got {list(self.hidden)}")
-        if not 4 <= self.bits <= 24:
-            raise InputError(f"--bits: expected 4 to 24, got {self.bits}")
+        widths = bool(self.hidden) and all(1 <= width <= 1024 for width in self.hidden)
+        require_that(widths, "--hidden", "widths from 1 to 1024", list(self.hidden))
+        require_that(4 <= self.bits <= 24, "--bits", "4 to 24", self.bits)
         if self.epochs < 1 or self.events < 100 or self.test < 100:
             raise InputError("expected at least 1 epoch and 100 events")
 

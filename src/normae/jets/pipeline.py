@@ -9,12 +9,9 @@ from typing import Any, TypeVar
 
 import h5py
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
 from numpy.typing import NDArray
 
-from normae.data.table import arrow_file
+from normae.data import tables
 from normae.errors import InputError
 from normae.files import check_new, output
 from normae.jets import imaging
@@ -180,12 +177,7 @@ def write_columns(path: str | Path, columns: dict[str, NDArray[Any]], force: boo
     """Write columns of equal length as CSV, Parquet or npz, by the suffix of `path`."""
     check_suffix(path)
     with output(path, force) as temporary:
-        if temporary.suffix == ".npz":
-            np.savez(temporary, **columns)  # type: ignore[arg-type]
-            return
-        write = pyarrow.csv.write_csv if temporary.suffix == ".csv" else pyarrow.parquet.write_table
-        with arrow_file(temporary, "wb") as file:
-            write(pa.table(columns), file)
+        tables.write_columns(columns, temporary)
 
 
 def summary(path: str | Path, *, skip_bad: bool = False, key: str = "table") -> dict[str, str]:

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import h5py
 import numpy as np
@@ -61,13 +61,6 @@ def text_of(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def check_version(file: h5py.File) -> None:
-    """Refuse a file of a version that this program does not know."""
-    text = text_of(file.attrs.get("version", VERSION))
-    if not text.isdecimal() or not 1 <= int(text) <= VERSION:
-        raise InputError(f"the file has version {text}, but this normae reads versions up to {VERSION}")
-
-
 def check_flat(name: str, values: Any, kinds: str) -> None:
     """Refuse what is not a one-dimensional array (or dataset) whose type is one of `kinds` of numpy."""
     if len(values.shape or ()) != 1:
@@ -81,23 +74,6 @@ def check_flat(name: str, values: Any, kinds: str) -> None:
         raise InputError(f"{name!r} has the type {found}, but {wanted} are expected")
 
 
-def check_datasets(file: h5py.File, kinds: dict[str, str]) -> None:
-    """Refuse a file without one of the flat datasets that are named, each with its kinds of type."""
-    for name, allowed in kinds.items():
-        if not isinstance(file.get(name), h5py.Dataset):
-            raise InputError(f"the file has no dataset {name!r}")
-        check_flat(name, file[name], allowed)
-
-
-def read_offsets(file: h5py.File, flat: tuple[str, ...]) -> NDArray[np.int64]:
-    """The offsets with shape (N + 1,), which rise from 0 to the length of each of the datasets `flat`."""
-    offsets = np.asarray(file["offsets"][:], dtype=np.int64)
-    rising = len(offsets) == len(file["labels"]) + 1 and offsets[0] == 0 and (offsets[1:] >= offsets[:-1]).all()
-    if not rising or {len(file[name]) for name in flat} != {int(offsets[-1])}:
-        raise InputError(f"the offsets do not match the labels or the lengths of {', '.join(flat)}")
-    return offsets
-
-
 def _single(values: NDArray[Any]) -> NDArray[np.float32]:
     """float32; what does not fit becomes infinite, and the reader then finds it."""
     with np.errstate(over="ignore"):
@@ -108,20 +84,38 @@ class Ragged:
     """Our own HDF5 file."""
 
     alignment = 1  # rows that the file compresses together
+    flat: ClassVar[dict[str, str]] = {"pt": "iuf", "eta": "iuf", "phi": "iuf"}  # with the kinds of their types
 
     def __init__(self, file: h5py.File) -> None:
-        check_version(file)
-        check_datasets(file, {"labels": "biuf", "offsets": "iu", "pt": "iuf", "eta": "iuf", "phi": "iuf"})
-        self.file = file
-        self.offsets = read_offsets(file, ("pt", "eta", "phi"))
-        self.count = len(file["labels"])
+        version = text_of(file.attrs.get("version", VERSION))
+        if not version.isdecimal() or not 1 <= int(version) <= VERSION:
+            raise InputError(f"the file has version {version}, but this normae reads versions up to {VERSION}")
+        for name, allowed in {"labels": "biuf", "offsets": "iu", **self.flat}.items():
+            if not isinstance(file.get(name), h5py.Dataset):
+                raise InputError(f"the file has no dataset {name!r}")
+            check_flat(name, file[name], allowed)
+        self.file, self.count = file, len(file["labels"])
+        self.offsets = offsets = np.asarray(file["offsets"][:], dtype=np.int64)
+        rising = len(offsets) == self.count + 1 and offsets[0] == 0 and (offsets[1:] >= offsets[:-1]).all()
+        if not rising or {len(file[name]) for name in self.flat} != {int(offsets[-1])}:
+            raise InputError(f"the offsets do not match the labels or the lengths of {', '.join(self.flat)}")
+
+    def arrays(self, start: int, stop: int) -> tuple[NDArray[Any], ...]:
+        """Rows start to stop: labels and counts with shape (n,), and the flat arrays."""
+        first, last = self.offsets[start], self.offsets[stop]
+        flat = (self.file[name][first:last] for name in self.flat)
+        return (self.file["labels"][start:stop], np.diff(self.offsets[start : stop + 1]), *flat)
 
     def load(self, start: int, stop: int) -> tuple[NDArray[Any], ...]:
         """Rows start to stop: labels, counts with shape (n,), pt, eta, phi with shape (C,), finite with shape (n,)."""
-        first, last = self.offsets[start], self.offsets[stop]
-        flat = (_single(self.file[name][first:last]) for name in ("pt", "eta", "phi"))
-        counts = np.diff(self.offsets[start : stop + 1])
-        return (self.file["labels"][start:stop], counts, *flat, np.ones(stop - start, dtype=bool))
+        labels, counts, *flat = self.arrays(start, stop)
+        return (labels, counts, *map(_single, flat), np.ones(stop - start, dtype=bool))
+
+
+class RaggedImages(Ragged):
+    """Our own HDF5 file of images."""
+
+    flat: ClassVar[dict[str, str]] = {"pixel": "iu", "value": "iuf"}
 
 
 class Npz:
@@ -399,14 +393,10 @@ def read_images(path: str | Path, rows: Rows = None, *, skip_bad: bool = False) 
 
 def _load(file: h5py.File, rows: Rows, skip_bad: bool) -> SparseImages:
     """The images of an open file, each of them checked."""
-    check_version(file)
-    check_datasets(file, {"labels": "biuf", "offsets": "iu", "pixel": "iu", "value": "iuf"})
-    offsets = read_offsets(file, ("pixel", "value"))
-    start, stop = row_range(rows, len(offsets) - 1)
-    offsets = offsets[start : stop + 1]
-    first, last = offsets[0], offsets[-1]
-    labels, pixel, value = file["labels"][start:stop], file["pixel"][first:last], file["value"][first:last]
-    image = np.repeat(np.arange(stop - start), np.diff(offsets))
+    source = RaggedImages(file)
+    start, stop = row_range(rows, source.count)
+    labels, counts, pixel, value = source.arrays(start, stop)
+    image = np.repeat(np.arange(stop - start), counts)
     with np.errstate(all="ignore"):
         wrong_value = ~np.isfinite(value.astype(np.float32)) | (value < 0)
     problems = {
@@ -421,6 +411,6 @@ def _load(file: h5py.File, rows: Rows, skip_bad: bool) -> SparseImages:
         row = int(np.argmax(bad))
         reason = next(text for text, found in problems.items() if row in found)
         raise InputError(f"row {start + row} has {reason} (--skip-bad drops such images)")
-    keep, counts = ~bad[image], np.diff(offsets)[~bad]
+    keep = ~bad[image]
     labels, pixel = labels[~bad].astype(np.int8), pixel[keep].astype(np.uint16)
-    return SparseImages(labels, offsets_of(counts), pixel, value[keep], int(bad.sum()))
+    return SparseImages(labels, offsets_of(counts[~bad]), pixel, value[keep], int(bad.sum()))

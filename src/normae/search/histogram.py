@@ -24,6 +24,7 @@ from normae.files import check_new, new_folder, write_json, write_text
 from normae.report import save_figure
 from normae.runs.folder import RunFolder
 from normae.runs.load import run_of
+from normae.sampling.config import require_that
 from normae.scoring.score import File, open_file, read_events
 from normae.scoring.scorer import Outside, Scorer, open_scorer, tail_probability
 from normae.search import Sample, Templates, hepdata_tables, workspace
@@ -31,7 +32,6 @@ from normae.statistics.arrays import Array, unweighted
 from normae.statistics.histogram import check_edges, fill, tail_levels
 
 AXIS_NAMES = {"score": "score $E/T$", "log_prob": r"$\log p$", "p_value": "p-value"}
-QUANTITIES = tuple(AXIS_NAMES)
 MOST_REFERENCES = 50_000  # held-out events that are scored with every draw, for p-values of draws
 MOST_EXPECTED = 1e12  # events; a fit of more loses its digits
 
@@ -62,15 +62,12 @@ class HistogramSettings:
     draws: int = 100
 
     def __post_init__(self) -> None:
-        if self.quantity not in QUANTITIES:
-            raise InputError(f"--quantity: expected one of {', '.join(QUANTITIES)}, got {self.quantity!r}")
-        for name, value in (("expected", self.expected), ("expected-signal", self.expected_signal)):
-            if value is not None and not 0 < value <= MOST_EXPECTED:
-                raise InputError(f"--{name}: expected a number of events above 0, up to {MOST_EXPECTED:g}, got {value}")
-        if not 0 <= self.normalization < 1:
-            raise InputError(f"--normalization: expected a share from 0 to 1, got {self.normalization}")
-        if self.draws < 2:
-            raise InputError(f"--draws: expected at least 2, got {self.draws}")
+        require_that(self.quantity in AXIS_NAMES, "--quantity", f"one of {', '.join(AXIS_NAMES)}", repr(self.quantity))
+        for name, value in (("--expected", self.expected), ("--expected-signal", self.expected_signal)):
+            holds, words = value is None or 0 < value <= MOST_EXPECTED, f"events above 0, up to {MOST_EXPECTED:g}"
+            require_that(holds, name, f"a number of {words}", value)
+        require_that(0 <= self.normalization < 1, "--normalization", "a share from 0 to 1", self.normalization)
+        require_that(self.draws >= 2, "--draws", "at least 2", self.draws)
 
 
 class Binner:
@@ -93,8 +90,7 @@ class Binner:
         self.references: NDArray[np.float32] | None = None
         """Scores of held-out background in rising order for each draw, with shape (K, n)."""
         if settings.quantity == "p_value" and self.bayesian:
-            config = read(run.config)
-            events = run.events(config)
+            events = run.events(read(run.config))
             weights = None if events.weights is None else events.weights.test[:MOST_REFERENCES]
             scores = scorer.model.rows(events.test[:MOST_REFERENCES].numpy(), settings.draws).scores
             self.references = np.stack([np.sort(unweighted(score, weights)) for score in scores])
@@ -263,8 +259,7 @@ def histogram(
         The templates, which `out` holds as histogram.json, a pyhf workspace.json, HEPData tables and a figure, and
         what the search found, in sentences.
     """
-    if experiments < 0:
-        raise InputError(f"--pseudo-experiments: expected 0 or more, got {experiments}")
+    require_that(experiments >= 0, "--pseudo-experiments", "0 or more", experiments)
     if settings.expected_signal is not None and not signal:
         raise InputError("--expected-signal: expected --signal, which it scales")
     if experiments and not signal:
