@@ -8,7 +8,7 @@ from normae.energy import autograd_value_and_grad
 from normae.errors import InputError
 from normae.networks import ACTIVATIONS, MLP, Autoencoder, Layout, NetworkConfig, build_mlp_autoencoder, call
 from normae.networks.mlp import by_one_dnn
-from normae.networks.reconstruction import ExplicitEnergy, ReconstructionEnergy
+from normae.networks.reconstruction import ExplicitEnergy, ReconstructionEnergy, fill
 from normae.random import stream
 
 
@@ -120,7 +120,7 @@ def test_layout_round_trip():
     models = networks(2)
     layout = Layout.of(models[0])
     flat = layout.flatten(models)
-    layout.load(models[0], flat[1])
+    fill(models[0], {name: view[1] for name, view in layout.views(flat).items()})
     assert all(torch.equal(p, q) for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True))
 
 

@@ -15,6 +15,7 @@ from normae.config import Run, read, structure, to_toml
 from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.networks.autoencoder import conv_encoder
+from normae.networks.reconstruction import fill
 from normae.runs.classifier import Classifier, _correction, _correction_tensors
 from normae.runs.folder import RunFolder, read_tensors
 from normae.runs.session import train
@@ -103,7 +104,7 @@ def test_it_learns_a_known_likelihood_ratio():
     trainer = ClassifierTrainer(network, blobs(0, 2000), blobs(1, 1000), config, 0, torch.device("cpu"))
     for _ in trainer.run():
         pass
-    trainer.layout.load(network, trainer.best[0])
+    fill(network, {name: view[0] for name, view in trainer.layout.views(trainer.best).items()})
     model = Classifier(network, trainer.scale, trainer.prior, (1, 8, 8))
     value = torch.linspace(0.7, 1.5, 9)
     x = SparseEvents(torch.full((9, 1), 27, dtype=torch.int16), value[:, None], torch.eye(8)).dense()

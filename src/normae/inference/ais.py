@@ -426,8 +426,7 @@ def ais_log_z(
     True
     """
     config = config or AISConfig()
-    if not 0 < temperature < math.inf:
-        raise InputError(f"temperature: expected a positive number, got {temperature}")
+    require_that(0 < temperature < math.inf, "temperature", "a positive number", temperature)
     target = _Target(energy, temperature, base, EVERYWHERE if bounds is None else bounds)
     model_points = _reverse_points(target, reverse_start, config, generator)
     points, share, share_error = _base_points(target, config.chains, generator)
@@ -461,11 +460,11 @@ def _reverse_points(target: _Target, start: Tensor, config: AISConfig, generator
 def _check(result: AISResult, config: AISConfig) -> None:
     bounds = f"forward {result.forward:.3f}, reverse {result.reverse:.3f}"
     advice = "give it more steps and chains, and a base and start points that cover every mode"
-    if not abs(result.reverse - result.forward) <= config.tolerance:
-        raise LogZDisagreement(
-            f"log Z: the bounds differ by more than {config.tolerance:g}, {bounds}; {advice}", result
-        )
     least = min(result.forward_ess, result.reverse_ess)
-    if not least >= config.least_ess:
-        few = f"the effective number of chains is {least:.0f}, expected {config.least_ess:g}"
-        raise LogZDisagreement(f"log Z: {few}; {bounds}; {advice}", result)
+    if not abs(result.reverse - result.forward) <= config.tolerance:
+        wrong = f"the bounds differ by more than {config.tolerance:g}, {bounds}"
+    elif not least >= config.least_ess:
+        wrong = f"the effective number of chains is {least:.0f}, expected {config.least_ess:g}; {bounds}"
+    else:
+        return
+    raise LogZDisagreement(f"log Z: {wrong}; {advice}", result)

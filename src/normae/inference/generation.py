@@ -92,15 +92,15 @@ def drawn(of: Based, n: int, generator: torch.Generator) -> Tensor | None:
         while found < n:
             needed = FEWEST_DRAWS if not found else 1.05 * (n - found) * tried / found
             count = int(min(max(needed, FEWEST_DRAWS), MOST_DRAWS))
-            batch = weighted(of, count, generator)
-            unit = batch.log_weight.quantile(OFTEN) if unit is None else unit
-            chance = uniform((len(batch.events),), generator, batch.log_weight)
-            times = ((batch.log_weight - unit).clamp_max(LOG_MOST).exp() + chance).long()
-            good = batch.events.repeat_interleave(times, dim=0)
+            events, log_weight = weighted(of, count, generator)
+            unit = log_weight.quantile(OFTEN) if unit is None else unit
+            chance = uniform((count,), generator, log_weight)
+            times = ((log_weight - unit).clamp_max(LOG_MOST).exp() + chance).long()
+            good = events.repeat_interleave(times, dim=0)
             good = good[torch.randperm(len(good), generator=generator, device=generator.device).to(good.device)]
             good = good[: n - found]
             kept.append(good)
-            found, tried = found + len(good), tried + len(batch.events)
+            found, tried = found + len(good), tried + count
             tick(len(good))
             if found < LEAST_KEPT * tried and found < n:
                 return None
@@ -139,13 +139,13 @@ def drawn_at(of: Based, t: Tensor, generator: torch.Generator) -> Tensor:
     A draw with weight w is kept with probability w/c, c the weight that a share `MOSTLY` of the first batch has not.
     """
     some = torch.randint(len(t), (FEWEST_DRAWS,), generator=generator, device=generator.device).to(t.device)
-    unit = weighted(of, FEWEST_DRAWS, generator, t[some]).log_weight.quantile(MOSTLY)
+    unit = weighted(of, FEWEST_DRAWS, generator, t[some])[1].quantile(MOSTLY)
     found, missing = [], torch.arange(len(t), device=t.device)
     with progress("sampling", len(t)) as tick:
         for _ in range(ROUNDS):
-            batch = weighted(of, len(missing), generator, t[missing])
-            good = uniform((len(missing),), generator, batch.log_weight).log() < batch.log_weight - unit
-            found.append((missing[good], batch.events[good]))
+            events, log_weight = weighted(of, len(missing), generator, t[missing])
+            good = uniform((len(missing),), generator, log_weight).log() < log_weight - unit
+            found.append((missing[good], events[good]))
             missing = missing[~good]
             tick(int(good.sum()))
             if not len(missing):

@@ -115,22 +115,18 @@ class Based(NamedTuple):
         return LogZ(value, math.sqrt(variance), self.bounds or (-math.inf, math.inf))
 
 
-class Weighted(NamedTuple):
-    """Draws of a base's proposal q within bounds, with shape (N, d), and log w = -E/T - log q, (N,)."""
-
-    events: Tensor
-    log_weight: Tensor
-
-
 @torch.no_grad()
-def weighted(of: Based, n: int, generator: torch.Generator, t: Tensor | None = None) -> Weighted:
-    """`n` draws of the base, for conditions t with shape (n, k) if it has some; weight 0 outside the bounds."""
+def weighted(of: Based, n: int, generator: torch.Generator, t: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """`n` draws of the base's proposal q, (n, d), and log w = -E/T - log q, (n,), with w = 0 outside the bounds.
+
+    Conditions t have shape (n, k), where the base has some.
+    """
     y, (value, log_q) = draws(of.base, n, generator, t)
     log_weight = -(of.energy.error(y) + value).double() / of.temperature - log_q.double()
     if (bounds := of.bounds) is not None:
         own = y[:, : of.base.dimension]
         log_weight = log_weight.where(((own >= bounds[0]) & (own <= bounds[1])).all(dim=1), -math.inf)
-    return Weighted(y, log_weight)
+    return y, log_weight
 
 
 def proposed_log_z(of: Based, generator: torch.Generator) -> LogZ | None:
@@ -138,7 +134,7 @@ def proposed_log_z(of: Based, generator: torch.Generator) -> LogZ | None:
 
     The weights are bounded, since b <= 2 q, so that no rare draw can decide about the mean.
     """
-    return of.known(*mean_weight(weighted(of, PROPOSED, generator).log_weight))
+    return of.known(*mean_weight(weighted(of, PROPOSED, generator)[1]))
 
 
 def mean_weight(log_weight: Tensor) -> tuple[float, float]:
@@ -167,8 +163,7 @@ def conditional_log_z(of: Based, generator: torch.Generator) -> LogZ | None:
     for node in nodes:
         if base.cells is not None:  # what can occur depends on the condition
             generator.set_state(state)
-            again = weighted(of, len(y) // 4, generator, node.expand(len(y) // 4, -1))
-            found.append(mean_weight(again.log_weight))
+            found.append(mean_weight(weighted(of, len(y) // 4, generator, node.expand(len(y) // 4, -1))[1]))
             continue
         y[:, base.dimension :] = node
         found.append(mean_weight(free - energy.error(y).double() / temperature))

@@ -147,7 +147,8 @@ def _buffer(x: Tensor, factor: Tensor) -> tuple[bool, Tensor]:
 def by_one_dnn(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN serves for the product of x, on a CPU, and one matrix, and is worth its overhead."""
     fits = x.dtype == torch.float32 and not x.is_cuda and weight.ndim == 2 and min(weight.shape) >= NARROW
-    return fits and len(x) * weight.numel() >= LARGE and torch.backends.mkldnn.is_available()
+    here = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return here and fits and len(x) * weight.numel() >= LARGE
 
 
 def one_dnn(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:

@@ -65,10 +65,6 @@ class Layout:
         named = zip(self.names, self.shapes, pieces, strict=True)
         return {name: piece.reshape(flat.shape[0], *shape) for name, shape, piece in named}
 
-    def load(self, module: nn.Module, row: Tensor) -> None:
-        """Copy one row of weights, with shape (P,), into `module`."""
-        fill(module, {name: view[0] for name, view in self.views(row[None]).items()})
-
 
 def all_tensors(network: nn.Module) -> dict[str, Tensor]:
     """Weights and buffers by name, live."""

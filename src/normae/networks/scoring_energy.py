@@ -52,7 +52,13 @@ class ScoringEnergy(ReconstructionEnergy):
         self._fused: ReconstructionEnergy | None = None
         weight = next(autoencoder.parameters())
         if self._image and weight.device.type == "cuda" and weight.dtype == torch.float32:
-            self._fused = _fused(autoencoder)
+            from normae.networks.conv_cuda import FusedConvEnergy, why_not
+
+            if (reason := why_not(autoencoder, weight.device, "energies")) is None:
+                layout = Layout.of(autoencoder)
+                self._fused = FusedConvEnergy(autoencoder, layout, layout.flatten([autoencoder]))
+            else:
+                log.warning("the fused energy cannot serve: %s; scoring with the layers one by one", reason)
 
     def __call__(self, x: Tensor) -> Tensor:
         if not self._image or (x.requires_grad and torch.is_grad_enabled()):
@@ -66,17 +72,6 @@ class ScoringEnergy(ReconstructionEnergy):
             return torch.cat([self._lanes(piece) for piece in torch.split(x, PIECE)])
         with torch.no_grad():
             return torch.cat([super(ScoringEnergy, self).__call__(piece) for piece in torch.split(x, CHUNK)])
-
-
-def _fused(autoencoder: Autoencoder) -> ReconstructionEnergy | None:
-    from normae.networks.conv_cuda import FusedConvEnergy, why_not
-
-    reason = why_not(autoencoder, next(autoencoder.parameters()).device, "energies")
-    if reason is not None:
-        log.warning("the fused energy cannot serve: %s; scoring with the layers one by one", reason)
-        return None
-    layout = Layout.of(autoencoder)
-    return FusedConvEnergy(autoencoder, layout, layout.flatten([autoencoder]))
 
 
 # --- compiled layers
