@@ -21,8 +21,14 @@ import normae
 from conv_chains import DEVICE, SIDE, close, generator, images, models, normal, philox, reference_chain, sphere
 from normae.errors import InputError
 from normae.networks import Autoencoder, Layout, conv_cuda
-from normae.networks.conv_cuda import FusedConvEnergy, chain_defines, fused_conv_runner, launch_chain, network_defines
-from normae.networks.cuda_source import CudaSourceError
+from normae.networks.conv_cuda import (
+    CudaSourceError,
+    FusedConvEnergy,
+    chain_defines,
+    fused_conv_runner,
+    launch_chain,
+    network_defines,
+)
 from normae.networks.fused_chain import keys
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.scoring_energy import ScoringEnergy, conv_shape
@@ -39,7 +45,7 @@ emulated_only = pytest.mark.skipif(DEVICE == "cuda", reason="of the emulation")
 
 
 class Emulated:
-    """A kernel on the CPU, in place of `cuda_source.Kernel`."""
+    """A kernel on the CPU, in place of `conv_cuda.Kernel`."""
 
     order = 0
     """In which threads run between two barriers, see emulate.cc."""

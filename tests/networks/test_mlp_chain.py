@@ -360,13 +360,13 @@ def mlp(*sizes: int, activation: str = "relu") -> MLP:
     ],
 )
 def test_why_not(build: Callable[[], Autoencoder], reason: str | None) -> None:
-    answer = why_not(build(), SamplingConfig())
+    answer = why_not(build(), ChainConfig())
     assert answer is None if reason is None else re.search(reason, str(answer))
 
 
 def test_chains_on_a_sphere_are_refused() -> None:
     sampling = SamplingConfig(latent=ChainConfig(sphere="geodesic"))
-    assert "sphere" in str(why_not(model(mlp(3, 32, 2), mlp(2, 32, 3)), sampling))
+    assert "sphere" in str(why_not(model(mlp(3, 32, 2), mlp(2, 32, 3)), sampling.latent, sampling.feature))
     with pytest.raises(InputError, match="sphere"):
         fused_runner(networks(1), points(16, 2), ChainConfig(sphere="project"), 1.0, generator())
 
@@ -380,7 +380,7 @@ def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="one number or 16"):
         fused_runner(energy, points(16, 2), ChainConfig(), torch.ones(8), generator(), members=2)
     monkeypatch.setattr(fused, "triton", None)
-    assert why_not(energy.autoencoder, SamplingConfig()) == "triton is not installed"
+    assert why_not(energy.autoencoder, ChainConfig()) == "triton is not installed"
     with pytest.raises(InputError, match="triton is not installed"):
         fused_runner(energy, points(16, 2), ChainConfig(), 1.0, generator(), members=2)
 

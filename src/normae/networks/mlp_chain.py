@@ -35,7 +35,7 @@ from normae.networks.fused_chain import fused, numbers, spread
 from normae.networks.mlp import MLP
 from normae.networks.mlp_kernels import chain_kernel, pack_kernel, triton
 from normae.networks.reconstruction import LatentEnergy, LocalEnergy, ReconstructionEnergy
-from normae.sampling.config import ChainConfig, SamplingConfig
+from normae.sampling.config import ChainConfig
 from normae.sampling.langevin import Scalar
 
 Precision = Literal["fp16", "ieee"]
@@ -62,12 +62,8 @@ class Shape(NamedTuple):
         return max(2, 1 << (max(self.features, self.latent) - 1).bit_length())
 
 
-def why_not(architecture: Autoencoder, sampling: SamplingConfig) -> str | None:
-    """Why the fused chain cannot serve, or None where it can."""
-    return _why_not(architecture, sampling.latent, sampling.feature)
-
-
-def _why_not(architecture: Autoencoder, *chains: ChainConfig) -> str | None:
+def why_not(architecture: Autoencoder, *chains: ChainConfig) -> str | None:
+    """Why the fused chain cannot serve for these, or None where it can."""
     encoder, decoder = architecture.encoder, architecture.decoder
     if triton is None:
         return "triton is not installed"
@@ -93,8 +89,7 @@ def _why_not(architecture: Autoencoder, *chains: ChainConfig) -> str | None:
 
 
 def _shape(architecture: Autoencoder, config: ChainConfig) -> Shape:
-    reason = _why_not(architecture, config)
-    if reason is not None:
+    if (reason := why_not(architecture, config)) is not None:
         raise InputError(f"the fused chain cannot serve: {reason}")
     e, d = architecture.encoder, architecture.decoder
     assert isinstance(e, MLP)

@@ -96,13 +96,10 @@ def choose_backend(name: str, architecture: Autoencoder, sampling: SamplingConfi
     explicit = Backend("explicit") if mlps else reference
     if name == "reference":
         return reference
-    if architecture.base is not None:  # it chooses between rows, which no graph of a card can hold
-        return explicit
-    if device.type != "cuda":
-        if name in ("graph", "fused"):
-            log.warning("sampling.backend = %r needs a CUDA device; using %r", name, explicit.name)
-        return explicit
-    if name == "explicit":
+    if name in ("graph", "fused") and device.type != "cuda" and architecture.base is None:
+        log.warning("sampling.backend = %r needs a CUDA device; using %r", name, explicit.name)
+    # a base chooses between rows, which no graph of a card can hold
+    if name == "explicit" or device.type != "cuda" or architecture.base is not None:
         return explicit
     if name == "graph":
         return graph
@@ -120,7 +117,7 @@ def _fused(architecture: Autoencoder, sampling: SamplingConfig, device: torch.de
     if conv_shape(architecture) is None:
         from normae.networks import mlp_chain
 
-        reason = mlp_chain.why_not(architecture, sampling)
+        reason = mlp_chain.why_not(architecture, sampling.latent, sampling.feature)
         return reason or Backend("fused", graph=True, runner=mlp_chain.fused_runner)
     from normae.networks import conv_cuda
 
