@@ -9,7 +9,8 @@ from scipy import stats
 
 import normae
 from normae.errors import InputError
-from normae.inference import grid_log_z, proposed_log_z
+from normae.inference import AISConfig, ais_log_z, grid_log_z, proposed_log_z
+from normae.inference.ais import Proposed
 from normae.inference.generation import drawn
 from normae.inference.log_z import Based, grid_draws
 from normae.networks import NetworkConfig, build_autoencoder
@@ -186,6 +187,17 @@ def test_log_z_of_draws_is_that_of_a_grid():
     assert found is not None
     assert found.value == pytest.approx(known.value, abs=4 * found.error + 1e-3)
     assert found.error < 0.02
+
+
+def test_annealing_that_begins_at_the_proposal_has_the_grid_s_log_z():
+    energy, temperature, bounds = energy_with_base(), 0.5 * SCALE, (-8.0, 8.0)
+    known = grid_log_z(energy, temperature, bounds, 2, cells=300)
+    samples = grid_draws(energy, temperature, bounds, 2, 300, stream(1, "samples"))
+    config = AISConfig(chains=300, steps=40, burn_in=0)
+    begin = Proposed(energy.autoencoder.base)
+    found = ais_log_z(energy, temperature, begin, samples, stream(2, "annealing"), config, bounds)
+    assert found.log_z.value == pytest.approx(known.value, abs=4 * found.log_z.error)
+    assert found.log_z.error < 0.05
 
 
 def test_samples_by_rejection_are_those_of_the_density():

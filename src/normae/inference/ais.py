@@ -122,7 +122,7 @@ class AISResult(NamedTuple):
 # --- where it begins
 
 
-class GaussianBase(NamedTuple):
+class GaussianBase:
     """A Gaussian over events; in u it is f_0(u) = exp(-|u|^2/2), whose integral over all events is exp(log_z).
 
     Args:
@@ -130,12 +130,8 @@ class GaussianBase(NamedTuple):
         cholesky: L of the covariance of flattened events, with shape (d, d), lower triangular.
     """
 
-    mean: Tensor
-    cholesky: Tensor
-
-    @property
-    def dimension(self) -> int:
-        return len(self.cholesky)
+    def __init__(self, mean: Tensor, cholesky: Tensor) -> None:
+        self.mean, self.cholesky, self.dimension = mean, cholesky, len(cholesky)
 
     @property
     def log_z(self) -> float:
@@ -165,28 +161,14 @@ class GaussianBase(NamedTuple):
         return u.to(x.dtype).contiguous()
 
 
-class Proposed(NamedTuple):
+class Proposed(GaussianBase):
     """The proposal q of the base of a table's energy, which knows its groups; u are the events themselves."""
 
-    base: Base
-    log_z: float = 0.0
+    log_z = 0.0
 
-    @property
-    def mean(self) -> Tensor:
-        return self.base.frame.new_zeros(self.dimension)
-
-    @property
-    def dimension(self) -> int:
-        return self.base.dimension
-
-    def events(self, u: Tensor) -> Tensor:
-        return u
-
-    def coordinates(self, x: Tensor) -> Tensor:
-        return x.contiguous()
-
-    def along(self, grad: Tensor) -> Tensor:
-        return grad
+    def __init__(self, base: Base) -> None:
+        super().__init__(base.frame.new_zeros(base.dimension), torch.eye(base.dimension).to(base.frame))
+        self.base = base
 
     def draws(self, n: int, generator: torch.Generator) -> Tensor:
         return self.base.propose(n, generator)
@@ -220,9 +202,7 @@ def fit_base(events: Tensor, widen: float = 1.2) -> GaussianBase:
 class _Target:
     """E/T in the coordinates of the base, float64, infinite outside the bounds; it counts its gradients."""
 
-    def __init__(
-        self, energy: Energy, temperature: float, base: GaussianBase | Proposed, bounds: tuple[float, float]
-    ) -> None:
+    def __init__(self, energy: Energy, temperature: float, base: GaussianBase, bounds: tuple[float, float]) -> None:
         self.energy, self.temperature, self.base, self.bounds = held(energy), temperature, base, bounds
         self.gradients = 0
 
@@ -395,7 +375,7 @@ def _bootstrap_error(forward: np.ndarray, reverse: np.ndarray, generator: torch.
 def ais_log_z(
     energy: Energy,
     temperature: float,
-    base: GaussianBase | Proposed,
+    base: GaussianBase,
     reverse_start: Tensor,
     generator: torch.Generator,
     config: AISConfig | None = None,
