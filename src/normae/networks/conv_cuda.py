@@ -245,7 +245,7 @@ class FusedConvEnergy(ReconstructionEnergy):
         super().__init__(autoencoder, layout.views(weights), explicit=False)
         shape = conv_shape(autoencoder)
         if shape is None:
-            raise InputError("the fused kernels cannot serve: these are not the networks of networks.autoencoder")
+            raise InputError("fused kernels cannot serve: encoder and decoder are not those of networks.autoencoder")
         self.shape, self.layout, self.weights = shape, layout, weights
         self._packed: tuple[Tensor, Tensor] | None = None
 
