@@ -116,7 +116,7 @@ def test_missing_values_are_refused_by_name_or_their_rows_dropped(kind, tmp_path
         model.score(spoiled())
 
 
-def test_the_estimator_and_the_command_drop_them_too(tmp_path, caplog, capsys):
+def test_the_estimator_and_the_command_drop_them_too(tmp_path, caplog, capsys, monkeypatch):
     table, weights = spoiled(), np.linspace(1, 2, 60)
     with pytest.raises(InputError, match="row 3, column 0"):
         normae.NormalizedAutoencoder().fit(table)
@@ -129,5 +129,7 @@ def test_the_estimator_and_the_command_drop_them_too(tmp_path, caplog, capsys):
     given = ["train", tmp_path / "rows.csv", "-o", tmp_path / "run", "--set", *FEW]
     assert command(*given) != 0
     assert "missing" in capsys.readouterr().err
-    assert command(*given, "--missing", "drop") == 0
+    monkeypatch.setattr("normae.training.contrast.ROWS", 20)
+    assert command(*given, "--set", "contrast.draws=20", "--set", "contrast.batch=10", "--missing", "drop") == 0
+    assert "contrast, uses 20 of 37 rows" in capsys.readouterr().out
     assert normae.load(tmp_path / "run").columns == tuple(NAMES)

@@ -139,6 +139,8 @@ class TrainingDisplay(ExitStack):
         if happening.phase != self.phase or iteration < self.done:
             self.close()
             self.phase, self.done = happening.phase, 0
+            if trainer.note:
+                say(self.phase + trainer.note)
             self.tick = self.enter_context(progress(self.phase, total))
         self.tick(iteration - self.done, numbers)
         if not output.is_terminal and 10 * iteration // total > 10 * self.done // total:
