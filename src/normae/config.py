@@ -25,7 +25,7 @@ from normae.networks.autoencoder import NetworkConfig
 from normae.networks.base import BaseConfig
 from normae.networks.bayesian import BayesianConfig
 from normae.presets import nearest, preset_path, presets
-from normae.sampling.config import SamplingConfig
+from normae.sampling.config import SamplingConfig, require_that
 from normae.sources import MOST_EVENTS, DataConfig
 from normae.training.config import (
     ClassifierConfig,
@@ -73,8 +73,8 @@ class EvaluationConfig:
             raise InputError("evaluation: expected 2 to 1000 draws and a number of generated jets of at least 0")
         if self.grid < 2 or not 0 < self.grid_limit < math.inf or self.long_factor < 1:
             raise InputError("evaluation: expected grid >= 2, a positive grid_limit and long_factor >= 1")
-        if self.log_z_cells < 4 or self.log_z_cells % 2:
-            raise InputError(f"evaluation.log_z_cells: expected an even number of at least 4, got {self.log_z_cells}")
+        even = self.log_z_cells >= 4 and self.log_z_cells % 2 == 0
+        require_that(even, "evaluation.log_z_cells", "an even number of at least 4", self.log_z_cells)
 
 
 @dataclass(frozen=True)
@@ -117,10 +117,8 @@ class Run:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise InputError(f"seed: expected a whole number of at least 0, got {self.seed}")
-        if self.threads < 0:
-            raise InputError(f"threads: expected a whole number of at least 0, got {self.threads}")
+        for name in ("seed", "threads"):
+            require_that(getattr(self, name) >= 0, name, "a whole number of at least 0", getattr(self, name))
         self._check_classifier()
         if self.coordinates.kind == "table" and self.data.file is None:
             raise InputError('coordinates.kind: expected data.file, a table, with "table"')
@@ -134,12 +132,11 @@ class Run:
                 "training (iterations 0), for columns of text; leave these out"
             )
         self._check_condition()
-        self._check_spaces()
-        self._check_own()
+        self._check_network()
         least = 4 if self.bayesian is None else 2  # without a width of their own their spread is all that is known
         least -= self.coordinates.kind == "components"  # as many as seeds that are looked at
-        if self.ensemble is not None and self.ensemble.members < least:
-            raise InputError(f"ensemble.members: expected at least {least}, got {self.ensemble.members}")
+        if self.ensemble is not None:
+            require_that(self.ensemble.members >= least, "ensemble.members", f"at least {least}", self.ensemble.members)
         if self.network.spectral_norm and self.bayesian is not None:
             raise InputError("network.spectral_norm: expected no [bayesian] table with it, draws would be rescaled")
         if self.base is not None and self.ensemble is not None and not self.halves:
@@ -149,11 +146,9 @@ class Run:
             )
         if self.log_z is not None and self.base is None and self.posteriors:
             raise InputError(f"log_z: expected no [{self.posteriors[0]}] table with it; each draw has its own log Z")
-        batch = min(self.training.batch, self.data.train or self.training.batch)
-        if self.sampling.buffer_space == "feature" and self.sampling.buffer < batch:
-            raise InputError(
-                f"sampling.buffer: expected at least the batch of {batch} persistent chains, got {self.sampling.buffer}"
-            )
+        batch, kept = min(self.training.batch, self.data.train or self.training.batch), self.sampling.buffer
+        holds = self.sampling.buffer_space != "feature" or kept >= batch
+        require_that(holds, "sampling.buffer", f"at least the batch of {batch} persistent chains", kept)
 
     @property
     def on_lattice(self) -> bool:
@@ -175,8 +170,18 @@ class Run:
         if self.data.weights is not None or self.coordinates.curves != "none":
             raise InputError('condition: expected no weights with it, and coordinates.curves = "none"')
 
-    def _check_own(self) -> None:
-        """Networks of one's own have weights without error bars; an energy alone has no latent space and no decoder."""
+    def _check_network(self) -> None:
+        """A spherical latent space and its chain belong together.
+
+        Networks of one's own have weights without error bars; an energy alone has no latent space and no decoder.
+        """
+        sphere, chain = self.network.latent_space == "sphere", self.sampling.latent.sphere
+        if sphere and chain is None:
+            raise InputError('sampling.latent.sphere: expected "geodesic" or "project" for a spherical latent space')
+        if chain is not None and not sphere:
+            raise InputError('sampling.latent.sphere: expected network.latent_space = "sphere" with it')
+        if self.sampling.feature.sphere is not None:
+            raise InputError("sampling.feature.sphere: events do not live on a sphere; only the latent chain may")
         if self.network.kind != "own":
             return
         without = [*self.posteriors, *(["start"] if self.start else []), *(["classifier"] if self.classifier else [])]
@@ -234,18 +239,6 @@ class Run:
     def modes(self) -> bool:
         """Whether the posterior has several modes: the mean fields of several trainings."""
         return self.bayesian is not None and self.ensemble is not None
-
-    def _check_spaces(self) -> None:
-        """A spherical latent space and its chain belong together."""
-        sphere = self.network.latent_space == "sphere"
-        if sphere and self.sampling.latent.sphere is None:
-            raise InputError('sampling.latent.sphere: expected "geodesic" or "project" for a spherical latent space')
-        if not sphere and self.sampling.latent.sphere is not None:
-            raise InputError(
-                'sampling.latent.sphere: expected network.latent_space = "sphere" with it, got "euclidean"'
-            )
-        if self.sampling.feature.sphere is not None:
-            raise InputError("sampling.feature.sphere: events do not live on a sphere; only the latent chain may")
 
 
 def choose_device(name: str) -> torch.device:

@@ -82,9 +82,11 @@ def write(result: Result, folder: Path) -> None:
 
 
 def _machine(device: torch.device, quick: bool, rounds: int, load: float) -> dict[str, Any]:
-    cuda = device.type == "cuda"
+    about = Path("/proc/cpuinfo")
+    lines = about.read_text(encoding="utf-8").splitlines() if about.is_file() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return {
-        "device": torch.cuda.get_device_name(device) if cuda else _processor(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else [*names, platform.machine()][0],
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "clock": "CPU seconds" if on_cpu_clock(device) else "wall seconds",
@@ -95,11 +97,3 @@ def _machine(device: torch.device, quick: bool, rounds: int, load: float) -> dic
         "rounds": rounds,
         "quick": quick,
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.machine()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -301,15 +301,6 @@ def check_run(job: Job, path: str | Path, workers: int = 1, force: bool = False)
         raise InputError(f"{folder} holds blocks of another run ({', '.join(changed)} differ): remove it first")
 
 
-def _clean(folder: Path) -> None:
-    """Remove the blocks and the recipe, and the folder if nothing else is in it."""
-    for file in list(folder.iterdir()):
-        if _OWN.fullmatch(file.name) and file.is_file():
-            file.unlink()
-    if not any(folder.iterdir()):
-        folder.rmdir()
-
-
 def generate(job: Job, path: str | Path, workers: int = 1, force: bool = False) -> None:
     """Generate the jets of `job` into `path`, in `workers` processes; blocks of an earlier run are taken up."""
     path = Path(path)
@@ -328,7 +319,10 @@ def generate(job: Job, path: str | Path, workers: int = 1, force: bool = False) 
         with writing(temporary, job.attributes(), force=True) as append:
             for part, *_ in blocks:
                 append(read(part))
-    _clean(folder)
+    for file in [one for one in folder.iterdir() if _OWN.fullmatch(one.name) and one.is_file()]:
+        file.unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _run(job: Job, todo: list[tuple[Path, int, int]], workers: int, tick: Tick) -> None:
