@@ -10,12 +10,12 @@ from scipy.stats import norm
 import normae
 from normae.config import structure
 from normae.evaluation import toy_posterior
-from normae.evaluation.evaluate import over
 from normae.evaluation.jets import separation
 from normae.evaluation.table import TableTest, table_metrics
 from normae.evaluation.toy import DensityTest, agreement, ideal_auc
 from normae.inference import Rows
 from normae.statistics import Estimate
+from normae.statistics.arrays import over
 from tiny_run import tiny
 
 N = 20_000

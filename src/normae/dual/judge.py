@@ -37,7 +37,7 @@ from normae.inference import Rows
 from normae.random import stream
 from normae.sources import MOST_EVENTS
 from normae.statistics import Estimate
-from normae.statistics.arrays import Array, balanced_weights
+from normae.statistics.arrays import Array, balanced_weights, over
 from normae.statistics.calibration import BinnedOdds, binned_odds, logistic_slope, unit_slope_shift
 from normae.training.two_sample import ClassifierReference, RatioSettings
 
@@ -345,10 +345,10 @@ def _metrics(result: DualResult, a: Rows, b: Rows) -> dict[str, Estimate]:
             values |= {f"outside{side}": getattr(comparison, f"outside{side}") for side in ("", "_a", "_b")}
             metrics |= {f"{quantity}_{name}_{choice}": value for quantity, value in values.items()}
         if against.pairs is not None:
-            metrics[f"slope_pairs_{name}"] = _over(against.pairs.slope)
-            metrics[f"pearson_pairs_{name}"] = _over(against.pairs.pearson)
+            metrics[f"slope_pairs_{name}"] = over(against.pairs.slope)
+            metrics[f"pearson_pairs_{name}"] = over(against.pairs.pearson)
             for choice, constants in against.pair_constants.items():
-                metrics[f"constant_pairs_{name}_{choice}"] = _over(constants)
+                metrics[f"constant_pairs_{name}_{choice}"] = over(constants)
     metrics["logistic_slope"] = result.logistic
     if result.constant is not None:
         metrics["constant_log_z"] = result.constant
@@ -366,14 +366,9 @@ def _metrics(result: DualResult, a: Rows, b: Rows) -> dict[str, Estimate]:
     if len(found.members) > 1:
         slopes = member_slopes(found, result.ratios["c0"], result.sample.labels)
         for name, column in zip(("", "_a", "_b"), slopes.T, strict=True):
-            metrics[f"slope_members{name}_classifier"] = _over(column)
+            metrics[f"slope_members{name}_classifier"] = over(column)
     if "true" in result.against:
         true, limit = result.against["true"].log_ratio, result.settings.limit
         metrics["classifier_pearson_true"] = statistics.balanced_pearson(true, found.log_ratio, result.sample.labels)
         metrics["classifier_outside_true"] = statistics.share_outside(true, found.log_ratio, limit)
     return metrics
-
-
-def _over(values: Array) -> Estimate:
-    """Mean over pairs of draws or over classifiers; the error is their spread."""
-    return Estimate(float(values.mean()), float(values.std(ddof=1)) if values.size > 1 else 0.0)

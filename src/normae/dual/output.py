@@ -365,8 +365,7 @@ def draw_reliability(found: ClassifierReference, folder: Path) -> SavedFigure:
     parts: list[dict[str, NDArray[Any]]] = []
     for label, measured, colour, marker in shown:
         bins = measured.reliability
-        points = (bins.predicted, bins.observed, bins.error)
-        ratios.reliability_diagram(axes[:, 0], *points, label, "" if parts else text, colour, marker)
+        ratios.reliability_diagram(axes[:, 0], bins, label, "" if parts else text, colour, marker)
         columns = dict(zip(bins._fields[1:], bins[1:], strict=True))
         parts.append(columns | {"score": np.full(bins.events.size, label)})
     return save_figure(figure, folder, "reliability", parts)

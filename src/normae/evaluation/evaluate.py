@@ -25,7 +25,7 @@ from normae.report.page import Columns, markdown_table
 from normae.report.paper import PaperValue
 from normae.runs.folder import RunFolder, locked
 from normae.statistics import Estimate
-from normae.statistics.arrays import Array, line_mean, student
+from normae.statistics.arrays import Array, line_mean
 
 Metrics = dict[str, Estimate]
 Draw = Callable[[], None]
@@ -349,21 +349,6 @@ def draw_training(study: Study, draw: Callable[[Any, Any], Any], panels: int, na
     rows = [[np.nan if line.get(name) is None else line[name] for name in names] for line in lines]
     columns = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
     save_figure(figure, study.run.figures, "training", columns)
-
-
-def over(values: Sequence[float] | Array, trainings: int = 1) -> Estimate:
-    """Mean over draws, with their standard deviation as error.
-
-    Draws that come from several `trainings` in turn: what lies between these is the scatter of a few, with n - 1 and
-    Student's factor.
-    """
-    found = np.asarray(values, dtype=np.float64)
-    if trainings == 1:
-        return Estimate(float(found.mean()), float(found.std(ddof=1)))
-    parts = [found[k::trainings] for k in range(trainings)]
-    within = float(np.mean([part.var(ddof=1) if len(part) > 1 else 0.0 for part in parts]))
-    between = student(trainings) * float(np.std([part.mean() for part in parts], ddof=1))
-    return Estimate(float(found.mean()), float(np.hypot(within**0.5, between)))
 
 
 # --- a study, and what it writes

@@ -31,7 +31,7 @@ from normae.config import Run
 from normae.data import SparseEvents
 from normae.dual.output import draw_reliability
 from normae.errors import InputError
-from normae.evaluation.evaluate import Captions, Draw, Metrics, Study, draw_one, over
+from normae.evaluation.evaluate import Captions, Draw, Metrics, Study, draw_one
 from normae.figures import new_figure
 from normae.figures.curves import loss_curves
 from normae.figures.jets import RocCurve, roc_curves
@@ -57,7 +57,7 @@ from normae.sources import (
     read_jet_images,
 )
 from normae.statistics import Estimate, background_efficiency, sample_mean
-from normae.statistics.arrays import Array
+from normae.statistics.arrays import Array, over
 from normae.statistics.calibration import calibration
 from normae.training.two_sample import ClassifierReference, classifier_test
 

@@ -15,7 +15,7 @@ from normae.config import Run, read
 from normae.data import Density
 from normae.errors import InputError
 from normae.evaluation import toy
-from normae.evaluation.evaluate import Captions, Metrics, draw_one, draw_training, over, posterior_words
+from normae.evaluation.evaluate import Captions, Metrics, draw_one, draw_training, posterior_words
 from normae.evaluation.toy import DensityTest, ToyStudy
 from normae.figures import densities, figure_style, new_figure
 from normae.figures.curves import training_curves
@@ -29,6 +29,7 @@ from normae.runs.folder import RunFolder, locked
 from normae.runs.load import load
 from normae.sources import load_events
 from normae.statistics import Estimate
+from normae.statistics.arrays import over
 
 LEVELS = (0.5, 0.68, 0.9, 0.95)  # at which coverage is a metric
 KINDS: Any = ("quantile", "gaussian")  # of intervals

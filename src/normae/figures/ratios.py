@@ -20,6 +20,7 @@ import normae.figures as style
 from normae.errors import InputError
 from normae.statistics import Estimate, SlopeLine, SlopePoint, balanced_pearson, pearson
 from normae.statistics.arrays import Array, as_pair
+from normae.statistics.calibration import Reliability
 
 SIDES = {"A": "tab:blue", "B": "tab:green"}
 """The colour of each of the two models."""
@@ -119,28 +120,18 @@ def ratio_histograms(
 
 
 def reliability_diagram(
-    axes: Sequence[Axes],
-    predicted: ArrayLike,
-    observed: ArrayLike,
-    error: ArrayLike,
-    label: str,
-    text: str = "",
-    colour: str = style.LEARNED_COLOUR,
-    marker: str = "o",
+    axes: Sequence[Axes], bins: Reliability, label: str, text: str = "", colour: str = "tab:red", marker: str = "o"
 ) -> Sequence[Axes]:
-    """Points with error bars along the diagonal, and what they differ from it; bins without events, NaN, are left out.
+    """Points with error bars along the diagonal, and what they differ from it; bins without events are left out.
 
     Call it again on the same axes for a second classifier, as after recalibration.
 
     Args:
         axes: one above for the observed share, one below, sharing x, for observed - predicted.
-        predicted, observed, error: mean score, observed share and its error in each bin, with shape (B,).
         label: for a legend.
         text: for the upper left corner, as the expected calibration error.
     """
-    x, y, dy = (np.asarray(values, dtype=np.float64) for values in (predicted, observed, error))
-    if not x.shape == y.shape == dy.shape:
-        raise InputError(f"expected bins of one shape, got {x.shape}, {y.shape} and {dy.shape}")
+    x, y, dy = bins.predicted, bins.observed, bins.error
     above, below = axes
     if not above.lines:
         above.plot([0, 1], [0, 1], color=style.TRUE_COLOUR, linestyle=":", linewidth=1.2)

@@ -198,6 +198,21 @@ def few_mean(values: ArrayLike) -> Estimate:
     return Estimate(value, error * student(np.size(values)))
 
 
+def over(values: ArrayLike, trainings: int = 1) -> Estimate:
+    """Mean over draws, or pairs of them, with their standard deviation as error; 0 of one.
+
+    Draws that come from several `trainings` in turn: what lies between these is the scatter of a few, with n - 1 and
+    Student's factor.
+    """
+    found = np.asarray(values, dtype=np.float64)
+    if trainings == 1:
+        return Estimate(float(found.mean()), float(found.std(ddof=1)) if found.size > 1 else 0.0)
+    parts = [found[k::trainings] for k in range(trainings)]
+    within = float(np.mean([part.var(ddof=1) if len(part) > 1 else 0.0 for part in parts]))
+    between = student(trainings) * float(np.std([part.mean() for part in parts], ddof=1))
+    return Estimate(float(found.mean()), float(np.hypot(within**0.5, between)))
+
+
 FEWEST_BLOCKS = 5
 
 

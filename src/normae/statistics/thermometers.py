@@ -182,16 +182,15 @@ class SlopeLine(NamedTuple):
         return Estimate(self.centre + away, math.hypot(self.level.error, away * error) / abs(b))
 
 
-def slope_line(points: Sequence[SlopePoint], scatter: float = SCATTER) -> SlopeLine:
+def slope_line(points: Sequence[SlopePoint], scatter: float = SCATTER) -> SlopeLine | None:
     """The power law through the points with m > 0.05; what lies below, a model without a ratio, says nothing about it.
 
-    Args:
-        scatter: of m between trainings, at least.
+    None where there are none of them at two temperatures. `scatter` is that of m between trainings, at least.
     """
     used = [point for point in points if point.slope.value > LEAST_SLOPE]
     temperatures = [point.temperature for point in used]
     if not used or max(temperatures) < (1 + 1e-6) * min(temperatures):
-        raise InputError("a power law m(T) needs positive slopes at two temperatures")
+        return None
     line, chi2 = _power_law(used, scatter)
     freedom = len(used) - 2
     if freedom < 1 or chi2 <= freedom:
@@ -219,9 +218,9 @@ def _power_law(points: Sequence[SlopePoint], scatter: float) -> tuple[SlopeLine,
 
 
 def unit_slope_temperature(points: Sequence[SlopePoint], scatter: float = SCATTER) -> Estimate:
-    """T* with m(T*) = 1, and its error; NaN where the slope does not depend on T beyond its errors."""
-    root = slope_line(points, scatter).root
-    if root is None or not abs(root.value) < 700:
+    """T* with m(T*) = 1, and its error; NaN where the slope does not depend on T beyond its errors, or is not known."""
+    line = slope_line(points, scatter)
+    if line is None or (root := line.root) is None or not abs(root.value) < 700:
         return Estimate(math.nan, math.inf)
     return Estimate(math.exp(root.value), math.exp(root.value) * root.error)
 
@@ -237,10 +236,8 @@ def next_temperature(points: Sequence[SlopePoint], start: float, scatter: float 
     if len({point.temperature for point in ordered}) == 1:
         return ordered[0].temperature * (FIRST_FACTOR if ordered[0].slope.value > 1 else 1 / FIRST_FACTOR)
     low, high = math.log(ordered[0].temperature), math.log(ordered[-1].temperature)
-    try:
-        root = slope_line(points, scatter).root
-    except InputError:
-        root = None
+    line = slope_line(points, scatter)
+    root = None if line is None else line.root
     pairs = [
         (left, right)
         for left, right in pairwise(ordered)

@@ -145,8 +145,8 @@ def search_temperature(
                 pair = _train_pair(configs, paths, temperature, folder, settings.epochs, trained)
                 points.append(statistics.SlopePoint(temperature, _slope(pair, sample, known, settings)))
                 _write(folder, points, described, scatter, figures)
-            return SearchResult(points, _root(points, scatter), True)
-    return SearchResult(points, _root(points, scatter), False)
+            return SearchResult(points, statistics.unit_slope_temperature(points, scatter), True)
+    return SearchResult(points, statistics.unit_slope_temperature(points, scatter), False)
 
 
 def _reference(configs: Pair, reference: str | Path | None, settings: SearchSettings) -> tuple[Labelled, Array]:
@@ -209,7 +209,7 @@ def _enough(points: Sequence[statistics.SlopePoint], settings: SearchSettings) -
         return False
     if len(points) >= settings.trainings:
         return True
-    last, root = points[-1].slope, _root(points, settings.scatter or 0.0)
+    last, root = points[-1].slope, statistics.unit_slope_temperature(points, settings.scatter or 0.0)
     close = abs(last.value - 1) <= settings.tolerance
     return close or (len(points) > 2 and root.error <= settings.tolerance * root.value)
 
@@ -233,17 +233,10 @@ def _slope(pair: Sequence[Path], sample: Labelled, known: Array, settings: Searc
     return statistics.fit_line(known, b - a, sample.labels, generator=stream(0, "temperature/slope")).slope
 
 
-def _root(points: Sequence[statistics.SlopePoint], scatter: float) -> Estimate:
-    try:
-        return statistics.unit_slope_temperature(points, scatter)
-    except InputError:
-        return Estimate(math.nan, math.inf)
-
-
 def _write(
     folder: Path, points: list[statistics.SlopePoint], described: dict[str, Any], scatter: float, figures: bool
 ) -> None:
-    root = _root(points, scatter)
+    root = statistics.unit_slope_temperature(points, scatter)
     known = math.isfinite(root.value) and math.isfinite(root.error)
     rows = [{"temperature": p.temperature, "slope": p.slope.value, "error": p.slope.error} for p in points]
     content = {
