@@ -358,10 +358,10 @@ def _metrics(result: DualResult, a: Rows, b: Rows) -> dict[str, Estimate]:
             metrics[f"log_z_{side}"] = Estimate(float(model.log_z.mean()), error)
     if (found := result.classifier) is None:
         return metrics
-    for end, measured in (("", found.before), ("_corrected", found.after)):
-        metrics[f"classifier_ece{end}"] = measured.error.measured
-        metrics[f"classifier_cross_entropy{end}"] = measured.cross_entropy
-    metrics["classifier_ece_perfect"] = found.before.error.perfect
+    metrics["classifier_ece"], metrics["classifier_ece_perfect"] = found.before.error
+    metrics["classifier_cross_entropy"] = found.before.cross_entropy
+    metrics["classifier_ece_corrected"] = found.after.error.measured
+    metrics["classifier_cross_entropy_corrected"] = found.after.cross_entropy
     metrics["classifier_logistic_slope"] = logistic_slope(found.log_ratio, result.sample.labels)
     if len(found.members) > 1:
         slopes = member_slopes(found, result.ratios["c0"], result.sample.labels)
