@@ -121,8 +121,18 @@ def draw_section(runs: Runs, folder: Path) -> None:
     """Write every figure of the section for which there are runs into a folder."""
     _draw_roc(runs, folder, "roc-nae", {("AE", BEST): "-.", ("NAE", BEST): "-"})
     _draw_roc(runs, folder, "roc-bnae", {("BAE", BEST): "-.", ("BNAE", BEST): "-", ("BNAE", MODES): ":"})
-    for network in ("NAE", "BNAE"):
-        _draw_energies(runs, folder, network)
+    for network in ("NAE", "BNAE"):  # trained on QCD (left) and on tops (right)
+        pair = [JetModel(kind, network) for kind in KINDS]
+        if all(model in runs for model in pair):
+            figure, axes = new_figure(1, 2, panel=(4.6, 3.5))
+            parts = []
+            for label, (ax, model) in enumerate(zip(axes[0], pair, strict=True)):
+                edges, shown = energy_densities(runs[model].scores(), label)
+                energy_histograms(ax, edges, shown, label)
+                ax.set_title(f"{network} trained on {CLASSES[label]} jets")
+                part = {"trained_on": np.full(len(edges) - 1, float(label)), "low": edges[:-1], "high": edges[1:]}
+                parts.append(part | {KINDS[one.kind]: one.density for one in shown})
+            save_figure(figure, folder, f"energies-{network.lower()}", parts)
     for network, variant in (("NAE", BEST), ("BNAE", BEST), ("NAE", SMALL)):
         made = {}
         for label, kind in enumerate(KINDS):
@@ -156,22 +166,6 @@ def _draw_roc(runs: Runs, folder: Path, name: str, styles: dict[tuple[str, Varia
     columns: dict[str, Array] = {"signal_efficiency": CURVE}
     columns |= {f"background_efficiency {curve.label}": curve.background for curve in curves}
     save_figure(figure, folder, name, columns)
-
-
-def _draw_energies(runs: Runs, folder: Path, network: str) -> None:
-    """Energies of both classes, trained on QCD (left) and on tops (right)."""
-    models = [JetModel(kind, network) for kind in KINDS]
-    if not all(model in runs for model in models):
-        return
-    figure, axes = new_figure(1, 2, panel=(4.6, 3.5))
-    parts = []
-    for label, (ax, model) in enumerate(zip(axes[0], models, strict=True)):
-        edges, shown = energy_densities(runs[model].scores(), label)
-        energy_histograms(ax, edges, shown, label)
-        ax.set_title(f"{network} trained on {CLASSES[label]} jets")
-        part = {"trained_on": np.full(len(edges) - 1, float(label)), "low": edges[:-1], "high": edges[1:]}
-        parts.append(part | {KINDS[one.kind]: one.density for one in shown})
-    save_figure(figure, folder, f"energies-{network.lower()}", parts)
 
 
 def draw_compared(rows: list[ComparedTemperatures], folder: Path) -> None:
@@ -214,7 +208,10 @@ def titled(**found: Rows) -> dict[str, Rows]:
 
 
 def tagging_rows(runs: Runs) -> Rows:
-    """The paper's table of section 4.1, each value beside ours."""
+    """The paper's table of section 4.1, each value beside ours, with its counting error.
+
+    Of a Bayesian run mean and spread over draws stand first, of a mixture behind.
+    """
     short = {"auc": "AUC", "rejection_20": "1/ε_B(0.2)", "rejection_30": "1/ε_B(0.3)"}
     rows = [["task", "network", *[cell for m in TAGGING_METRICS for cell in (f"{short[m]}, paper", "ours")]]]
     trained: dict[str, Kind] = {"top-tagging": "qcd", "QCD-tagging": "top"}
@@ -222,18 +219,13 @@ def tagging_rows(runs: Runs) -> Rows:
         for variant in (BEST, PAPER, MIXING, MODES):
             model = JetModel(trained.get(task), network, variant)
             if model in runs:
-                cells = zip(printed, TAGGING_METRICS, strict=True)
-                ours = [cell for value, m in cells for cell in (value, _shown(model, runs[model].metrics, m))]
-                rows.append([task, model.title, *ours])
+                rows.append([task, model.title])
+                for value, name in zip(printed, TAGGING_METRICS, strict=True):
+                    ours, draws = (runs[model].metrics.get(f"{name}{end}") for end in ("", "_draws"))
+                    assert ours is not None
+                    said = str(ours) if draws is None else f"{draws} (counting ± {ours.error:.2g})"
+                    rows[-1] += [value, f"{ours} (its trainings: {draws})" if variant == MODES else said]
     return rows
-
-
-def _shown(model: JetModel, metrics: Metrics, name: str) -> str:
-    """A number with its counting error; of a Bayesian run mean and spread over draws first, of a mixture behind."""
-    draws = metrics.get(f"{name}_draws")
-    if model.variant == MODES:
-        return f"{metrics[name]} (its trainings: {draws})"
-    return str(metrics[name]) if draws is None else f"{draws} (counting ± {metrics[name].error:.2g})"
 
 
 def ratio_rows(duals: dict[str, Metrics]) -> Rows:

@@ -111,7 +111,11 @@ def manifold_temperature(even: ArrayLike, events: ArrayLike) -> Estimate:
     if not least < target < float(points.mean()) < math.inf:
         return Estimate(math.nan, math.inf)
     above = points - least
-    temperature = _with_mean_energy(target - least, above)
+    low, high = math.log(1e-6 * (target - least)), math.log(1e6 * float(above.max()))
+    for _ in range(80):  # bisection of log T
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if _boltzmann(above, math.exp(middle)) @ above < target - least else (low, middle)
+    temperature = math.exp(middle)
     w = _boltzmann(above, temperature)
     if 1 / np.square(w).sum() < LEAST_POINTS:
         return Estimate(temperature, math.inf)
@@ -143,15 +147,6 @@ def _boltzmann(above: NDArray[np.float64], temperature: float) -> NDArray[np.flo
     """Weights with shape (M,) and sum 1 of points at energies above the lowest."""
     weights = np.exp(-above / temperature)
     return np.asarray(weights / weights.sum())
-
-
-def _with_mean_energy(target: float, above: NDArray[np.float64]) -> float:
-    """T at which points at energies (M,) above the lowest have the mean `target`, by bisection of log T."""
-    low, high = math.log(1e-6 * target), math.log(1e6 * float(above.max()))
-    for _ in range(80):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if _boltzmann(above, math.exp(middle)) @ above < target else (low, middle)
-    return math.exp(middle)
 
 
 # --- the root of m(T) - 1
