@@ -60,6 +60,8 @@ GENERATION = 20
 """Steps of the chains that samples are, where draws of the base cannot be."""
 DECIDING = 2500
 """Rows that decide which columns get curves."""
+MOST_LATENT = 16
+"""Dimension of the latent space; that of a smaller table is one more than its columns."""
 BUFFER = 2048
 """Persistent chains, or twice the batch where that is more."""
 
@@ -159,7 +161,7 @@ def automatic_run(
         threads=1,
         coordinates=CoordinatesConfig("table", wishes.noise, curves=curves, condition=given, lattice=True),
         base=BaseConfig(),
-        network=NetworkConfig(wishes.latent or automatic_latent(columns), wishes.hidden or (128, 128), "gelu"),
+        network=NetworkConfig(wishes.latent or min(columns + 1, MOST_LATENT), wishes.hidden or (128, 128), "gelu"),
         contrast=ContrastConfig(wishes.start_iterations or start_iterations(counted), batch, start),
         temperature=TemperatureConfig(SCALE, learning_rate=RATIO * start),
         pretraining=PhaseConfig(epochs=0, batch=batch),
@@ -268,7 +270,7 @@ def own_run(run: Run, own: Autoencoder, events: Events, changes: Sequence[str]) 
         bounds = _bounds(prepare(run, events).events.train)
         run = replace(run, sampling=replace(free, feature=replace(free.feature, bounds=bounds)))
     seen = prepare(run, events).events.train
-    sample = _first(seen)
+    sample = seen[torch.arange(min(SAMPLE, len(seen)))]
     latent = check_network(own, sample)
     run = replace(run, sampling=replace(run.sampling, backend="explicit"))
     if run.contrast is not None:
@@ -277,7 +279,9 @@ def own_run(run: Run, own: Autoencoder, events: Events, changes: Sequence[str]) 
         batch = min(Wishes.batch, len(seen) * copies)
         contrast = replace(run.contrast, iterations=OWN_START, batch=batch, gaussian=False)
         training = _likelihood(OWN_ITERATIONS, len(seen) * copies, batch, run.training.learning_rate)
-        coordinates, sampling = replace(run.coordinates, copies=copies), _chains(run.sampling, batch, OWN_STEPS)
+        chains = replace(run.sampling.feature, steps=OWN_STEPS)
+        coordinates = replace(run.coordinates, copies=copies)
+        sampling = replace(run.sampling, buffer=max(BUFFER, 2 * batch), feature=chains)
         run = replace(run, base=None, coordinates=coordinates, contrast=contrast, temperature=initial)
         run = replace(run, training=training, sampling=sampling)
     if isinstance(own, EnergyNetwork):
@@ -285,11 +289,6 @@ def own_run(run: Run, own: Autoencoder, events: Events, changes: Sequence[str]) 
     space = "euclidean" if isinstance(own, EnergyNetwork) else run.network.latent_space
     network = NetworkConfig(latent=latent, latent_space=space, kind="own")
     return override(replace(run, network=network), changes)
-
-
-def _chains(sampling: SamplingConfig, batch: int, steps: int) -> SamplingConfig:
-    """The same chains for another batch, with more steps."""
-    return replace(sampling, buffer=max(BUFFER, 2 * batch), feature=replace(sampling.feature, steps=steps))
 
 
 def _without_latent(run: Run) -> Run:
@@ -305,15 +304,6 @@ def _without_latent(run: Run) -> Run:
     )
 
 
-def _first(events: Tensor | SparseEvents) -> Tensor:
-    return events.first(SAMPLE).dense() if isinstance(events, SparseEvents) else events[:SAMPLE]
-
-
 def start_iterations(rows: int) -> int:
     """Updates of the start, at most: as many rows, as much to learn beyond the base."""
     return min(max(FEWEST_UPDATES, rows // 5), MOST_UPDATES)
-
-
-def automatic_latent(columns: int) -> int:
-    """One more than the columns of a small table; at most 16."""
-    return min(columns + 1, 16)

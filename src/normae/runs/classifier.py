@@ -8,7 +8,6 @@ The logit f of a network trained with n_1 events of class 1 and n_0 of class 0 t
 Eq. (lr_clf) of the paper for n_1 = n_0.
 """
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from normae.networks.autoencoder import conv_encoder
 from normae.random import stream
 from normae.runs.folder import RunFolder, locked, read_tensors, write_tensors
 from normae.runs.load import run_of
-from normae.runs.writing import Journal, Watch, check_minutes, machine_facts
+from normae.runs.writing import Journal, Watch, machine_facts
 from normae.sources import jets_hashes, load_both
 from normae.statistics import Estimate, IsotonicRecalibration, LinearRecalibration, Recalibration, auc
 from normae.statistics.calibration import calibration, choose_correction
@@ -95,13 +94,12 @@ class Classifier:
 def train_classifier(
     config: Run,
     folder: RunFolder,
-    watch: Watch | None = None,
-    minutes: float | None = None,
-    check: Callable[[], None] = lambda: None,
+    watch: Watch | None,
+    minutes: float | None,
+    begun: float,
+    check: Callable[[], None],
 ) -> bool:
     """Train into a folder that is new, or holds this very run, as `check` says; whether it is finished."""
-    begun = time.monotonic()
-    check_minutes(minutes)
     device = choose_device(config.device)
     train, held = load_both(config.data, config.seed)
     network = build_network(config, tuple(train["qcd"].shape[1:]))

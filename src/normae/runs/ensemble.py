@@ -22,7 +22,6 @@ from normae.runs.folder import (
     CHAINS,
     COORDINATES,
     HALF,
-    History,
     RunFolder,
     model_digest,
     read_tensors,
@@ -187,9 +186,8 @@ def _write_history(target: RunFolder, folders: list[RunFolder]) -> None:
         {(line["phase"], line["iteration"]): line for line in folder.read_history(None) if "rollback" not in line}
         for folder in folders
     ]
-    history = History(target.history)
     for place, first in kept[0].items():
         lines = [lines[place] for lines in kept if place in lines]
         if len(lines) == len(kept):
             numbers = [name for name, value in first.items() if isinstance(value, float)]
-            history.append(first | {name: float(np.mean([line[name] for line in lines])) for name in numbers})
+            target.append(first | {name: float(np.mean([line[name] for line in lines])) for name in numbers})

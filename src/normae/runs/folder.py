@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
@@ -137,6 +137,21 @@ class RunFolder:
         facts = read_json(self.provenance) if self.provenance.is_file() else None
         return facts if isinstance(facts, dict) else {}
 
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add one line to metrics.jsonl, in one write."""
+        with self.history.open("ab", buffering=0) as file:
+            file.write((json.dumps(line) + "\n").encode())
+
+    @property
+    def length(self) -> int:
+        """Bytes of metrics.jsonl."""
+        return self.history.stat().st_size if self.history.exists() else 0
+
+    def cut_back(self, length: int) -> None:
+        """Forget the lines of metrics.jsonl after so many bytes."""
+        if self.length > length:
+            os.truncate(self.history, length)
+
     def read_history(self, most: int | None = MOST_LINES) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; of more than `most` every k-th, with those of rollbacks and the last."""
         if not self.history.is_file():
@@ -222,34 +237,34 @@ def write_tensors(
             os.replace(path, earlier)
 
 
+class Stored(NamedTuple):
+    """What a file of tensors holds; `digest` stands for it, wherever its run is and whatever paths it names."""
+
+    tensors: dict[str, Tensor]
+    header: dict[str, Any]
+    digest: str
+
+
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and header that `write_tensors` wrote; one clear sentence for any other file."""
-    return parse_tensors(read_content(path), path)
+    return read_stored(path)[:2]
 
 
 def model_digest(path: Path) -> str:
-    """`identity` of a file of tensors."""
-    content = read_content(path)
-    return identity(content, parse_tensors(content, path)[1])
+    """Stands for a file of tensors."""
+    return read_stored(path).digest
 
 
-def read_content(path: Path) -> bytes:
-    """The bytes of a file of tensors; one clear sentence where there is none."""
+def read_stored(path: Path) -> Stored:
+    """As `read_tensors`, with what stands for both."""
     if not path.is_file():
         raise InputError(f"{path}: no such file; the run is not finished, go on with `normae train ... --resume`")
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
-
-
-def parse_tensors(content: bytes, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """As `read_tensors`, from what the file at `path` holds."""
-    try:
+        content = path.read_bytes()
         tensors = dict(sorted(load_tensors(content).items()))  # in an order of its own: draws depend on it
         length = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
-    except (SafetensorError, ValueError, RecursionError) as error:
+    except (SafetensorError, ValueError, RecursionError, OSError) as error:
         raise InputError(f"{path}: truncated or not a safetensors file ({error})") from None
     if WEIGHTS_FORMAT not in metadata:
         hint = "; bench/seal.py brings files of normae-1 up to date" if "normae-1" in metadata else ""
@@ -265,37 +280,9 @@ def parse_tensors(content: bytes, path: Path) -> tuple[dict[str, Tensor], dict[s
     config, bound = path.with_name("config.toml"), header.pop("config", None)
     if bound is not None and config.is_file() and digest(config) != bound:
         raise InputError(f"{config}: not the one that {path.name} was made with; put that back, or train again")
-    return tensors, header
-
-
-def identity(content: bytes, header: Mapping[str, Any]) -> str:
-    """Stands for tensors and header of a file, wherever its run is and whatever the paths in its configuration."""
-    length = int.from_bytes(content[:8], "little")
     found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     found.update(memoryview(content)[8 + length :])
-    return found.hexdigest()
-
-
-class History:
-    """Appends lines to a metrics.jsonl, each in one write, and can return to an earlier length."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def append(self, line: Mapping[str, Any]) -> None:
-        """Add one line."""
-        with self.path.open("ab", buffering=0) as file:
-            file.write((json.dumps(line) + "\n").encode())
-
-    @property
-    def size(self) -> int:
-        """Length in bytes."""
-        return self.path.stat().st_size if self.path.exists() else 0
-
-    def truncate(self, size: int) -> None:
-        """Forget what was written after `size` bytes."""
-        if self.size > size:
-            os.truncate(self.path, size)
+    return Stored(tensors, header, found.hexdigest())
 
 
 def stored(coordinates: Coordinates, base: nn.Module | None = None) -> dict[str, Tensor]:

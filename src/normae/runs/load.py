@@ -24,17 +24,7 @@ from normae.networks.reconstruction import all_tensors, fill
 from normae.posterior.draw import Posterior, widening
 from normae.posterior.weights import Ensemble, MeanField, Modes
 from normae.random import stream
-from normae.runs.folder import (
-    BASE,
-    CHAINS,
-    COORDINATES,
-    HALF,
-    RunFolder,
-    identity,
-    is_number,
-    parse_tensors,
-    read_content,
-)
+from normae.runs.folder import BASE, CHAINS, COORDINATES, HALF, RunFolder, is_number, read_stored
 from normae.sampling import ChainConfig, SamplingConfig
 
 PREFIX = {"bayesian": "rho.", "ensemble": "member."}
@@ -100,10 +90,9 @@ def load_run(name: str | Path, device: str = "cpu", own: Autoencoder | None = No
     if config.classifier is not None:
         raise InputError(f"{name}: a classifier, which has no energy; load it with normae.load_classifier")
     check_own(config, own, str(name))
-    content = read_content(folder.model)
-    tensors, header = parse_tensors(content, folder.model)
+    tensors, header, digest = read_stored(folder.model)
     model = build_model(config, tensors, header, str(name), own).to(choose_device(device))
-    return Loaded(model, folder, config, identity(content, header))
+    return Loaded(model, folder, config, digest)
 
 
 def check_own(config: Run, own: Autoencoder | None, name: str) -> None:
@@ -251,16 +240,14 @@ def _posterior(
 
 def adapted_sampling(sampling: SamplingConfig, latent_size: float, feature_size: float) -> SamplingConfig:
     """The chains with the step sizes that the training ended with."""
+
+    def resized(chain: ChainConfig, size: float) -> ChainConfig:
+        noise = None if chain.noise is None else chain.noise * (size / chain.step_size) ** 0.5
+        return chain if chain.adapt is None else replace(chain, step_size=size, noise=noise)
+
     return replace(
-        sampling, latent=_resized(sampling.latent, latent_size), feature=_resized(sampling.feature, feature_size)
+        sampling, latent=resized(sampling.latent, latent_size), feature=resized(sampling.feature, feature_size)
     )
-
-
-def _resized(chain: ChainConfig, size: float) -> ChainConfig:
-    if chain.adapt is None:
-        return chain
-    noise = None if chain.noise is None else chain.noise * (size / chain.step_size) ** 0.5
-    return replace(chain, step_size=size, noise=noise)
 
 
 # --- runs that differ in their seeds

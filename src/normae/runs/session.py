@@ -115,7 +115,7 @@ def train(
             raise InputError("seeds: a classifier is trained one at a time; use --set seed=N")
         check = partial(_check_folder, group, folders, configs, resume)
         check()
-        return train_classifier(config, group, watch, minutes, check)
+        return train_classifier(config, group, watch, minutes, begun, check)
     if config.base is not None and seeds is not None:  # each has a base of its own, and cannot be side by side
         more = (watch, minutes, events, own)
         pairs = zip(configs, folders, strict=True)
@@ -127,7 +127,8 @@ def train(
         raw = [load_events(c.data, c.seed) if events is None else events for c in configs]
         runs = [prepare(c, one) for c, one in zip(configs, raw, strict=True)]
         event = tuple(runs[0].events.train.shape[1:])
-        _check_events(config, event)
+        if config.log_z is not None and len(event) != 1:  # it could not be done when the training is over
+            raise InputError(f"log_z: expected events that are vectors, got events of shape {event}")
         begins = config.start is not None and not group.checkpoints
         starts = [read_start(c, event) for c in configs] if begins else None
         replicas = 1 if config.ensemble is None else config.ensemble.members
@@ -198,12 +199,6 @@ def _sit(
         for finish in finishes:
             finish.check_log_z()
     return finished
-
-
-def _check_events(config: Run, event: tuple[int, ...]) -> None:
-    """Refuse, before a training begins, what could not be done when it is over."""
-    if config.log_z is not None and len(event) != 1:
-        raise InputError(f"log_z: expected events that are vectors, got events of shape {event}")
 
 
 def _check_folder(group: RunFolder, folders: list[RunFolder], configs: list[Run], resume: bool) -> None:

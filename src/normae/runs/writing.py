@@ -36,7 +36,7 @@ from normae.networks.own import EnergyNetwork, OwnEnergy, copied
 from normae.networks.reconstruction import ReconstructionEnergy, all_tensors, fill
 from normae.posterior.draw import bar_of_halves
 from normae.random import stream
-from normae.runs.folder import CHAINS, HALF, History, RunFolder, digest, read_tensors, stored, write_tensors
+from normae.runs.folder import CHAINS, HALF, RunFolder, digest, read_tensors, stored, write_tensors
 from normae.runs.load import build_model
 from normae.sources import Events
 from normae.training import Happening, Record, Rollback, Trainer
@@ -81,7 +81,6 @@ class Journal:
     start: list[dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
-        self.histories = [History(folder.history) for folder in self.folders]
         self._begun = time.monotonic()
 
     @property
@@ -96,8 +95,8 @@ class Journal:
     def open(self, training: Training) -> bool:
         """Whether there was a checkpoint to go on from; without one the folders are made new."""
         if self.team.rank == 0 and not self.group.checkpoints:
-            for history, folder, config in zip(self.histories, self.folders, self.configs, strict=True):
-                history.truncate(0)
+            for folder, config in zip(self.folders, self.configs, strict=True):
+                folder.cut_back(0)
                 write_text(folder.config, to_toml(config))
         self.team.any(False)  # nobody reads before the first process has written
         if not self.group.checkpoints:
@@ -124,8 +123,8 @@ class Journal:
             raise InputError(f"{self.group.path}: the training data have changed since the run began")
         training.load(state)
         self._begun, self.start = self._begun - float(seconds), header.get("start")
-        for history, size in [] if self.team.rank > 0 else zip(self.histories, sizes, strict=True):
-            history.truncate(size)
+        for folder, size in [] if self.team.rank > 0 else zip(self.folders, sizes, strict=True):
+            folder.cut_back(size)
 
     def _checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The last checkpoint, or, where that is damaged, the one before it."""
@@ -148,16 +147,16 @@ class Journal:
         if self.team.rank > 0:
             return
         line: dict[str, Any] = {"phase": happening.phase, "iteration": happening.iteration}
-        for k, history in enumerate(self.histories):
+        for k, folder in enumerate(self.folders):
             if isinstance(happening, Record):
                 values = {name: float(np.mean(column[self.of(k)])) for name, column in happening.values.items()}
-                history.append(line | {"epoch": happening.epoch} | values | {"seconds": round(self.seconds, 3)})
+                folder.append(line | {"epoch": happening.epoch} | values | {"seconds": round(self.seconds, 3)})
             elif isinstance(happening, Rollback):
-                history.append(line | {"rollback": happening.reason})
+                folder.append(line | {"rollback": happening.reason})
         if not isinstance(happening, Record):
             header = {
                 "seconds": self.seconds,
-                "history": [history.size for history in self.histories],
+                "history": [folder.length for folder in self.folders],
                 "seeds": [config.seed for config in self.configs],
                 "data": self.hashes,
                 "configs": [digest(folder.config) for folder in self.folders],
