@@ -42,7 +42,7 @@ class Rows(NamedTuple):
         """With weights: an array with shape (N,), or the name of a column, which then is none of the table any more.
 
         >>> from normae.data import as_rows
-        >>> as_rows([[1, 2], [3, -1]], columns=["a", "w"]).weighted("w", "data")[1:]
+        >>> as_rows([[1, 2], [3, -1]], columns=["a", "w"]).weighted("w", "data")[1:3]
         (('a',), array([ 2., -1.]))
         """
         if weights is None:
