@@ -60,7 +60,7 @@ def test_a_point_of_the_map(tmp_path, capsys, monkeypatch, jet_components):
     written = json.loads((tmp_path / "numbers.json").read_text())
     assert written["header"] == ["", "few"]
     assert written["rows"][0][1]["seeds"][0] == pytest.approx(found["auc"], abs=1e-5)
-    monkeypatch.setattr(module, "HELD", 10)
+    monkeypatch.setattr(module, "HELD", 8)
     said = call("both", jets, out, "few", "--third", SAMPLE)
     assert [line.split("|")[1].strip() for line in said.splitlines()[2:]] == [
         "tops among QCD jets", f"{SAMPLE.stem} among QCD jets", "QCD jets among tops", f"{SAMPLE.stem} among tops",
@@ -85,3 +85,18 @@ def test_jets_made_anew_keep_their_momentum_and_change_their_width(jet_component
     assert factor.min() > 1 / 3 - 1e-3
     assert factor.max() < 3 + 1e-3
     assert np.std(np.log(factor)) == pytest.approx(np.log(3) / np.sqrt(3), rel=0.2)
+
+
+def test_the_rule_takes_the_most_components_whose_samples_pass(jet_components):
+    points = {
+        "a": (6, 0.5, 0.51, 0.50),
+        "b": (12, 0.5, 0.52, 0.51),
+        "c": (12, 0.8, 0.50, 0.50),
+        "d": (16, 0.5, 0.51, 0.54),
+    }
+    found = {
+        name: [{"number": number, "noise": noise, "told_qcd": qcd, "told_top": top}]
+        for name, (number, noise, qcd, top) in points.items()
+    }
+    assert jet_components.rule(found) == "b"
+    assert jet_components.rule({"d": found["d"]}) is None
