@@ -126,7 +126,7 @@ def test_bayes(bayesian_zoo, unrendered):
     page = (tmp_path / "bayes" / "zoo" / "toy-2gauss-bnae" / "report.html").read_text()
     assert "Bayesian normalized autoencoder" in page
     assert "Coverage by region" in page
-    with pytest.raises(InputError, match="expected toy or bayes or dual, jets or all"):
+    with pytest.raises(InputError, match="expected toy, bayes, dual, jets or all"):
         reproduce("jet", tmp_path / "other")
     with pytest.raises(InputError, match="not in the zoo; use --from-scratch"):
         reproduce("toy", tmp_path / "toy")

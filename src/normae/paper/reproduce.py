@@ -154,7 +154,7 @@ def reproduce(what: str, out: str | Path, settings: Settings | None = None, watc
     if what == "all":
         return reproduce_all(out, replace(settings, paper=settings.scratch), watch)
     if what not in SECTIONS:
-        raise InputError(f"reproduce: expected {' or '.join(SECTIONS)}, jets or all, got {what!r}")
+        raise InputError(f"reproduce: expected {', '.join(SECTIONS)}, jets or all, got {what!r}")
     section, result = SECTIONS[what], Reproduction()
     chosen = section.models
     if settings.paper:
