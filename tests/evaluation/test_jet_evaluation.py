@@ -471,7 +471,8 @@ def test_public_jets_are_enough(tmp_path, monkeypatch):
     """
     monkeypatch.delenv("NORMAE_JETS", raising=False)
     write(tmp_path / "public.h5", public()[:240])
-    monkeypatch.setattr("normae.sources.PUBLIC", tmp_path / "public.h5")
+    for user in ("sources", "paper.reproduce"):
+        monkeypatch.setattr(f"normae.{user}.PUBLIC", tmp_path / "public.h5")
     monkeypatch.setattr(zoo, "names", lambda: ["jets-classifier", "jets-qcd-nae", "jets-top-nae"])
     monkeypatch.setattr("normae.paper.jets.ESTIMATED", ())
     monkeypatch.setattr("normae.temperature.estimates.QUICK_POINTS", 200)
