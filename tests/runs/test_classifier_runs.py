@@ -15,14 +15,14 @@ from normae.config import Run, read, structure, to_toml
 from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.networks.autoencoder import conv_encoder
-from normae.networks.reconstruction import fill
+from normae.networks.reconstruction import fill, prefixed
 from normae.runs.classifier import Classifier, _correction, _correction_tensors
 from normae.runs.folder import RunFolder, read_tensors
 from normae.runs.session import train
 from normae.sources import load_both
 from normae.statistics import auc
 from normae.statistics.calibration import CORRECTIONS
-from normae.training import ClassifierConfig, ClassifierTrainer, Record
+from normae.training import ClassifierConfig, Record, classifier_trainer
 from tiny_jets import CONFIGS, SAMPLE, tiny_jets
 
 TINY = [
@@ -101,11 +101,12 @@ def test_it_learns_a_known_likelihood_ratio():
     """Of two Gaussians of one width: log r = (x - 1.1) 0.2 / 0.09."""
     network = conv_encoder(8, 4, 16, 1, torch.Generator().manual_seed(1))
     config = ClassifierConfig(epochs=15, batch=200, learning_rate=3e-3, schedule="cosine")
-    trainer = ClassifierTrainer(network, blobs(0, 2000), blobs(1, 1000), config, 0, torch.device("cpu"))
+    trainer = classifier_trainer(network, blobs(0, 2000), blobs(1, 1000), config, 0, torch.device("cpu"))
     for _ in trainer.run():
         pass
-    fill(network, {name: view[0] for name, view in trainer.layout.views(trainer.best).items()})
-    model = Classifier(network, trainer.scale, trainer.prior, (1, 8, 8))
+    phase, views = trainer.current, trainer.setup.layout.views(trainer.current.best)
+    fill(network, {name: view[0] for name, view in prefixed(views, "energy.").items()})
+    model = Classifier(network, phase.scale, phase.prior, (1, 8, 8))
     value = torch.linspace(0.7, 1.5, 9)
     x = SparseEvents(torch.full((9, 1), 27, dtype=torch.int16), value[:, None], torch.eye(8)).dense()
     np.testing.assert_allclose(model.log_ratio(x), (value - 1.1) * 0.2 / 0.09, atol=0.3)
@@ -118,7 +119,7 @@ def test_the_captured_training_is_the_plain_one():
     config, losses = ClassifierConfig(epochs=2, batch=100, learning_rate=1e-3), []
     for device in ("cpu", "cuda"):
         network = conv_encoder(8, 4, 16, 1, torch.Generator().manual_seed(1))
-        trainer = ClassifierTrainer(network, blobs(0, 500), blobs(1, 200), config, 0, torch.device(device))
+        trainer = classifier_trainer(network, blobs(0, 500), blobs(1, 200), config, 0, torch.device(device))
         records = [happening for happening in trainer.run() if isinstance(happening, Record)]
         losses.append([record.values["validation_loss"][0] for record in records])
     np.testing.assert_allclose(losses[0], losses[1], rtol=2e-2)

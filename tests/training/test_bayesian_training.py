@@ -97,7 +97,7 @@ def test_gradient_of_the_pretraining_by_hand(loss_scale, factor):
     trainer.weights[0, 1] = m
     rho = float(trainer.weights[0, 2])
     e = float(trainer.setup.noise.draw(trainer.weights, trainer.setup.streams("chain")))
-    trainer.advance()
+    trainer.current.advance()
     _, mean, spread = (trainer.models.optimizer.first[0] / 0.1).tolist()
     slope = float(2 * (m + s * e - x).mean())
     assert mean == pytest.approx(factor * (slope + temperature * m / n), rel=1e-4)

@@ -176,14 +176,14 @@ def test_weights_count_exactly(weighted, weights, plain):
     def losses(x, w):
         start = trained(x, w, ContrastConfig(iterations=5, batch=400), 0)
         phase, state = start.current, start.models
-        start.advance()
+        start.current.advance()
         numbers = (state.weights, state.log_temperature, phase.log_z)
         found = [phase.loss(*numbers, held=True), phase.loss(*numbers)]
         for epochs in (1, 0):  # the autoencoder, and the first update of the likelihood
             trainer = trained(x, w, None, epochs)
             if epochs == 0:
                 trainer.enter(1)
-            trainer.advance()
+            trainer.current.advance()
             record = trainer.record().values
             found += [torch.tensor(record["positive_energy"]), torch.tensor(record["validation_energy"])]
         return torch.cat([value.detach().double().flatten() for value in found])

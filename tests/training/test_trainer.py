@@ -156,7 +156,7 @@ def test_a_stop_never_saves_a_diverged_state():
         if isinstance(happening, Checkpoint):
             saved.append(trainer.snapshot())
         if isinstance(happening, Record) and happening.phase == "training" and happening.iteration == 5:
-            trainer.advance = partial(break_and_stop, trainer, trainer.advance)
+            trainer.current.advance = partial(break_and_stop, trainer, trainer.current.advance)
     assert torch.isfinite(saved[-1]["weights"]).all()
 
 
@@ -164,13 +164,14 @@ def test_a_window_that_was_interrupted_is_averaged_whole():
     """Stop in the middle of a window, resume: the next line of metrics is that of the undisturbed run."""
     whole = [h for h in make_trainer().run() if isinstance(h, Record)]
     first = make_trainer()
-    advance = first.advance
+    phase = first.phases[1]
+    advance = phase.advance
 
     def stopping() -> None:
         advance()
         first.stop = first.place == ("training", 7)
 
-    first.advance = stopping
+    phase.advance = stopping
     for _ in first.run():
         pass
     second = make_trainer()

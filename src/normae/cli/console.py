@@ -26,7 +26,7 @@ from normae.version import __version__
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from normae.training import ClassifierTrainer, Happening, Trainer
+    from normae.training import Happening, Trainer
 
 QUIET = team()[0] > 0
 """Of the processes that torchrun starts only the first one talks."""
@@ -130,7 +130,7 @@ class TrainingDisplay(ExitStack):
     phase, done = "", 0
     tick: Tick
 
-    def __call__(self, trainer: "Trainer | ClassifierTrainer", happening: "Happening") -> None:
+    def __call__(self, trainer: "Trainer", happening: "Happening") -> None:
         if reason := getattr(happening, "reason", None):
             say(f"Rolled back: {reason}")
         if (values := getattr(happening, "values", None)) is None:

@@ -22,6 +22,7 @@ from normae.config import Run, choose_device, read
 from normae.errors import InputError
 from normae.files import write_json
 from normae.networks.autoencoder import conv_encoder
+from normae.networks.reconstruction import prefixed
 from normae.random import stream
 from normae.runs.folder import RunFolder, locked, read_tensors, write_tensors
 from normae.runs.load import run_of
@@ -29,7 +30,8 @@ from normae.runs.writing import Journal, Watch, machine_facts
 from normae.sources import jets_hashes, load_both
 from normae.statistics import Estimate, IsotonicRecalibration, LinearRecalibration, Recalibration, auc
 from normae.statistics.calibration import calibration, choose_correction
-from normae.training import ClassifierTrainer
+from normae.training import Trainer, classifier_trainer
+from normae.training.supervised import Classification
 
 PIECE = 4096
 KNOTS = ("calibration.x", "calibration.y")  # the tensors of an isotonic correction
@@ -110,7 +112,7 @@ def train_classifier(
         if folder.finished():
             return True
         assert config.classifier is not None
-        trainer = ClassifierTrainer(network, *classes, config.classifier, config.seed, device)
+        trainer = classifier_trainer(network, *classes, config.classifier, config.seed, device)
         journal = Journal(folder, [folder], [config], [hashes], jets=jets_hashes(config.data))
         journal.open(trainer)
         finished = journal.follow(trainer, watch, minutes, begun)
@@ -125,16 +127,18 @@ def build_network(config: Run, event: tuple[int, ...]) -> nn.Sequential:
     return conv_encoder(event[1], network.channels, network.hidden[0], 1, stream(config.seed, "init"))
 
 
-def _finish(config: Run, trainer: ClassifierTrainer, journal: Journal) -> None:
-    logit = trainer.held_logits(trainer.best).cpu().numpy() - trainer.prior
-    labels = trainer.held_labels.cpu().numpy() == 1
+def _finish(config: Run, trainer: Trainer, journal: Journal) -> None:
+    phase, setup = trainer.current, trainer.setup
+    assert isinstance(phase, Classification)
+    logit = phase.held_logits(phase.best).cpu().numpy() - phase.prior
+    labels = phase.held_labels.cpu().numpy() == 1
     method, correct = choose_correction(logit, labels, config.seed)
     tensors, numbers = _correction_tensors(method, correct)
-    weights = {name: view[0] for name, view in trainer.layout.views(trainer.best).items()}
+    weights = {name: view[0] for name, view in prefixed(setup.layout.views(phase.best), "energy.").items()}
     header = {
-        "event": list(trainer.data.shape[1:]),
-        "scale": trainer.scale,
-        "prior": trainer.prior,
+        "event": list(setup.data.event),
+        "scale": phase.scale,
+        "prior": phase.prior,
         "calibration": {"method": method, **numbers},
     }
     measured = {
@@ -142,13 +146,13 @@ def _finish(config: Run, trainer: ClassifierTrainer, journal: Journal) -> None:
         "ece": calibration(logit, labels, config.seed).error.measured,
         "ece_perfect": calibration(logit, labels, config.seed).error.perfect,
         "ece_corrected": calibration(correct(logit), labels, config.seed).error.measured,
-        "loss": Estimate(float(trainer.best_loss), 0.0),
+        "loss": Estimate(float(phase.best_loss), 0.0),
     }
-    facts = machine_facts(trainer.device) | {
+    facts = machine_facts(setup.device) | {
         "seed": config.seed,
         "data_sha256": journal.hashes[0],
         "jets_sha256": journal.jets,
-        "backend": "graph" if trainer.device.type == "cuda" else "reference",
+        "backend": setup.backend.name,
         "rollbacks": int(trainer.rollbacks),
         "wall_seconds": round(journal.seconds, 2),
         "calibration": method,

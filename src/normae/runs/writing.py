@@ -41,7 +41,6 @@ from normae.runs.load import build_model
 from normae.sources import Events
 from normae.training import Happening, Record, Rollback, Trainer
 from normae.training.backends import Group
-from normae.training.trainer import Training
 from normae.version import __version__
 
 log = logging.getLogger(__name__)
@@ -92,7 +91,7 @@ class Journal:
         """The trainer's models that belong to run k: one, or the members of its ensemble."""
         return slice(k * self.replicas, (k + 1) * self.replicas)
 
-    def open(self, training: Training) -> bool:
+    def open(self, training: Trainer) -> bool:
         """Whether there was a checkpoint to go on from; without one the folders are made new."""
         if self.team.rank == 0 and not self.group.checkpoints:
             for folder, config in zip(self.folders, self.configs, strict=True):
@@ -104,7 +103,7 @@ class Journal:
         self._take_up(training)
         return True
 
-    def _take_up(self, training: Training) -> None:
+    def _take_up(self, training: Trainer) -> None:
         """Continue from the checkpoint, which must be of these seeds and of these data."""
         state, header = self._checkpoint()
         try:
@@ -141,7 +140,7 @@ class Journal:
                 os.replace(others[0], first)
             return found
 
-    def write(self, training: Training, happening: Happening) -> None:
+    def write(self, training: Trainer, happening: Happening) -> None:
         """A line for each run, or a checkpoint, or both."""
         state = {} if isinstance(happening, Record) else training.state()
         if self.team.rank > 0:
@@ -167,7 +166,7 @@ class Journal:
 
     def follow(
         self,
-        training: Training,
+        training: Trainer,
         watch: Watch | None,
         minutes: float | None,
         begun: float,
@@ -191,7 +190,7 @@ def check_minutes(minutes: float | None) -> None:
 
 
 @contextmanager
-def stoppable(training: Training, minutes: float | None, begun: float) -> Iterator[None]:
+def stoppable(training: Trainer, minutes: float | None, begun: float) -> Iterator[None]:
     """A signal, or the time `minutes` after `begun`, ends the training after the iteration under way.
 
     The signals are Ctrl-C and those of termination, of a terminal that closes, unless nohup has it ignored, and of a

@@ -10,10 +10,11 @@ from normae.training.config import (
     TemperatureConfig,
     TrainingConfig,
 )
-from normae.training.supervised import ClassifierTrainer
+from normae.training.supervised import classifier_trainer
 from normae.training.trainer import Checkpoint, Happening, Record, Rollback, Trainer
 
 __all__ = [
-    "Checkpoint", "ClassifierConfig", "ClassifierTrainer", "ContrastConfig", "EnsembleConfig", "GuardConfig",
+    "Checkpoint", "ClassifierConfig", "ContrastConfig", "EnsembleConfig", "GuardConfig",
     "Happening", "PhaseConfig", "Record", "Rollback", "Schedules", "TemperatureConfig", "Trainer", "TrainingConfig",
+    "classifier_trainer",
 ]  # fmt: skip

@@ -27,6 +27,7 @@ from normae.training.state import Order, Setup, State, rate_factor
 
 TUNING = 40  # short chains that find the step size before the first update, after a start by classification
 TUNING_CHAINS = 64
+VALIDATION_ROWS = 2048  # of the validation sample that are dense at a time
 
 
 def by_member(values: Tensor, members: int) -> Tensor:
@@ -81,6 +82,7 @@ class Phase(ABC):
 
     name: str
     config: PhaseConfig
+    advice = "lower training.learning_rate or the chain's step_size"
 
     def __init__(self, setup: Setup, state: State) -> None:
         self.setup, self.state = setup, state
@@ -140,6 +142,10 @@ class Phase(ABC):
         """A line of metrics, from the means of `SUMS`."""
         return {"positive_energy": means["positive_energy"], "learning_rate": self.state.rate.tolist()}
 
+    def measured(self) -> dict[str, list[float]]:
+        """What a line of metrics has beside the means over its window."""
+        return {}
+
     def finish(self) -> None:  # noqa: B027
         """The last moment."""
 
@@ -158,10 +164,25 @@ class Phase(ABC):
         return mean_square(x - noise.decode(leaf, z, state.generators)), z
 
 
+@torch.no_grad()
+def validation_energy(phase: Phase) -> dict[str, list[float]]:
+    """The mean energy of each model's validation sample, where there is one, at the mean weights of a Bayesian one."""
+    setup, samples = phase.setup, phase.setup.validation
+    if samples is None:
+        return {}
+    energy = phase.state.energy(setup.noise.mean(phase.state.weights))
+    total = torch.zeros(setup.members, dtype=torch.float64, device=setup.device)
+    for rows in torch.split(torch.arange(samples.size, device=setup.device), VALIDATION_ROWS):
+        index = rows.expand(setup.members, -1)
+        total += samples.weighed(energy.error(samples.take(index)), index).reshape(setup.members, -1).double().sum(1)
+    return {"validation_energy": (total / samples.size).tolist()}
+
+
 class Pretraining(Phase):
     """The autoencoder: the mean reconstruction error, and for Bayesian weights T KL/N with the initial T."""
 
     name = "pretraining"
+    measured = validation_energy
 
     def __init__(self, setup: Setup, state: State) -> None:
         super().__init__(setup, state)
@@ -187,6 +208,7 @@ class Likelihood(Phase):
     """The normalized autoencoder, with negative samples from its chains."""
 
     name = "training"
+    measured = validation_energy
 
     def __init__(self, setup: Setup, state: State) -> None:
         super().__init__(setup, state)

@@ -53,7 +53,7 @@ class Samples:
     ) -> None:
         if len({tuple(sample.shape) for sample in samples}) != 1:
             raise InputError(f"expected training samples of one shape, got {[tuple(s.shape) for s in samples]}")
-        self.size = len(samples[0])
+        self.size, self.device = len(samples[0]), device
         self.event = tuple(samples[0].shape[1:])
         sparse = [sample for sample in samples if isinstance(sample, SparseEvents)]
         whole = SparseEvents.joined(sparse) if sparse else torch.cat([s for s in samples if isinstance(s, Tensor)])

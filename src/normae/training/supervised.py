@@ -10,7 +10,8 @@ result. Pixels of 1e-3 are divided by the root mean square pixel of the training
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import NamedTuple
 
 import torch
@@ -18,14 +19,14 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from normae.data import SparseEvents
-from normae.networks.reconstruction import Layout, call
+from normae.networks.own import EnergyNetwork
 from normae.progress import counted
-from normae.training.backends import capture_graph, put_back
-from normae.training.config import ClassifierConfig, GuardConfig
-from normae.training.state import Adam, Order, check_state, rate_factor
-from normae.training.trainer import Guard, Record, Training
+from normae.sampling.config import SamplingConfig
+from normae.training.config import ClassifierConfig, GuardConfig, PhaseConfig, Schedules
+from normae.training.phases import Phase
+from normae.training.state import Samples, Setup, State
+from normae.training.trainer import Trainer
 
-PHASE = "classifier"
 ROWS = 2048  # images that are dense at a time outside the training
 Classes = Sequence[SparseEvents]
 """Images of class 0 and of class 1."""
@@ -97,8 +98,72 @@ def fit(
     return Losses(tuple(train), tuple(held))
 
 
-class ClassifierTrainer(Training):
-    """Trains one network on images of two classes.
+class Classification(Phase):
+    """One network on images of two classes; of each sample the first `zeros` events are of class 0.
+
+    Attributes:
+        scale: what images are multiplied with.
+        prior: log(n_1 / n_0) of the training sample.
+        best: the weights (1, P) of the lowest validation loss.
+        held_labels: of the validation sample, with shape (N,).
+    """
+
+    name = "classifier"
+    advice = "lower classifier.learning_rate"
+
+    def __init__(self, setup: Setup, state: State, config: ClassifierConfig, zeros: tuple[int, int]) -> None:
+        super().__init__(setup, state)
+        self.config, data, held = PhaseConfig(**asdict(config)), setup.data, setup.validation
+        assert held is not None
+        pairs = ((data.size, zeros[0]), (held.size, zeros[1]))
+        self.labels, self.held_labels = ((torch.arange(n, device=setup.device) >= first).float() for n, first in pairs)
+        squares = sum(float(part.double().square().sum()) for part in _pieces(data))
+        self.scale = 1 / math.sqrt(squares / (data.size * math.prod(data.event)))
+        self.prior = math.log((data.size - zeros[0]) / zeros[0])
+        self.best = state.weights.clone()
+        self.best_loss = torch.full((), math.inf, dtype=torch.float64, device=setup.device)
+        state.extra |= {"classifier.best": self.best, "classifier.best_loss": self.best_loss}
+
+    def update(self) -> None:
+        leaf = self.leaf()
+        logit = self._logits(leaf, self.setup.data.take(self.index))
+        loss = binary_cross_entropy_with_logits(logit, self.labels[self.index[0]])
+        (grad,) = torch.autograd.grad(loss, leaf)
+        self.state.optimizer.update(grad, self.state.rate)
+        self.state.sums[0] += loss.detach()
+
+    def _logits(self, weights: Tensor, x: Tensor) -> Tensor:
+        return self.state.energy(weights)(x * self.scale).squeeze(1)
+
+    @torch.no_grad()
+    def held_logits(self, weights: Tensor) -> Tensor:
+        """The logits of the validation sample, float64 with shape (N,), class 0 before class 1, for weights (1, P)."""
+        assert self.setup.validation is not None
+        return torch.cat([self._logits(weights, part) for part in _pieces(self.setup.validation)]).double()
+
+    def values(self, means: dict[str, list[float]]) -> dict[str, list[float]]:
+        return {"loss": means["positive_energy"]}
+
+    def measured(self) -> dict[str, list[float]]:
+        """The loss after an epoch; the weights are kept if they are the best so far."""
+        logit = self.held_logits(self.state.weights)
+        loss = float(binary_cross_entropy_with_logits(logit, self.held_labels.double()))
+        if loss < float(self.best_loss):
+            self.best_loss.fill_(loss)
+            self.best.copy_(self.state.weights)
+        return {"validation_loss": [loss], "best_loss": [float(self.best_loss)]}
+
+
+def _pieces(samples: Samples) -> Iterator[Tensor]:
+    """Dense images of one sample, some at a time."""
+    for rows in torch.split(torch.arange(samples.size, device=samples.device), ROWS):
+        yield samples.take(rows[None])
+
+
+def classifier_trainer(
+    network: nn.Module, train: Classes, validation: Classes, config: ClassifierConfig, seed: int, device: torch.device
+) -> Trainer:
+    """Trains one network on images of two classes; its phase is a `Classification`.
 
     Args:
         network: maps images (N, *event) to logits (N, 1).
@@ -107,111 +172,15 @@ class ClassifierTrainer(Training):
         seed: gives the order of events.
         device: where to train.
     """
-
-    names = (PHASE,)
-
-    def __init__(
-        self,
-        network: nn.Module,
-        train: Classes,
-        validation: Classes,
-        config: ClassifierConfig,
-        seed: int,
-        device: torch.device,
-    ) -> None:
-        self.config, self.seed, self.device = config, seed, device
-        self.network = network.to(device)
-        self.layout = Layout.of(network)
-        self.data, self.labels = _labelled(train, device)
-        self.held, self.held_labels = _labelled(validation, device)
-        rows = torch.split(torch.arange(len(self.data), device=device), ROWS)
-        squares = sum(float(self.data[index].double().square().sum()) for index in rows)
-        self.scale = 1 / math.sqrt(squares / math.prod(self.data.shape))
-        self.prior = math.log(len(train[1]) / len(train[0]))
-        self.batch = min(config.batch, len(self.data))
-        self.weights = self.layout.flatten([network]).to(device)
-        self.optimizer = Adam(self.weights)
-        self.rate, self.rate_scale = torch.zeros(1, device=device), torch.ones(1, device=device)
-        self.rollbacks = torch.zeros(1, dtype=torch.int64, device=device)
-        self.best = self.weights.clone()
-        self.best_loss = torch.full((), math.inf, dtype=torch.float64, device=device)
-        self.loss = torch.zeros((), dtype=torch.float64, device=device)
-        self.position = torch.zeros(2, dtype=torch.int64)
-        self._prepare()
-        per_epoch = self.order.per_epoch
-        limits = GuardConfig(log_every=per_epoch, checkpoint_every=per_epoch)
-        self.guard = Guard(limits, [seed], "lower classifier.learning_rate")
-
-    @property
-    def over(self) -> bool:
-        return self.place[1] >= self.length(PHASE)
-
-    def length(self, phase: str) -> int:
-        assert phase == PHASE
-        return self.config.epochs * self.order.per_epoch
-
-    def tensors(self) -> dict[str, Tensor]:
-        names = ("weights", "best", "best_loss", "loss", "position", "rate_scale", "rollbacks")
-        return {name: getattr(self, name) for name in names} | self.optimizer.state()
-
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        check_state(self.tensors(), state, self.device)
-        put_back(self.tensors(), [], state)
-        self._prepare()
-
-    def enter_next(self) -> None:
-        self.position.copy_(torch.tensor([1, 0]))
-
-    def _prepare(self) -> None:
-        self.order = Order([self.seed], PHASE, len(self.data), self.batch, self.device)
-        self._index = torch.zeros(self.batch, dtype=torch.int64, device=self.device)
-        graph = self.device.type == "cuda" and not self.finished
-        self._iterate = capture_graph(self._update, self.tensors, []) if graph else self._update
-
-    def advance(self) -> None:
-        iteration = self.place[1]
-        self._index.copy_(self.order.rows(iteration)[0])
-        factor = rate_factor(iteration, self.length(PHASE), self.config.schedule)
-        self.rate.copy_(self.rate_scale * (self.config.learning_rate * factor))
-        self._iterate()
-        self.position[1] += 1
-
-    def _update(self) -> None:
-        leaf = self.weights.detach().requires_grad_(True)
-        logit = self._logits(leaf, self.data[self._index])
-        loss = binary_cross_entropy_with_logits(logit, self.labels[self._index])
-        (grad,) = torch.autograd.grad(loss, leaf)
-        self.optimizer.update(grad, self.rate)
-        self.loss += loss.detach()
-
-    def _logits(self, weights: Tensor, x: Tensor) -> Tensor:
-        return call(self.network, self.layout.views(weights), x * self.scale).squeeze(1)
-
-    @torch.no_grad()
-    def held_logits(self, weights: Tensor) -> Tensor:
-        """The logits of the validation sample, float64 with shape (N,), class 0 before class 1, for weights (1, P)."""
-        rows = torch.arange(len(self.held), device=self.device)
-        return torch.cat([self._logits(weights, self.held[index]) for index in torch.split(rows, ROWS)]).double()
-
-    def means(self) -> Record:
-        """The mean loss of the epoch so far."""
-        iteration, per_epoch = self.place[1], self.order.per_epoch
-        loss = float(self.loss) / (iteration % per_epoch or per_epoch)
-        return Record(PHASE, iteration, iteration / per_epoch, {"loss": [loss]})
-
-    def record(self) -> Record:
-        """The losses after an epoch; the weights are kept if they are the best so far."""
-        record = self.means()
-        self.loss.zero_()
-        loss = float(binary_cross_entropy_with_logits(self.held_logits(self.weights), self.held_labels.double()))
-        if loss < float(self.best_loss):
-            self.best_loss.fill_(loss)
-            self.best.copy_(self.weights)
-        record.values.update(validation_loss=[loss], best_loss=[float(self.best_loss)])
-        return record
-
-
-def _labelled(classes: Classes, device: torch.device) -> tuple[SparseEvents, Tensor]:
-    """All images and their labels, 0 or 1 with shape (N,), on the device."""
-    labels = torch.cat([torch.full((len(images),), float(k)) for k, images in enumerate(classes)])
-    return SparseEvents.joined(classes).to(device), labels.to(device)
+    n = sum(len(images) for images in train)
+    per_epoch = n // min(config.batch, n)
+    return Trainer(
+        [EnergyNetwork(network)],
+        [SparseEvents.joined(train)],
+        Schedules(guard=GuardConfig(log_every=per_epoch, checkpoint_every=per_epoch)),
+        SamplingConfig(backend="graph" if device.type == "cuda" else "reference", buffer=1),
+        [seed],
+        device,
+        validation=[SparseEvents.joined(validation)],
+        phases=lambda setup, state: [Classification(setup, state, config, (len(train[0]), len(validation[0])))],
+    )

@@ -1,4 +1,4 @@
-"""The training loop with its guard, for everything that trains in steps; and the training of S autoencoders with it.
+"""The training loop with its guard, for everything that trains in phases.
 
 A training is a sequence of phases. After each window of iterations the guard looks at the means over the window: who
 ran away returns to a place where all was well, with a smaller learning rate. The loop yields what happened, and the
@@ -6,8 +6,7 @@ caller writes it down: nothing here knows a path.
 """
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -29,8 +28,6 @@ from normae.training.state import SUMS, Samples, Setup, State
 
 RECENT = 2
 """Good places to return to that are kept beside the last and the beginning of the phase."""
-VALIDATION_ROWS = 2048  # of the validation sample that are dense at a time
-ADVICE = "lower training.learning_rate or the chain's step_size"
 Data = Sequence[Tensor] | Sequence[SparseEvents]
 
 
@@ -67,18 +64,17 @@ class Guard:
     Args:
         config: the limits.
         seeds: of the models, for the reasons.
-        advice: what to do about a training that cannot be saved.
     """
 
-    def __init__(self, config: GuardConfig, seeds: Sequence[int], advice: str) -> None:
-        self.config, self.seeds, self.advice = config, seeds, advice
+    def __init__(self, config: GuardConfig, seeds: Sequence[int]) -> None:
+        self.config, self.seeds = config, seeds
         self.good: list[dict[str, Tensor]] = []
 
-    def begin(self, training: "Training") -> None:
+    def begin(self, training: "Trainer") -> None:
         """Forget all places but this one, the beginning of a phase."""
         self.good = [training.snapshot()]
 
-    def remember(self, training: "Training", record: Record) -> None:
+    def remember(self, training: "Trainer", record: Record) -> None:
         """A checkpoint is a place to return to if all is well: who runs away is ill for a while before."""
         columns, limit = record.values, self.config.calm * self.config.largest_gap
         names = ("positive_energy", "negative_energy", "temperature")
@@ -86,7 +82,7 @@ class Guard:
         if all(abs(up - down) / t <= limit for up, down, t in energies):
             self.good[1:] = [*self.good[1:][-RECENT:], training.snapshot()]
 
-    def trouble(self, training: "Training", record: Record) -> dict[int, str]:
+    def trouble(self, training: "Trainer", record: Record) -> dict[int, str]:
         """Models that ran away, each with the reason."""
         finite = torch.isfinite(training.weights).all(dim=1).tolist()
         found: dict[int, str] = {}
@@ -97,7 +93,7 @@ class Guard:
                 found[k] = f"seed {seed}: {reason} at iteration {record.iteration} of {record.phase}"
         return found
 
-    def roll_back(self, training: "Training", trouble: dict[int, str]) -> None:
+    def roll_back(self, training: "Trainer", trouble: dict[int, str]) -> None:
         """Return to the last of the good places, where the models in trouble go on with a smaller learning rate.
 
         That place is then struck off: whoever is in trouble again before the next checkpoint was ill there already,
@@ -109,7 +105,7 @@ class Guard:
             count[k] += 1
         if int(count.max()) > self.config.rollbacks:
             reasons = "; ".join(trouble.values())
-            raise TrainingDiverged(f"{reasons}, after {self.config.rollbacks} rollbacks; {self.advice}")
+            raise TrainingDiverged(f"{reasons}, after {self.config.rollbacks} rollbacks; {training.current.advice}")
         training.load(self.good.pop() if len(self.good) > 1 else self.good[0])
         training.rate_scale.copy_(scale)
         training.rollbacks.copy_(count)
@@ -129,126 +125,11 @@ class Guard:
         return None
 
 
-class Training(ABC):
-    """Models in training, and the loop that trains them.
-
-    Attributes:
-        guard: says when a model has run away, and where it returns to.
-        names: of the phases.
-        position: number of the phase, and iterations of it that are done.
-        weights: with shape (S, P).
-        rate_scale: factor on the learning rates, (S,).
-        rollbacks: how often each model was put back, (S,).
-        stop: set by the caller, from a signal or another thread.
-    """
-
-    guard: Guard
-    names: Sequence[str]
-    position: Tensor
-    weights: Tensor
-    rate_scale: Tensor
-    rollbacks: Tensor
-    stop = False
-
-    def run(self) -> Iterator[Happening]:
-        """Train to the end, from wherever the training stands, or until it is asked to stop.
-
-        What the caller changes when a phase begins (its first `Checkpoint`) is where a rollback goes back to.
-        """
-        guard = self.guard
-        yield Checkpoint(*self.place)
-        guard.begin(self)
-        while not self.finished:
-            if self.over:
-                self.enter_next()
-                yield Checkpoint(*self.place)
-                guard.begin(self)
-                continue
-            self.advance()
-            iteration, last = self.place[1], self.over
-            looked = iteration % guard.config.log_every == 0 or last
-            if looked:
-                record = self.record()
-                trouble = guard.trouble(self, record)
-                if trouble:
-                    guard.roll_back(self, trouble)
-                    yield Rollback(*self.place, "; ".join(trouble.values()))
-                    continue
-                yield record
-            if iteration % guard.config.checkpoint_every == 0 and not last:
-                guard.remember(self, record)
-                yield Checkpoint(*self.place)
-            if self.stopping():
-                if looked or not guard.trouble(self, self.means()):
-                    yield Checkpoint(*self.place)
-                return
-
-    @property
-    def finished(self) -> bool:
-        """Whether all phases are over."""
-        return int(self.position[0]) >= len(self.names)
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """Name of the phase, "finished" after the last, and the iterations of it that are done."""
-        return "finished" if self.finished else self.names[int(self.position[0])], int(self.position[1])
-
-    @abstractmethod
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything that changes on this process. The tensors are live, not copies."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Everything that changes, of all processes, which must all ask for it."""
-        return self.tensors()
-
-    def snapshot(self) -> dict[str, Tensor]:
-        """A copy of what changes on this process."""
-        return {name: tensor.clone() for name, tensor in self.tensors().items()}
-
-    @abstractmethod
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from what `state()` or `snapshot()` gave."""
-
-    @property
-    @abstractmethod
-    def over(self) -> bool:
-        """Whether the phase has come to its end."""
-
-    @abstractmethod
-    def length(self, phase: str) -> int:
-        """Iterations of a phase, at most."""
-
-    @property
-    def note(self) -> str:
-        """What a display should say of the phase, beside its name."""
-        return ""
-
-    @abstractmethod
-    def enter_next(self) -> None:
-        """Leave a phase and begin the next."""
-
-    @abstractmethod
-    def advance(self) -> None:
-        """One iteration."""
-
-    @abstractmethod
-    def means(self) -> Record:
-        """Means over the window so far."""
-
-    @abstractmethod
-    def record(self) -> Record:
-        """`means()` and what is measured at the end of a window; a new window begins."""
-
-    def stopping(self) -> bool:
-        """Whether to stop now: of several processes all give the same answer."""
-        return self.stop
-
-
-class Trainer(Training):
-    """Trains S autoencoders of one architecture, each on its own sample with its own seed.
+class Trainer:
+    """Models in training, and the loop that trains them: S of one architecture, each on its own sample and seed.
 
     Args:
-        autoencoders: S models of one architecture.
+        autoencoders: the S models.
         data: their training samples, S tensors of one shape (N, *event), or S sets of sparse images.
         schedules: how to train.
         sampling: how to make negative samples.
@@ -257,11 +138,20 @@ class Trainer(Training):
         group: the processes that train together; each takes its part of the events, of the batch and of the buffer.
         validation: samples at which the energy is watched, S of one shape; each process takes all of them.
         weights: of the events of `data` and of `validation`, S tensors (N,) with mean 1 each, where events have some.
+        phases: of another training than that of an autoencoder.
 
     Attributes:
         setup: what stays during the training.
         models: what changes.
+        guard: says when a model has run away, and where it returns to.
+        position: number of the phase, and iterations of it that are done.
+        weights: with shape (S, P).
+        rate_scale: factor on the learning rates, (S,).
+        rollbacks: how often each model was put back, (S,).
+        stop: set by the caller, from a signal or another thread.
     """
+
+    stop = False
 
     def __init__(
         self,
@@ -274,6 +164,7 @@ class Trainer(Training):
         group: Group | None = None,
         validation: Data | None = None,
         weights: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None,
+        phases: Callable[[Setup, State], list[Phase]] | None = None,
     ) -> None:
         group = group or Group()
         architecture = deepcopy(autoencoders[0]).to(device)  # its fixed matrices must be where the events are
@@ -288,24 +179,63 @@ class Trainer(Training):
             architecture, layout, noise, samples, held, schedules, sampling, backend, list(seeds), device, group
         )
         self.models = State(self.setup, layout.flatten(autoencoders).to(device))
-        first = Pretraining if schedules.contrast is None else Contrast
-        self.phases: list[Phase] = [first(self.setup, self.models), Likelihood(self.setup, self.models)]
-        self.names = [phase.name for phase in self.phases]
+        self.phases = (phases or _phases)(self.setup, self.models)
         self.position, self.weights = self.models.position, self.models.weights
         self.rate_scale, self.rollbacks = self.models.rate_scale, self.models.rollbacks
-        self.guard = Guard(schedules.guard, self.setup.seeds, ADVICE)
+        self.guard = Guard(schedules.guard, self.setup.seeds)
         self.enter(0)
+
+    def run(self) -> Iterator[Happening]:
+        """Train to the end, from wherever the training stands, or until it is asked to stop.
+
+        What the caller changes when a phase begins (its first `Checkpoint`) is where a rollback goes back to.
+        """
+        guard = self.guard
+        yield Checkpoint(*self.place)
+        guard.begin(self)
+        while not self.finished:
+            if self.current.over:
+                self.current.finish()
+                self.enter(int(self.position[0]) + 1)
+                yield Checkpoint(*self.place)
+                guard.begin(self)
+                continue
+            self.current.advance()
+            iteration, last = self.place[1], self.current.over
+            looked = iteration % guard.config.log_every == 0 or last
+            if looked:
+                record = self.record()
+                trouble = guard.trouble(self, record)
+                if trouble:
+                    guard.roll_back(self, trouble)
+                    yield Rollback(*self.place, "; ".join(trouble.values()))
+                    continue
+                yield record
+            if iteration % guard.config.checkpoint_every == 0 and not last:
+                guard.remember(self, record)
+                yield Checkpoint(*self.place)
+            if self.setup.group.any(self.stop):
+                if looked or not guard.trouble(self, self.means()):
+                    yield Checkpoint(*self.place)
+                return
+
+    @property
+    def finished(self) -> bool:
+        """Whether all phases are over."""
+        return int(self.position[0]) >= len(self.phases)
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Name of the phase, "finished" after the last, and the iterations of it that are done."""
+        return "finished" if self.finished else self.current.name, int(self.position[1])
 
     @property
     def current(self) -> Phase:
         """The phase under way, the last one when all are over."""
         return self.phases[min(int(self.position[0]), len(self.phases) - 1)]
 
-    @property
-    def over(self) -> bool:
-        return self.current.over
-
     def length(self, phase: str) -> int:
+        """Iterations of a phase, at most."""
         return next(p.length for p in self.phases if p.name == phase)
 
     @property
@@ -314,13 +244,16 @@ class Trainer(Training):
         used, size = getattr(self.current, "rows", math.inf), self.setup.data.size
         return f", uses {used:,} of {size:,} rows" if used < size else ""
 
-    def tensors(self) -> dict[str, Tensor]:
-        return self.models.tensors()
+    def snapshot(self) -> dict[str, Tensor]:
+        """A copy of what changes on this process."""
+        return {name: tensor.clone() for name, tensor in self.models.tensors().items()}
 
     def state(self) -> dict[str, Tensor]:
+        """Everything that changes, of all processes, which must all ask for it; live, not copies."""
         return self.models.whole()
 
     def load(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what `state()` or `snapshot()` gave."""
         self.models.load(state)
         if not self.finished:
             self.current.prepare()
@@ -332,22 +265,13 @@ class Trainer(Training):
             self.current.begin()
             self.current.prepare()
 
-    def enter_next(self) -> None:
-        self.current.finish()
-        self.enter(int(self.position[0]) + 1)
-
     def begin_with(self, start: dict[str, Tensor]) -> None:
         """Enter the NAE phase with what `models.start()` of a pretraining gave."""
         self.models.begin_with(start)
         self.enter(1)
 
-    def advance(self) -> None:
-        self.current.advance()
-
-    def stopping(self) -> bool:
-        return self.setup.group.any(self.stop)
-
     def means(self) -> Record:
+        """Means over the window so far."""
         name, iteration = self.place
         every = self.setup.schedules.guard.log_every
         means = (self.models.sums / min(iteration % every or every, iteration)).tolist()
@@ -355,24 +279,17 @@ class Trainer(Training):
         return Record(name, iteration, iteration / self.current.per_epoch, values)
 
     def record(self) -> Record:
-        """`means()` with the energy of the validation sample; a new window begins."""
+        """`means()` and what is measured at the end of a window; a new window begins."""
         record = self.means()
         self.models.sums.zero_()
-        if self.setup.validation is not None and not isinstance(self.current, Contrast):
-            with torch.no_grad():
-                record.values["validation_energy"] = self._validation_energy(self.setup.validation)
+        record.values.update(self.current.measured())
         return record
 
-    def _validation_energy(self, samples: Samples) -> list[float]:
-        """The mean energy of each model's validation sample, at the mean weights of a Bayesian one."""
-        members, device = self.setup.members, self.setup.device
-        energy = self.models.energy(self.setup.noise.mean(self.models.weights))
-        total = torch.zeros(members, dtype=torch.float64, device=device)
-        for rows in torch.split(torch.arange(samples.size, device=device), VALIDATION_ROWS):
-            index = rows.expand(members, -1)
-            total += samples.weighed(energy.error(samples.take(index)), index).reshape(members, -1).double().sum(1)
-        means: list[float] = (total / samples.size).tolist()
-        return means
+
+def _phases(setup: Setup, state: State) -> list[Phase]:
+    """Those of an autoencoder."""
+    first = Pretraining if setup.schedules.contrast is None else Contrast
+    return [first(setup, state), Likelihood(setup, state)]
 
 
 def _part(data: Any, schedules: Schedules, group: Group) -> Any:
