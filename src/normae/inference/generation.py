@@ -11,20 +11,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from normae.conditional import ConditionalCoordinates
-from normae.energy import Energy, Latent, held, value_and_grad
+from normae.energy import Energy, held, value_and_grad
 from normae.errors import InputError
 from normae.inference.log_z import Based, weighted
 from normae.networks.conditional import ConditionalBase
 from normae.progress import progress
 from normae.random import uniform
-from normae.sampling.chain import Chain, into_bounds, run_chain
-from normae.sampling.config import ChainConfig, SamplingConfig
+from normae.sampling.chain import run_chain
+from normae.sampling.config import ChainConfig
 
 log = logging.getLogger(__name__)
 
-GENERATION_FACTOR = 8
-"""The paper generates with latent chains eight times as long as in training."""
-
+GENERATION_FACTOR = 8  # the paper generates with latent chains eight times as long as in training
 FEWEST_DRAWS, MOST_DRAWS, LEAST_KEPT = 4096, 1 << 16, 0.02
 """Draws of a base at a time, and the share of them that must be kept."""
 OFTEN, LOG_MOST = 0.95, 3.0
@@ -32,49 +30,6 @@ OFTEN, LOG_MOST = 0.95, 3.0
 MOSTLY, ROUNDS = 0.999, 10_000  # the same share where every sample has its own condition, and how often draws are tried
 SMALL, SMALL_STEPS = 0.1, 100
 """Of the small steps that free stuck chains: their size in units of the training's, and their number."""
-
-
-def walk(
-    energy: Latent,
-    sampling: SamplingConfig,
-    n: int,
-    generator: torch.Generator,
-    temperature: float | Tensor,
-    like: Tensor,
-    latent_steps: int | None = None,
-    feature_steps: int | None = None,
-    chains: Tensor | None = None,
-    start: Tensor | None = None,
-    loose: bool = False,
-) -> Chain:
-    """Latent chain from noise, decoded and clipped into the bounds, then the feature chain, with shape (n, *event).
-
-    Where persistent chains of the training are known, the feature chain goes on from them instead, and from `start`
-    where that is given.
-
-    Args:
-        temperature: T, a number or a tensor with shape (n,).
-        like: of the type and on the device of the chains.
-        latent_steps, feature_steps: lengths of the chains, where they should differ from the recipe.
-        chains: persistent chains, with shape (M, *event).
-        loose: whether none of these can be stuck.
-    """
-    latent = lengthened(sampling.latent, latent_steps, GENERATION_FACTOR * sampling.latent.steps)
-    feature = lengthened(sampling.feature, feature_steps, sampling.generation_steps)
-    if chains is not None and start is None:
-        index = torch.randint(len(chains), (n,), generator=generator, device=generator.device).to(chains.device)
-        start = chains[index].to(like)
-        if not loose:
-            start = loosened(energy, start, feature, temperature, generator)
-    if start is not None:
-        with progress("chain", feature.steps) as tick:
-            return run_chain(energy, start, feature, temperature, generator, members=energy.members, tick=tick)
-    z = energy.latent_noise(n, generator, like)
-    with progress("chain", latent.steps + feature.steps) as tick:
-        end = run_chain(energy.latent(), z, latent, temperature, generator, tick=tick)
-        with torch.no_grad():
-            start = into_bounds(energy.decode(end.position), feature)
-        return run_chain(energy, start, feature, temperature, generator, members=energy.members, tick=tick)
 
 
 def drawn(of: Based, n: int, generator: torch.Generator) -> Tensor | None:

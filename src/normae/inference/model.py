@@ -21,16 +21,16 @@ from normae.coordinates import Coordinates, Identity
 from normae.data.frames import Categories
 from normae.energy import stands_for
 from normae.errors import InputError, LogZUnknown
-from normae.inference.generation import ChainEnergy, drawn, lengthened, samples_at, walk
+from normae.inference.generation import GENERATION_FACTOR, ChainEnergy, drawn, lengthened, loosened, samples_at
 from normae.inference.log_z import Based, LogZ, choose_log_z, draws_log_z
 from normae.inference.parts import parts_of
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.scoring_energy import scoring_energy
 from normae.posterior.draw import Certain, Draws, Posterior, Rows, as_events, in_pieces
-from normae.progress import counted
+from normae.progress import counted, progress
 from normae.random import stream
-from normae.sampling.chain import Chain, run_chain
+from normae.sampling.chain import Chain, into_bounds, run_chain
 from normae.sampling.config import SamplingConfig
 from normae.tensors import WHOLE, keeps
 
@@ -429,18 +429,33 @@ class Model:
     ) -> Chain:
         """The feature chain of `sample`, in y with shape (n, *event), and its acceptance, on the model's device.
 
-        A Bayesian model has at most 100 draws, and each chain one of them.
+        A Bayesian model has at most 100 draws, and each chain one of them. Without a base the feature chain begins
+        where those of the training ended, if they are known, else where a latent chain from noise has come to.
         """
-        count = 1 if self.posterior.certain else min(n, DRAWS)
+        certain, based, sampling = self.posterior.certain, self.autoencoder.base is not None, self.sampling
+        latent = lengthened(sampling.latent, latent_steps, GENERATION_FACTOR * sampling.latent.steps)
+        feature = lengthened(sampling.feature, feature_steps, sampling.generation_steps)
+        count = 1 if certain else min(n, DRAWS)
         each = -(-n // count)
-        based = self.autoencoder.base is not None
         start = drawn(self._based, count * each, generator) if based else None
-        more = (self.like, latent_steps, feature_steps, self.chains, start, based)
-        if self.posterior.certain:
-            return walk(self._energy, self.sampling, n, generator, self.temperature, *more)
-        draws = self.posterior.draws(count, generator)
-        temperature = draws.temperature.repeat_interleave(each)
-        chain = walk(draws.stacked(), self.sampling, count * each, generator, temperature, *more)
+        energy: ReconstructionEnergy = self._energy
+        temperature: float | Tensor = self.temperature
+        if not certain:
+            draws = self.posterior.draws(count, generator)
+            energy, temperature = draws.stacked(), draws.temperature.repeat_interleave(each)
+        if self.chains is not None and start is None:
+            index = torch.randint(len(self.chains), (count * each,), generator=generator, device=generator.device)
+            start = self.chains[index.to(self.device)].to(self.like)
+            start = start if based else loosened(energy, start, feature, temperature, generator)
+        with progress("chain", feature.steps + (latent.steps if start is None else 0)) as tick:
+            if start is None:
+                z = energy.latent_noise(count * each, generator, self.like)
+                end = run_chain(energy.latent(), z, latent, temperature, generator, tick=tick)
+                with torch.no_grad():
+                    start = into_bounds(energy.decode(end.position), feature)
+            chain = run_chain(energy, start, feature, temperature, generator, members=energy.members, tick=tick)
+        if certain:
+            return chain
         order = torch.randperm(count * each, generator=generator, device=generator.device)[:n].to(self.device)
         return Chain(chain.position[order], chain.energy[order], chain.acceptance.mean(1, keepdim=True), None)
 
