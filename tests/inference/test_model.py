@@ -126,7 +126,7 @@ def test_sample(model):
 
 
 def test_sample_runs_the_latent_chain_eight_times_as_long(model, monkeypatch):
-    import normae.inference.generation as module
+    import normae.inference.model as module
 
     lengths = []
     real = module.run_chain

@@ -12,6 +12,7 @@ same for all weights and cancels: E+ and E- are then reconstruction errors, and 
 Of weighted events <E>_data is the weighted mean, exact for negative weights too; the chains do not know of weights.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import replace
 
@@ -23,7 +24,7 @@ from normae.networks.reconstruction import LocalEnergy, ReconstructionEnergy, me
 from normae.sampling.chain import Runner, adapted, into_bounds, negatives, run_chain
 from normae.tensors import norm
 from normae.training.config import PhaseConfig, TrainingConfig
-from normae.training.state import Order, Setup, State, rate_factor
+from normae.training.state import Order, Setup, State
 
 TUNING = 40  # short chains that find the step size before the first update, after a start by classification
 TUNING_CHAINS = 64
@@ -121,8 +122,12 @@ class Phase(ABC):
         self.iterate = setup.backend.capture(self.update, self.state.tensors, self.state.generators)
 
     def factor(self) -> float:
-        """What the learning rates are multiplied by."""
-        return rate_factor(self.state.iteration, self.length, self.config.schedule, self.config.warmup)
+        """What the learning rates are multiplied by: warm-up times schedule."""
+        iteration = self.state.iteration
+        rise = min(1.0, (iteration + 1) / (self.config.warmup + 1))
+        if self.config.schedule == "constant":
+            return rise
+        return rise * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * iteration / max(1, self.length))))
 
     def advance(self) -> None:
         """One iteration."""

@@ -24,7 +24,7 @@ from normae.sampling.chain import ReplayBuffer
 from normae.sampling.config import SamplingConfig
 from normae.tensors import counts_as
 from normae.training.backends import Backend, Group, put_back
-from normae.training.config import Schedule, Schedules
+from normae.training.config import Schedules
 
 CHANGING = (
     "weights", "log_temperature", "average", "average_log_temperature", "log_sizes", "rate_scale", "rollbacks",
@@ -92,14 +92,6 @@ class Order:
             orders = [torch.randperm(self.n, generator=generator, device=self.device) for generator in streams]
             self._epoch, self._order = epoch, torch.stack(orders)
         return self._order[:, place * self.batch : (place + 1) * self.batch]
-
-
-def rate_factor(iteration: int, length: int, schedule: Schedule, warmup: int = 0) -> float:
-    """What the learning rates of an iteration are multiplied by: warm-up times schedule."""
-    rise = min(1.0, (iteration + 1) / (warmup + 1))
-    if schedule == "constant":
-        return rise
-    return rise * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * iteration / max(1, length))))
 
 
 @dataclass(frozen=True)
@@ -179,18 +171,6 @@ class Adam:
         self.weights.sub_((rate[:, None] / correction1) * self.first / scale)
 
 
-def check_state(mine: Mapping[str, Tensor], state: Mapping[str, Tensor], device: torch.device) -> None:
-    """One sentence where a checkpoint is another configuration's, or another kind of device's."""
-    others = {name for name in mine if name not in state or state[name].shape != mine[name].shape}
-    if set(state) != set(mine) or any(not name.startswith("generator.") for name in others):
-        raise InputError("the checkpoint does not belong to this configuration; start in another folder")
-    if others:
-        raise InputError(
-            f"the checkpoint was not written on {device.type}: its random numbers go on only on the kind of "
-            "device that it was written on; set `device` so, or start in another folder"
-        )
-
-
 class State:
     """S models in training.
 
@@ -262,7 +242,14 @@ class State:
         own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
         state = {name: tensor for name, tensor in state.items() if not name.startswith("process.")} | own
         mine = self.tensors()
-        check_state(mine, state, self.setup.device)
+        others = {name for name in mine if name not in state or state[name].shape != mine[name].shape}
+        if set(state) != set(mine) or any(not name.startswith("generator.") for name in others):
+            raise InputError("the checkpoint does not belong to this configuration; start in another folder")
+        if others:
+            raise InputError(
+                f"the checkpoint was not written on {self.setup.device.type}: its random numbers go on only on the "
+                "kind of device that it was written on; set `device` so, or start in another folder"
+            )
         put_back(mine, self.generators, state)
 
     def energy(self, weights: Tensor) -> ReconstructionEnergy:
