@@ -10,7 +10,11 @@ from scipy.stats import poisson
 
 import normae
 from command import command
+from normae.coordinates import TableCoordinates
 from normae.lattice import IMPOSSIBLE, cannot_occur, find_lattice, nearest, within_cells
+from normae.networks.base import Base, BaseConfig, fit_base
+from normae.networks.lattice import known, on_lattice
+from normae.random import stream
 
 FEW = ["contrast.iterations=150"]
 GRID = np.linspace(-9, 15, 241)
@@ -175,3 +179,25 @@ def test_where_hardly_any_draw_counts_a_table_has_no_log_z_but_its_order(caplog)
     assert nae.score_kind_ == "unnormalized"
     assert "lattice" in caplog.text
     assert set(np.unique(nae.sample(20, random_state=0))) <= {0.0, 1.0}
+
+
+def test_a_row_anywhere_in_its_cell_is_judged_without_itself():
+    """Its own kernel is beside it there, and would make the draws of a training look rare among rows."""
+    random = np.random.default_rng(0)
+    groups = 3 * random.normal(size=(40, 6))
+    rows, new = (
+        torch.from_numpy((groups[random.integers(40, size=400)] + 0.3 * random.normal(size=(400, 6))).round(1))
+        for _ in range(2)
+    )
+    to = TableCoordinates.of(rows, lattice=find_lattice(rows.numpy()))
+
+    def fit(y: torch.Tensor, places: torch.Tensor | None) -> Base:
+        base = fit_base(y, to.colouring, BaseConfig(gaussians=1), stream(0, "base"), None, places)
+        return Base(dict(base.named_buffers()) | {"leaning": torch.tensor(0.5)})
+
+    base = on_lattice(to, rows, fit, stream(0, "cells"))
+    assert base.cells is not None
+    seen, fresh = (known(base, to.forward(x).float(), stream(1, "places"))[1] for x in (rows, new))
+    assert float(seen.mean()) == pytest.approx(float(fresh.mean()), abs=0.3)
+    with_itself = base.cells.nearest(base.cells.spread(to.forward(rows).float(), stream(1, "places")))[1]
+    assert float((with_itself - seen).mean()) > 0.2

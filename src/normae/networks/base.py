@@ -11,7 +11,8 @@ Where rows are few the base is the model, and where there are many the network f
 exp(-E/T)/Z as ever, and T begins at s: s is so large that a network which has learned nothing hardly changes the base.
 
 The number of Gaussians, and how strongly their covariances are drawn towards each other, is what suits rows held out
-best; the widths and a are what suits every row best without itself. None of them needs a label or a setting.
+best; the widths are what suits every row best without itself, and a is that with which rows, each without itself, are
+told best from others. None of them needs a label or a setting.
 
     q(y) = 1/2 g(y) + 1/2 k(y),    for a = 0    q(y) = 1/2 g(y) + 1/2 sum_j w_j t(y; m_j, S_j),
 
@@ -31,6 +32,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import softplus
 
 from normae.errors import InputError
 from normae.progress import counted
@@ -57,8 +59,10 @@ LOOKED_AT = 2000
 HELD_OUT = 0.2
 LEANINGS = (0.0, 0.1, 0.25, 0.5, 0.75)
 """a, the share of the kernels, of which one is chosen."""
-DRAWN, EQUAL = 4000, 0.02
-"""Draws of q that the normalization of a choice is found with, and the gain of log p that is none."""
+DRAWN = 4000
+"""Draws of q that the normalization of a choice is found with, and rows with shuffled columns."""
+VALUES, JITTER = 128, 0.3
+"""Values of each column that such a row has one of, and the noise on it, in widths of the column."""
 STRENGTHS = (3.0, 0.5, 20.0)
 """How many rows, for each column, the covariance that all Gaussians share counts as."""
 RESOLUTION = math.sqrt(2 * FLOOR)
@@ -156,10 +160,10 @@ class Base(nn.Module):
         u = self.places(y)
         return -SCALE * (self._gaussians(u, self.own(u))[0] + self.log_det)
 
-    def parts(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """log g and log k with shape (N,)."""
+    def parts(self, y: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """log g and log k with shape (N,); arguments as of `both`."""
         u, slope, size = self.places(y), self.log_det, max(1, WORK // len(self.centres))
-        own = self.own(u)
+        own = self.own(u if rows is None else self.places(rows))
         pairs = zip(u.split(size), own.split(size), strict=True)
         k = torch.cat([self._kernels(piece, which) for piece, which in pairs])
         return self._gaussians(u, own)[0] + slope, k + slope
@@ -168,15 +172,19 @@ class Base(nn.Module):
         """u with shape (N, d); what y has beyond its first d columns is not looked at."""
         return y[:, : self.dimension] @ self.frame.T
 
-    def both(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """-s log b and log q with shape (N,)."""
-        g, other = self.parts(y) if self.kernels else self.wide(y)
+    def both(self, y: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """-s log b and log q with shape (N,).
+
+        Args:
+            rows: what y has been moved from, with shape (N, d); y is then judged without the row it was.
+        """
+        g, other = self.parts(y, rows) if self.kernels else self.wide(y, rows)
         return -SCALE * torch.lerp(g, other, self.leaning), torch.logaddexp(g, other) - math.log(2)
 
-    def wide(self, y: Tensor) -> tuple[Tensor, Tensor]:
+    def wide(self, y: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """log g, and that of the same Gaussians with the tails of Student's t, with shape (N,)."""
         u = self.places(y)
-        own = self.own(u)
+        own = self.own(u if rows is None else self.places(rows))
         g, each, scaled = self._gaussians(u, own)
         t = torch.logsumexp(with_tails(each, scaled.square().sum(2), self.dimension), 0) + self._unseen(own, 2)
         return g + self.log_det, t + self.log_det
@@ -333,10 +341,9 @@ def fit_base(
         nothing = {"centres": u[:0], "widths": u[0, :0], "shares": u[0, :0], "leaning": torch.tensor(0.0)}
         return Base(tensors | nothing | {"unseen": u.new_zeros(0, 3)})
     centres = u[centred[: config.rows]]
-    pieces = [unseen(fitted, piece, left) for piece in centres.split(max(1, WORK // fitted.means.numel()))]
     widths, shares = fit_widths(centres.float())
     slope = torch.as_tensor(unseen_slope).expand(len(u))[centred[: config.rows], None]
-    tensors |= {"centres": centres, "widths": widths, "shares": shares, "unseen": torch.cat(pieces) + slope}
+    tensors |= {"centres": centres, "widths": widths, "shares": shares, "unseen": unseen(fitted, centres, left) + slope}
     base = Base(tensors | {"leaning": torch.tensor(0.5)})
     leaning = fit_leaning(base, rows[centred[: min(LOOKED_AT, config.rows)]].float(), generator)
     if places is not None:
@@ -346,18 +353,31 @@ def fit_base(
 
 @torch.no_grad()
 def fit_leaning(base: Base, rows: Tensor, generator: torch.Generator) -> float:
-    """The share of the kernels that suits rows y (N, d) of the fit best, each without itself.
+    """The share of the kernels with which rows y (N, d) of the fit are told best from rows with shuffled columns.
 
-    Z of a choice comes from draws of q. Of equals the smallest is taken: Gaussians know the tails, where there are no
-    rows.
+    Each row is judged without itself. The loss is that of a training (`training.contrast`), log Z of a choice comes
+    from draws of q. The mean of log p would ask for what suits most rows; the loss asks for it where rows are rare and
+    others could be, as far as each column alone can tell.
     """
-    log_g, log_k = base.parts(rows)
-    drawn_g, drawn_k = base.parts(base.propose(DRAWN, generator))
-    log_q, found = torch.logaddexp(drawn_g, drawn_k) - math.log(2), {}
+    u = base.places(rows)
+    values, width = u[:VALUES], JITTER * u.std(0, correction=0).clamp_min(RESOLUTION)
+    which = torch.randint(len(values), (DRAWN, u.shape[1]), generator=generator)
+    drawn = values.gather(0, which) + width * normal(which.shape, generator, u)
+
+    def shuffled(v: Tensor) -> Tensor:
+        pieces = [(v[:, None] - values) / width for v in v.split(max(1, WORK // values.numel()))]
+        each = torch.cat([torch.logsumexp(-0.5 * piece.square(), 1).sum(1) for piece in pieces])
+        return each - (width * len(values) * math.sqrt(2 * math.pi)).log().sum() + base.log_det
+
+    (row_g, row_k), (g, k) = base.parts(rows), base.parts(torch.linalg.solve(base.frame, drawn.T).T)
+    row_n, log_n = shuffled(u), shuffled(drawn)
+    q_g, q_k = base.parts(base.propose(DRAWN, generator))
+    log_q, loss = torch.logaddexp(q_g, q_k) - math.log(2), {}
     for share in LEANINGS:
-        log_z = torch.logsumexp(torch.lerp(drawn_g, drawn_k, share) - log_q, 0) - math.log(DRAWN)
-        found[share] = float(torch.lerp(log_g, log_k, share).mean() - log_z)
-    return min(share for share, value in found.items() if value >= max(found.values()) - EQUAL)
+        log_z = torch.logsumexp(torch.lerp(q_g, q_k, share) - log_q, 0) - math.log(DRAWN)
+        told = softplus(log_z + row_n - torch.lerp(row_g, row_k, share)).mean()
+        loss[share] = float(told + softplus(torch.lerp(g, k, share) - log_z - log_n).mean())
+    return min(loss, key=lambda share: loss[share])
 
 
 def unseen(fitted: Mixture, rows: Tensor, counts: Tensor) -> Tensor:
@@ -365,6 +385,8 @@ def unseen(fitted: Mixture, rows: Tensor, counts: Tensor) -> Tensor:
 
     Of log k nothing: a row's own kernel does not count where it is asked for.
     """
+    if len(rows) > (size := max(1, WORK // fitted.means.numel())):
+        return torch.cat([unseen(fitted, piece, counts) for piece in rows.split(size)])
     each, scaled = log_gaussians(rows, fitted.weights, fitted.means, fitted.factors)
     squared, d = scaled.square().sum(2), rows.shape[1]
     seen, others = (each, squared), left_out(each, squared, fitted.weights, counts, d)
@@ -404,7 +426,8 @@ def fit_widths(centres: Tensor) -> tuple[Tensor, Tensor]:
 def fit_gaussians(rows: Tensor, config: BaseConfig) -> tuple[Mixture, Tensor, Tensor]:
     """The Gaussians for rows with shape (N, d), in a random order, float64, and their counts as `left_out` takes them.
 
-    And log g of the first rows by Gaussians that were fitted without them, with shape (n,).
+    And log g of the first rows by Gaussians that were fitted without them, with shape (n,): without itself alone a row
+    would still be in groups that it had a part in finding.
     """
     from sklearn.covariance import ledoit_wolf_shrinkage  # scikit-learn takes a second to import
 
@@ -429,8 +452,7 @@ def fit_gaussians(rows: Tensor, config: BaseConfig) -> tuple[Mixture, Tensor, Te
     held_out, start = tried[number, strength]  # the groups that suited rows held out are kept
     many = max(4 * config.rows, min(20 * config.rows, MOST_KEPT // d**2))
     fitted = fit_mixture(rows[:many], number, strength * d, shrinkage, STEPS, start)
-    counts = torch.tensor([min(len(rows), many), strength * d, shrinkage], dtype=torch.float64)
-    return fitted, counts, held_out
+    return fitted, rows.new_tensor([min(len(rows), many), strength * d, shrinkage]), held_out
 
 
 def _most(rows: int, d: int, config: BaseConfig) -> int:

@@ -43,9 +43,9 @@ class ConditionalBase(Base):
         """-s log b + T c with shape (N,)."""
         return self.both(y)[0]
 
-    def both(self, y: Tensor) -> tuple[Tensor, Tensor]:
+    def both(self, y: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """-s log b + T c and log q with shape (N,)."""
-        value, log_q = super().both(y)
+        value, log_q = super().both(y, rows)
         return value + self.terms(y) @ self.offset, log_q
 
     def propose(self, n: int, generator: torch.Generator) -> Tensor:

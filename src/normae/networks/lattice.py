@@ -7,8 +7,9 @@ The energy is asked for at values that can occur, and nowhere else: with V the c
 So there is a density of x' as well, which is the same everywhere in a cell, and a row that is anywhere in its cell with
 equal probability has this density. A training tells such rows from draws x' of a proposal; log Z is the mean weight of
 these draws, and those that are kept are samples, all of them rounded. The proposal is fitted to rows that are somewhere
-in their cells. The base itself is fitted to rows that are moved no further than the width of their column, and its
-kernels stay at the rows: noise that is wider than a column would hide what the others tell.
+in their cells. The base itself is fitted to rows that are moved no further than the width of their column: noise that
+is wider than a column would hide what the others tell. Kernels of both stay at the rows, so that a row is judged
+without its own, wherever it is in its cell.
 """
 
 import math
@@ -48,16 +49,16 @@ class Cells(nn.Module):
         super().__init__()
         self.proposal, self.coordinates = proposal, coordinates
 
-    def nearest(self, y: Tensor) -> tuple[Tensor, Tensor]:
+    def nearest(self, y: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """y of what can occur next to y with shape (N, d), and log q at y with shape (N,), for the measure of the rows.
 
-        Infinite where nothing can occur: beyond the ends.
+        Infinite where nothing can occur: beyond the ends. `rows` as of `Base.both`.
         """
         to = self.coordinates.to(y.device)
         x = to.unrounded(y)
         found = nearest(x, to.lattice)
         beyond = ((x - found).abs() > (0.5 + EDGE) * to.lattice[1]) & (to.lattice[1] > 0)
-        log_q = self.proposal.both(y)[1] + to.smooth_slope(x) - to.smooth_slope(found)
+        log_q = self.proposal.both(y, rows)[1] + to.smooth_slope(x) - to.smooth_slope(found)
         return to.forward(found).to(y), log_q.masked_fill(beyond.any(1), math.inf).to(y)
 
     def spread(self, y: Tensor, generator: torch.Generator) -> Tensor:
@@ -70,7 +71,7 @@ def known(base: Base, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Te
     """-s log b and log q at rows y with shape (N, d); on a lattice q is that of a row anywhere in its cell."""
     if base.cells is None:
         return base.both(y)
-    return base.both(y)[0], base.cells.nearest(base.cells.spread(y, generator))[1]
+    return base.both(y)[0], base.cells.nearest(base.cells.spread(y, generator), y)[1]
 
 
 def draws(
@@ -110,7 +111,7 @@ def on_lattice(
         return fit(y, None)
     anywhere = within_cells(rows, coordinates.lattice, generator)
     base = fit(coordinates.forward(rows + share * (anywhere - rows)).float(), y)
-    base.cells = Cells(fit(coordinates.forward(anywhere).float(), None), coordinates)
+    base.cells = Cells(fit(coordinates.forward(anywhere).float(), y), coordinates)
     value, log_q = draws(base, TRIED, generator)[1]
     weight = torch.softmax(-value.double() / SCALE - log_q.double(), 0)
     return base if bool(weight.square().sum() < 1 / (COUNTED * TRIED)) else fit(y, None)

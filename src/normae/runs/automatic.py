@@ -196,7 +196,7 @@ def choose_curves(rows: Tensor, noise: float | None, weights: Tensor | None = No
     def suits(curves: Curves) -> float:
         to = candidates[curves]
         held_out = fit_gaussians(to.forward(few) @ to.colouring.T, BaseConfig(gaussians=16))[2]
-        slope = to.log_slope(few[: len(held_out)]) + torch.linalg.slogdet(to.colouring).logabsdet
+        slope = (to.log_slope(few) + to.unseen(few))[: len(held_out)] + torch.linalg.slogdet(to.colouring).logabsdet
         return float((held_out + slope).mean())
 
     return max(candidates, key=suits) if len(candidates) > 1 else "none"
