@@ -1,6 +1,6 @@
 """Jet images and observables: constituents in, filtered 40x40 pictures (appendix A of the paper) and six numbers out.
 
-With weights p_i = pT_i and x = eta, y = phi, the steps are, each a function of its own:
+With weights p_i = pT_i and x = eta, y = phi, the steps are, each a function of its own::
 
     centre      x -> x - sum(p x) / sum(p), the same for y; phi differences are taken on the circle first
     rotate      theta = atan2(2 C_xy, C_xx - C_yy) / 2 is the major axis of C = sum(p (x, y)(x, y)^T);
@@ -17,7 +17,7 @@ On disk and in memory images are sparse: a normalized one has some 31 (QCD) or 4
 before the Gaussian filter as (pixel index 40 row + column uint16, value float16) a jet takes 150 bytes instead of 6400;
 the filter is applied to a batch.
 
-The observables (appendix C.2) are, with the constituents massless,
+The observables (appendix C.2) are, with the constituents massless::
 
     eta, phi    sum(p_i eta_i) / sum(p_i), the same for phi, on the circle
     mass        m^2 = (sum E - sum p_x)(sum E + sum p_x) - (sum p_y)^2 - (sum p_z)^2, with the x axis along the jet,
