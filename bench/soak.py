@@ -416,7 +416,7 @@ class Soak:
         self.counts["killed"] += code < 0 or code == 130
         self.judge(name, code, there)
 
-    def judge(self, name: str, code: int, there: bool, others: bool = False) -> None:
+    def judge(self, name: str, code: int, there: bool, others: bool = False, damaged: bool = False) -> None:
         """Whether the exit code of a command has a reason."""
         said = self.tree.log.read_text()
         if "Traceback" in said or code in (1, 3, 4, 70):
@@ -425,7 +425,7 @@ class Soak:
             raise Wrong(f"{name} says that it is done, and {WORKS[name].output} is not there")
         if code == 2:
             used = "in use by a running job" in said or "exists already" in said or "holds this run already" in said
-            if not (self.damaged or (there and used) or (others and used)):
+            if not (self.damaged or damaged or (there and used) or (others and used)):
                 raise Wrong(f"{name} refuses without a reason: {said}")
             self.counts["refused"] += 1
             if self.damaged and not used:
@@ -437,7 +437,7 @@ class Soak:
     def together(self) -> None:
         """Several commands on one output at once."""
         name = self.random.choice([name for name in QUICK if name != "shard"])
-        there, words = self.done(name), self.words(name)
+        there, words, damaged = self.done(name), self.words(name), bool(self.damaged)
         logs = [Path(f"log{k}.txt") for k in range(self.random.randrange(2, 4))]
         codes = [wait(child) for child in [start(words, log) for log in logs]]
         self.counts["together"] += 1
@@ -446,7 +446,7 @@ class Soak:
         for log, code in zip(logs, codes, strict=True):
             log.replace(self.tree.log)
             if code:
-                self.judge(name, code, there, others=True)
+                self.judge(name, code, there, True, damaged)  # what the first one refused is put back by then
 
     def corrupt(self) -> None:
         """Flip a bit of a file, or cut it."""
