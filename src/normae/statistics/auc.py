@@ -61,10 +61,9 @@ def _row_means(positive_scores: ArrayLike, negative_scores: ArrayLike) -> tuple[
     positive = as_vector(positive_scores, "positive_scores", least=2)
     negative = as_vector(negative_scores, "negative_scores", least=2)
     places = np.unique(np.concatenate([positive, negative]), return_inverse=True)[1]  # older SciPy: inf - inf is NaN
-    positive, negative = places[: positive.size], places[positive.size :]
-    ranks = rankdata(places)
-    above = (ranks[: positive.size] - rankdata(positive)) / negative.size
-    below = 1.0 - (ranks[positive.size :] - rankdata(negative)) / positive.size
+    ranks, m, n = rankdata(places), positive.size, negative.size
+    above = (ranks[:m] - rankdata(places[:m])) / n
+    below = 1.0 - (ranks[m:] - rankdata(places[m:])) / m
     return above, below
 
 
