@@ -138,6 +138,7 @@ class ReconstructionEnergy:
     def __init__(
         self, autoencoder: Autoencoder, parameters: Mapping[str, Tensor] | None = None, explicit: bool = True
     ) -> None:
+        self.in_place = parameters is None
         if parameters is None:
             parameters = {name: p[None] for name, p in autoencoder.named_parameters()}
         self.autoencoder = autoencoder
@@ -149,15 +150,17 @@ class ReconstructionEnergy:
 
     rebuilds = True
     """Whether the energy is the error of a reconstruction."""
+    in_place = False
+    """Whether the weights are the autoencoder's own; its modules are then called as they are."""
 
     def encode(self, x: Tensor) -> Tensor:
         """Latent points with shape (N, d_z), on the sphere if the latent space is one."""
-        z = call(self.autoencoder.encoder, self.encoder_parameters, x)
+        z = call(self.autoencoder.encoder, {} if self.in_place else self.encoder_parameters, x)
         return to_sphere(z) if self.autoencoder.sphere else z
 
     def decode(self, z: Tensor) -> Tensor:
         """Events with shape (N, *event)."""
-        return call(self.autoencoder.decoder, self.decoder_parameters, z)
+        return call(self.autoencoder.decoder, {} if self.in_place else self.decoder_parameters, z)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.based(self.error(x), x)
