@@ -110,7 +110,7 @@ def save_figures(
     with new_folder(folder, force) as temporary:
         pages = {"images": image_page(means, firsts), "observables": observables_page(columns["label"], columns, unit)}
         for name, figure in pages.items():
-            for suffix in (".png", ".pdf"):
-                figure.savefig(temporary / f"{name}{suffix}", dpi=130)
+            for suffix, dated in ((".png", {}), (".pdf", {"CreationDate": None})):  # the same bytes at any time
+                figure.savefig(temporary / f"{name}{suffix}", dpi=130, metadata=dated)
             write_columns(temporary / f"{name}.csv", pixels if name == "images" else columns)
     return [Path(folder) / f"{name}{suffix}" for name in pages for suffix in (".png", ".pdf", ".csv")]
