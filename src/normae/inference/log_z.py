@@ -28,8 +28,8 @@ from normae.random import uniform
 Bounds = tuple[float, float]
 CHUNK = 1 << 16  # points of a grid at a time
 CHUNK_OF_DRAWS = 1 << 13
-PROPOSED, LEAST_EFFECTIVE = 20_000, 200
-"""Draws of a base for log Z, and how many of them must count; its error is then below 0.07."""
+PROPOSED, ROUNDS, LEAST_EFFECTIVE = 20_000, 5, 200
+"""Draws of a base for log Z at a time, how often, and how many must count; its error is then below 0.07."""
 NODES, AT_NODES = 64, 1 << 18
 """Conditions at which log Z is taken, or four for each term of its polynomial, and draws of a base at all of them."""
 
@@ -132,9 +132,15 @@ def weighted(of: Based, n: int, generator: torch.Generator, t: Tensor | None = N
 def proposed_log_z(of: Based, generator: torch.Generator) -> LogZ | None:
     """log Z as the mean weight of draws of the base; None where too few of them count.
 
-    The weights are bounded, since b <= 2 q, so that no rare draw can decide about the mean.
+    The weights are bounded, since b <= 2 q, so that no rare draw can decide about the mean. More are drawn where not
+    enough of them count: for few rows of many columns Gaussians and kernels have little in common.
     """
-    return of.known(*mean_weight(weighted(of, PROPOSED, generator)[1]))
+    pieces: list[Tensor] = []
+    for _ in range(ROUNDS):
+        pieces.append(weighted(of, PROPOSED, generator)[1])
+        if (found := of.known(*mean_weight(torch.cat(pieces)))) is not None:
+            return found
+    return None
 
 
 def mean_weight(log_weight: Tensor) -> tuple[float, float]:

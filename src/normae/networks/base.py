@@ -11,8 +11,8 @@ Where rows are few the base is the model, and where there are many the network f
 exp(-E/T)/Z as ever, and T begins at s: s is so large that a network which has learned nothing hardly changes the base.
 
 The number of Gaussians, and how strongly their covariances are drawn towards each other, is what suits rows held out
-best; the widths are what suits every row best without itself, and a is that with which rows, each without itself, are
-told best from others. None of them needs a label or a setting.
+best; the widths are what suits every row best without itself, and so is a, of those with which rows are told well from
+others. None of them needs a label or a setting.
 
     q(y) = 1/2 g(y) + 1/2 k(y),    for a = 0    q(y) = 1/2 g(y) + 1/2 sum_j w_j t(y; m_j, S_j),
 
@@ -353,11 +353,12 @@ def fit_base(
 
 @torch.no_grad()
 def fit_leaning(base: Base, rows: Tensor, generator: torch.Generator) -> float:
-    """The share of the kernels with which rows y (N, d) of the fit are told best from rows with shuffled columns.
+    """The share of the kernels that suits rows y (N, d) of the fit best, of those that tell them from shuffled ones.
 
-    Each row is judged without itself. The loss is that of a training (`training.contrast`), log Z of a choice comes
-    from draws of q. The mean of log p would ask for what suits most rows; the loss asks for it where rows are rare and
-    others could be, as far as each column alone can tell.
+    Each row is judged without itself; log Z of a choice comes from draws of q. The mean of log p asks for what suits
+    most rows. The loss of telling rows from shuffled ones, that of a training (`training.contrast`), asks for it where
+    rows are rare and others could be, as far as each column alone can tell. Of all shares whose loss is the least,
+    within two errors of the difference, that with the largest mean of log p is taken.
     """
     u = base.places(rows)
     values, width = u[:VALUES], JITTER * u.std(0, correction=0).clamp_min(RESOLUTION)
@@ -372,12 +373,18 @@ def fit_leaning(base: Base, rows: Tensor, generator: torch.Generator) -> float:
     (row_g, row_k), (g, k) = base.parts(rows), base.parts(torch.linalg.solve(base.frame, drawn.T).T)
     row_n, log_n = shuffled(u), shuffled(drawn)
     q_g, q_k = base.parts(base.propose(DRAWN, generator))
-    log_q, loss = torch.logaddexp(q_g, q_k) - math.log(2), {}
+    log_q, found = torch.logaddexp(q_g, q_k) - math.log(2), {}
     for share in LEANINGS:
         log_z = torch.logsumexp(torch.lerp(q_g, q_k, share) - log_q, 0) - math.log(DRAWN)
-        told = softplus(log_z + row_n - torch.lerp(row_g, row_k, share)).mean()
-        loss[share] = float(told + softplus(torch.lerp(g, k, share) - log_z - log_n).mean())
-    return min(loss, key=lambda share: loss[share])
+        log_p, of_drawn = (torch.lerp(a, b, share) - log_z for a, b in ((row_g, row_k), (g, k)))
+        found[share] = (softplus(row_n - log_p), softplus(of_drawn - log_n), log_p.mean())
+    least = min(found.values(), key=lambda own: float(own[0].mean() + own[1].mean()))
+
+    def good(share: float) -> bool:
+        more = [own - other for own, other in zip(found[share][:2], least[:2], strict=True)]
+        return bool(sum(m.mean() for m in more) <= 2 * sum(m.var() / len(m) for m in more) ** 0.5)
+
+    return max(filter(good, LEANINGS), key=lambda share: float(found[share][2]))
 
 
 def unseen(fitted: Mixture, rows: Tensor, counts: Tensor) -> Tensor:
