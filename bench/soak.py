@@ -79,8 +79,8 @@ SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal
 CALLS = ("fsync", "replace", "rename", "link")
 FREE = ("*/provenance.json", "*/metrics.jsonl", "*/checkpoint/*", "*/hls4ml_config.yml", "*/build_lib.sh")
 """Files that hold times or a random stamp, or grow with a training."""
-GROWING = "*/temperature.json"
-"""Written anew, whole, after every point of a search: its bytes count when the command is done."""
+GROWING = ("found/temperature.json", "found/figures/slope.*")
+"""Written anew, whole, after every point of a search: their bytes count when the command is done."""
 UNFINISHED = ("*normae-part*", "*normae-old*", "*.lock", "*.parts")
 
 
@@ -304,8 +304,9 @@ class Tree:
         """What has a final name is whole: as the command gives it, or as it was before."""
         work, right = WORKS[name], self.reference.get(name, {})
         for path, content in work.there().items():
-            if fnmatch(path, GROWING):
-                json.loads(content)
+            if any(fnmatch(path, name) for name in GROWING):
+                if path.endswith(".json"):
+                    json.loads(content)
                 continue
             old = work.base and Path(work.base, Path(path).relative_to(work.output))
             if content != right.get(path) and not (old and old.is_file() and content == old.read_bytes()):
