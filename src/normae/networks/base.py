@@ -11,8 +11,8 @@ Where rows are few the base is the model, and where there are many the network f
 exp(-E/T)/Z as ever, and T begins at s: s is so large that a network which has learned nothing hardly changes the base.
 
 The number of Gaussians, and how strongly their covariances are drawn towards each other, is what suits rows held out
-best; the widths are what suits every row best without itself, and so is a, of those with which rows are told well from
-others. None of them needs a label or a setting.
+best; the widths are what suits every row best without itself. a is a half, or the largest share with which rows are
+told from draws no worse than by the Gaussians alone. None of them needs a label or a setting.
 
     q(y) = 1/2 g(y) + 1/2 k(y),    for a = 0    q(y) = 1/2 g(y) + 1/2 sum_j w_j t(y; m_j, S_j),
 
@@ -26,7 +26,7 @@ scores of training rows can be compared with those of new ones, in a training an
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -57,12 +57,10 @@ LEAST_SHARE = 0.01
 LOOKED_AT = 2000
 """Rows that the shares of the widths, and a, are found with."""
 HELD_OUT = 0.2
-LEANINGS = (0.0, 0.1, 0.25, 0.5, 0.75)
-"""a, the share of the kernels, of which one is chosen."""
+LEANINGS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+"""a, the share of the kernels, of which one is chosen: at most equal parts."""
 DRAWN = 4000
-"""Draws of q that the normalization of a choice is found with, and rows with shuffled columns."""
-VALUES, JITTER = 128, 0.3
-"""Values of each column that such a row has one of, and the noise on it, in widths of the column."""
+"""Draws of q that the normalization of a choice is found with."""
 STRENGTHS = (3.0, 0.5, 20.0)
 """How many rows, for each column, the covariance that all Gaussians share counts as."""
 RESOLUTION = math.sqrt(2 * FLOOR)
@@ -345,46 +343,30 @@ def fit_base(
     slope = torch.as_tensor(unseen_slope).expand(len(u))[centred[: config.rows], None]
     tensors |= {"centres": centres, "widths": widths, "shares": shares, "unseen": unseen(fitted, centres, left) + slope}
     base = Base(tensors | {"leaning": torch.tensor(0.5)})
-    leaning = fit_leaning(base, rows[centred[: min(LOOKED_AT, config.rows)]].float(), generator)
+    rows, drawn = rows[centred[: min(LOOKED_AT, config.rows)]].float(), base.propose(DRAWN, generator)
+    leaning = fit_leaning(*((*base.parts(y), base.both(y)[1]) for y in (rows, drawn)))
     if places is not None:
         tensors["centres"] = places[centred[: config.rows]].double() @ frame.double().T
     return Base(tensors | {"leaning": torch.tensor(leaning)})
 
 
 @torch.no_grad()
-def fit_leaning(base: Base, rows: Tensor, generator: torch.Generator) -> float:
-    """The share of the kernels that suits rows y (N, d) of the fit best, of those that tell them from shuffled ones.
+def fit_leaning(rows: Sequence[Tensor], drawn: Sequence[Tensor]) -> float:
+    """The largest share of the kernels with which rows are told from draws of q no worse than without kernels.
 
-    Each row is judged without itself; log Z of a choice comes from draws of q. The mean of log p asks for what suits
-    most rows. The loss of telling rows from shuffled ones, that of a training (`training.contrast`), asks for it where
-    rows are rare and others could be, as far as each column alone can tell. Of all shares whose loss is the least,
-    within two errors of the difference, that with the largest mean of log p is taken.
+    By the loss that the network is trained with (`training.contrast`). Gaussians alone win where they are the truth.
+    Elsewhere kernels have as large a part as they can: what most rows are like Gaussians know as well, and anomalies
+    are where rows are rare.
+
+    Args:
+        rows, drawn: log g, log k and log q with shape (N,) each, of rows, each judged without itself, and of draws.
     """
-    u = base.places(rows)
-    values, width = u[:VALUES], JITTER * u.std(0, correction=0).clamp_min(RESOLUTION)
-    which = torch.randint(len(values), (DRAWN, u.shape[1]), generator=generator)
-    drawn = values.gather(0, which) + width * normal(which.shape, generator, u)
-
-    def shuffled(v: Tensor) -> Tensor:
-        pieces = [(v[:, None] - values) / width for v in v.split(max(1, WORK // values.numel()))]
-        each = torch.cat([torch.logsumexp(-0.5 * piece.square(), 1).sum(1) for piece in pieces])
-        return each - (width * len(values) * math.sqrt(2 * math.pi)).log().sum() + base.log_det
-
-    (row_g, row_k), (g, k) = base.parts(rows), base.parts(torch.linalg.solve(base.frame, drawn.T).T)
-    row_n, log_n = shuffled(u), shuffled(drawn)
-    q_g, q_k = base.parts(base.propose(DRAWN, generator))
-    log_q, found = torch.logaddexp(q_g, q_k) - math.log(2), {}
+    loss = {}
     for share in LEANINGS:
-        log_z = torch.logsumexp(torch.lerp(q_g, q_k, share) - log_q, 0) - math.log(DRAWN)
-        log_p, of_drawn = (torch.lerp(a, b, share) - log_z for a, b in ((row_g, row_k), (g, k)))
-        found[share] = (softplus(row_n - log_p), softplus(of_drawn - log_n), log_p.mean())
-    least = min(found.values(), key=lambda own: float(own[0].mean() + own[1].mean()))
-
-    def good(share: float) -> bool:
-        more = [own - other for own, other in zip(found[share][:2], least[:2], strict=True)]
-        return bool(sum(m.mean() for m in more) <= 2 * sum(m.var() / len(m) for m in more) ** 0.5)
-
-    return max(filter(good, LEANINGS), key=lambda share: float(found[share][2]))
+        row, draw = (torch.lerp(g, k, share) - q for g, k, q in (rows, drawn))
+        log_z = torch.logsumexp(draw, 0) - math.log(len(draw))
+        loss[share] = float(softplus(log_z - row).mean() + softplus(draw - log_z).mean())
+    return max(share for share in LEANINGS if loss[share] <= loss[0.0])
 
 
 def unseen(fitted: Mixture, rows: Tensor, counts: Tensor) -> Tensor:
