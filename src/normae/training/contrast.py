@@ -307,11 +307,13 @@ class Contrast(Phase):
 
     def _split(self, row: Tensor) -> tuple[Tensor, ...]:
         """Weights, log T and c of a row of all."""
-        return row.split([part.shape[1] for part in self._parts], dim=1)
+        found: tuple[Tensor, ...] = row.split([part.shape[1] for part in self._parts], dim=1)
+        return found
 
     def held_losses(self, row: Tensor) -> tuple[Tensor, Tensor]:
         """Of each row held out, (S, n), and of each draw that they are told from, (S, m), with a `row` of all."""
-        return self._losses(*self._split(row), held=True)
+        weights, log_temperature, log_z = self._split(row)
+        return self._losses(weights, log_temperature, log_z, held=True)
 
 
 def sum_of_means(losses: Sequence[Tensor]) -> Tensor:
