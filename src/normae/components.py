@@ -26,12 +26,9 @@ from normae.data.images import leading, moments
 from normae.errors import InputError
 
 SHIPPED = Path(__file__).parent / "jets" / "components.npz"
-SIDE, MOST = 40, 64
-"""Pixels along an axis of a jet's picture, and components that ship with the package."""
-OWN_EVENTS = 20_000
-"""Most events that components of their own are found with."""
-FLOOR = 1e-12
-"""Least pixel: below it the slope of x^a has no meaning."""
+SIDE, MOST = 40, 64  # pixels along an axis of a jet's picture, and components that ship with the package
+OWN_EVENTS = 20_000  # most events that components of their own are found with
+FLOOR = 1e-12  # least pixel: below it the slope of x^a has no meaning
 CHUNK = 2048
 
 

@@ -27,8 +27,7 @@ from normae.runs.load import load
 from normae.sources import Events, pieces
 from normae.statistics import background_efficiency
 
-SHOWN, SMALL = 8, 1.5
-"""Jets that are shown, and inches that one picture is wide."""
+SHOWN, SMALL = 8, 1.5  # jets that are shown, and inches that one picture is wide
 
 
 class ComponentsStudy(TableStudy):

@@ -27,36 +27,16 @@ LEARNED_COLOUR = "tab:red"
 DASHES = (0, (4, 1.5))
 OUTSIDE_COLOUR = "tab:red"
 INSIDE_COLOUR = "0.82"
-PANEL = (3.9, 3.5)
-"""Width and height of one panel in inches."""
+PANEL = (3.9, 3.5)  # width and height of one panel in inches
 
 _SETTINGS: dict[str, Any] = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "mathtext.fontset": "dejavusans",
-    "font.size": 11,
-    "axes.labelsize": 12,
-    "axes.titlesize": 12,
-    "xtick.labelsize": 10.5,
-    "ytick.labelsize": 10.5,
-    "legend.fontsize": 10,
-    "legend.title_fontsize": 10,
-    "legend.frameon": False,
-    "legend.handlelength": 1.6,
-    "axes.grid": False,
-    "axes.linewidth": 0.8,
-    "axes.axisbelow": False,
-    "lines.linewidth": 1.6,
-    "xtick.direction": "in",
-    "ytick.direction": "in",
-    "xtick.major.pad": 5,
-    "ytick.major.pad": 5,
-    "xtick.top": True,
-    "ytick.right": True,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-    "savefig.dpi": 200,
-}
+    "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "mathtext.fontset": "dejavusans", "font.size": 11,
+    "axes.labelsize": 12, "axes.titlesize": 12, "axes.grid": False, "axes.linewidth": 0.8, "axes.axisbelow": False,
+    "xtick.labelsize": 10.5, "xtick.direction": "in", "xtick.major.pad": 5, "xtick.top": True,
+    "ytick.labelsize": 10.5, "ytick.direction": "in", "ytick.major.pad": 5, "ytick.right": True,
+    "legend.fontsize": 10, "legend.title_fontsize": 10, "legend.frameon": False, "legend.handlelength": 1.6,
+    "lines.linewidth": 1.6, "figure.facecolor": "white", "savefig.facecolor": "white", "savefig.dpi": 200,
+}  # fmt: skip
 
 
 def figure_style() -> AbstractContextManager[None]:
@@ -85,11 +65,7 @@ def new_figure(
 
 
 def colour_bar(ax: Axes, drawn: Any, label: str, width: float = 0.05, extend: str = "neither") -> Any:
-    """A colour bar on the right, exactly as high as the axes, and `width` times as wide.
-
-    Args:
-        extend: "both" shows by points at its ends that there are values beyond them.
-    """
+    """A colour bar on the right, as high as the axes and `width` times as wide; `extend` as matplotlib has it."""
     place = ax.inset_axes((1 + 0.6 * width, 0.0, width, 1.0))
     return ax.figure.colorbar(drawn, cax=place, label=label, extend=extend)
 
@@ -160,6 +136,19 @@ def common_limits(x: Array, y: Array) -> tuple[float, float]:
     low, high = min(x.min(), y.min()), max(x.max(), y.max())
     margin = 0.03 * (high - low)
     return float(low - margin), float(high + margin)
+
+
+def diagonal(ax: Axes, span: tuple[float, float], lines: Sequence[tuple[float, float]], name: str, text: str) -> Axes:
+    """What is right, dotted; red lines on either side, given by slope and shift, with their name; text in a corner."""
+    ends = np.array(span)
+    ax.plot(ends, ends, color=TRUE_COLOUR, linestyle=":", linewidth=1.2)
+    for slope, shift in lines:
+        ax.plot(ends, slope * ends + shift, color=OUTSIDE_COLOUR, linewidth=1.0)
+    if lines:
+        handle = Line2D([], [], color=OUTSIDE_COLOUR, linewidth=1.0, label=name)
+        ax.legend(handles=[handle], loc="lower right")
+    ax.text(0.04, 0.96, text, transform=ax.transAxes, va="top")
+    return square(ax, *span)
 
 
 def count_map(ax: Axes, x: Array, y: Array, span: tuple[float, float]) -> None:

@@ -18,19 +18,11 @@ from normae.errors import InputError
 from normae.figures import density_in, even_edges
 from normae.statistics.arrays import Array
 
-ACCEPTANCES = {
-    "latent_acceptance": ("latent chain", "tab:green"),
-    "feature_acceptance": ("feature chain", "tab:purple"),
-}
-
 
 def training_curves(axes: Sequence[Axes], records: Sequence[Mapping[str, Any]]) -> Sequence[Axes]:
     """Three axes for the energies, the temperature and the acceptance, from the lines of a metrics.jsonl.
 
-    Args:
-        axes: three of them, in this order.
-        records: each with `iteration`, `positive_energy`, `negative_energy` and `temperature`, and where there is one
-            `latent_acceptance` and `feature_acceptance`. Lines without energies, as of a pretraining, are left out.
+    Lines without energies, as of a pretraining, are left out; the acceptance of a chain is drawn where there is one.
     """
     used = training_energies((axes[0], axes[2]), records, "data")
     iteration = _column(used, "iteration")
@@ -42,42 +34,34 @@ def training_curves(axes: Sequence[Axes], records: Sequence[Mapping[str, Any]]) 
 def training_energies(
     axes: Sequence[Axes], records: Sequence[Mapping[str, Any]], events: str = "jets"
 ) -> Sequence[Mapping[str, Any]]:
-    """Two axes: E+/T of events and E-/T of chains over iterations, and the acceptance of both chains.
-
-    Returns:
-        The lines that were used, as in `training_curves`.
-    """
+    """Two axes: E+/T of events and E-/T of chains, and the acceptance of both chains; the lines that were used."""
     used = [record for record in records if {"positive_energy", "negative_energy", "temperature"} <= record.keys()]
     if not used:
         raise InputError("no line of the metrics holds positive_energy, negative_energy and temperature")
     iteration, temperature = _column(used, "iteration"), _column(used, "temperature")
     for sign, name, colour, of in (("+", "positive", "tab:blue", events), ("-", "negative", "tab:red", "chains")):
         _line(axes[0], iteration, _column(used, f"{name}_energy") / temperature, colour, f"$E^{sign}/T$, {of}")
-    for name, (label, colour) in ACCEPTANCES.items():
-        if any(record.get(name) is not None for record in used):
-            _line(axes[1], iteration, _column(used, name), colour, label)
+    for chain, colour in (("latent", "tab:green"), ("feature", "tab:purple")):
+        accepted = _column(used, f"{chain}_acceptance")
+        if not np.isnan(accepted).all():
+            _line(axes[1], iteration, accepted, colour, f"{chain} chain")
     _dress(axes[0], iteration, "energy / temperature")
     _dress(axes[1], iteration, "acceptance")
     axes[1].set_ylim(0, 1.03)
     return used
 
 
-LEVEL_STYLES = (("0.35", ":"), ("0.35", "--"), ("0.35", "-."))
-
-
 def pretraining_curve(ax: Axes, epoch: Array, train: Array, held: Array, levels: Mapping[str, float]) -> Axes:
-    """The reconstruction error of an autoencoder during its pretraining, against that of simpler models.
+    """The reconstruction error of training and validation events over the epochs of a pretraining, each (N,).
 
-    Args:
-        epoch, train, held: with shape (N,) each; the errors are those of training events and of validation events.
-        levels: errors of other models by name, drawn as horizontal lines.
+    `levels` are errors of simpler models by name, horizontal lines.
     """
     if not len(epoch) == len(train) == len(held) > 0:
         raise InputError(f"expected errors of one length, got {len(epoch)}, {len(train)} and {len(held)}")
     ax.plot(epoch, train, color="#9ecae1", linewidth=3.0, marker="o" if len(epoch) < 3 else None, label="training")
     _line(ax, epoch, held, "tab:red", "validation")  # thinner, on top: the two mostly agree
-    for (name, value), (colour, style) in zip(levels.items(), LEVEL_STYLES, strict=False):
-        ax.axhline(value, color=colour, linestyle=style, linewidth=1.2, label=name)
+    for (name, value), style in zip(levels.items(), (":", "--", "-."), strict=False):
+        ax.axhline(value, color="0.35", linestyle=style, linewidth=1.2, label=name)
     ax.set(xlabel="epoch of the pretraining", ylabel="mean squared error $E$", yscale="log", xlim=(0, float(epoch[-1])))
     ax.legend(frameon=True, framealpha=0.9, edgecolor="none")  # wherever it goes, a level may run behind it
     return ax
@@ -185,13 +169,7 @@ def trigger_rates(ax: Axes, original: Mapping[str, ArrayLike], fixed: Mapping[st
 
 
 def speed_bars(ax: Axes, labels: Sequence[str], values: ArrayLike, errors: ArrayLike) -> Axes:
-    """A bar for each ratio of speeds, the first on top; grey where it is below 1.
-
-    Args:
-        labels: what is compared with what.
-        values: ratios with shape (n,), positive.
-        errors: their errors with shape (n,).
-    """
+    """A bar for each of n positive ratios of speeds, with its error, the first on top; grey where it is below 1."""
     ratios, widths = np.asarray(values, dtype=np.float64), np.asarray(errors, dtype=np.float64)
     if not len(labels) == len(ratios) == len(widths) or not (ratios > 0).all():
         raise InputError(f"expected a positive ratio and an error for each of {len(labels)} labels")

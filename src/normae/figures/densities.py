@@ -27,14 +27,11 @@ from normae.statistics.arrays import Array, as_pair, as_vector
 LIMIT_SHARE = 0.002  # share of the cells at either end that a logarithmic colour scale leaves to its end colours
 
 
+Limits = tuple[float, float]
+
+
 def field_map(
-    ax: Axes,
-    x: ArrayLike,
-    y: ArrayLike,
-    field: ArrayLike,
-    label: str,
-    log: bool = False,
-    limits: tuple[float, float] | None = None,
+    ax: Axes, x: ArrayLike, y: ArrayLike, field: ArrayLike, label: str, log: bool = False, limits: Limits | None = None
 ) -> Axes:
     """A positive function on an even grid as colours, with a colour bar; what lies beyond its ends has their colours.
 
@@ -54,7 +51,7 @@ def field_map(
     return style.plane(ax)
 
 
-def colour_limits(*fields: ArrayLike, log: bool = True) -> tuple[float, float]:
+def colour_limits(*fields: ArrayLike, log: bool = True) -> Limits:
     """Ends of a colour scale that fields share: from 0, or for a logarithmic one without the outermost cells."""
     values = np.concatenate([np.asarray(field, dtype=np.float64).ravel() for field in fields])
     if not log:
@@ -89,31 +86,24 @@ def deviation_map(ax: Axes, points: ArrayLike, outside_mask: ArrayLike) -> Axes:
 
 def _image(ax: Axes, x: ArrayLike, y: ArrayLike, values: NDArray[Any], colours: Colormap, norm: Normalize) -> Any:
     """One cell of colour around each point of the grid."""
-    across, up = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    if values.shape != (across.size, up.size):
-        raise InputError(f"expected values on a grid of shape ({across.size}, {up.size}), got {values.shape}")
-    extent = (*_edges(across), *_edges(up))
+    axes = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if values.shape != (axes[0].size, axes[1].size):
+        raise InputError(f"expected values on a grid of shape ({axes[0].size}, {axes[1].size}), got {values.shape}")
+    extent: list[float] = []
+    for points in axes:
+        steps = np.diff(points)
+        if steps.size < 1 or not np.allclose(steps, steps[0], rtol=1e-3):
+            raise InputError("expected evenly spaced points along each axis of the grid")
+        extent += [float(points[0] - steps[0] / 2), float(points[-1] + steps[0] / 2)]
     return ax.imshow(
         values.T, origin="lower", extent=extent, cmap=colours, norm=norm, interpolation="nearest", rasterized=True
     )
 
 
-def _edges(points: NDArray[np.float64]) -> tuple[float, float]:
-    """The outer edges of the cells around evenly spaced points with shape (N,)."""
-    steps = np.diff(points)
-    if steps.size < 1 or not np.allclose(steps, steps[0], rtol=1e-3):
-        raise InputError("expected evenly spaced points along each axis of the grid")
-    return float(points[0] - steps[0] / 2), float(points[-1] + steps[0] / 2)
-
-
 def likelihood_correlation(
-    ax: Axes,
-    log_true: ArrayLike,
-    log_model: ArrayLike,
-    regions: ArrayLike | None = None,
-    limit: float | None = None,
-    text: str | None = None,
-) -> Axes:
+    ax: Axes, log_true: ArrayLike, log_model: ArrayLike, regions: ArrayLike | None = None,
+    limit: float | None = None, text: str | None = None,
+) -> Axes:  # fmt: skip
     """-log p_model over -log p_true for N points; points where either is infinite are left out.
 
     Args:
@@ -124,26 +114,19 @@ def likelihood_correlation(
     true, model = as_pair(log_true, log_model, ("log_true", "log_model"))
     finite = np.isfinite(true) & np.isfinite(model)
     x, y = -true[finite], -model[finite]
-    low, high = style.common_limits(x, y)
-    ends = np.array([low, high])
+    span = style.common_limits(x, y)
     if regions is None:
-        style.count_map(ax, x, y, (low, high))
+        style.count_map(ax, x, y, span)
     else:
         bands = np.asarray(regions).ravel()[finite]
         for band, colour in enumerate(style.REGION_COLOURS):
             chosen = bands == band
             ax.scatter(x[chosen], y[chosen], s=1.2, color=colour, linewidths=0, rasterized=True)
         region_legend(ax, np.unique(bands).tolist())
-    ax.plot(ends, ends, color=style.TRUE_COLOUR, linestyle=":", linewidth=1.2)
-    if limit is not None:
-        for slope in (1 - limit, 1 + limit):
-            ax.plot(ends, slope * ends, color=style.OUTSIDE_COLOUR, linewidth=1.0)
-        handle = Line2D([], [], color=style.OUTSIDE_COLOUR, linewidth=1.0, label=rf"$|\Delta| = {100 * limit:g}\,\%$")
-        ax.legend(handles=[handle], loc="lower right")
+    lines = [] if limit is None else [(1 - limit, 0.0), (1 + limit, 0.0)]
     corner = f"Pearson {pearson(x, y).value:.4f}" if text is None else text
-    ax.text(0.04, 0.96, corner, transform=ax.transAxes, va="top")
     ax.set(xlabel=r"$-\log\, p_\mathrm{true}(x)$", ylabel=r"$-\log\, p_\theta(x)$")
-    return style.square(ax, low, high)
+    return style.diagonal(ax, span, lines, rf"$|\Delta| = {100 * (limit or 0):g}\,\%$", corner)
 
 
 def region_labels() -> list[str]:
@@ -170,22 +153,12 @@ RATIO_FLOOR = 0.01  # the ratio is drawn where the true density exceeds this sha
 
 
 def marginal(
-    axes: Sequence[Axes],
-    centres: ArrayLike,
-    true: ArrayLike,
-    learned: ArrayLike,
-    band: ArrayLike | None = None,
-    label: str = r"$x_1$",
+    axes: Sequence[Axes], x: Array, truth: Array, model: Array, band: Array | None = None, label: str = r"$x_1$"
 ) -> Sequence[Axes]:
-    """True against learned marginal density, each with shape (N,) at the bin centres, (N,), and their ratio.
+    """True against learned marginal density at bin centres on the axis above, their ratio below; shapes (N,).
 
-    Args:
-        axes: one above for the densities, one below, sharing x, for learned / true.
-        band: half-width of the one-sigma band around `learned`, with shape (N,).
-        label: of the variable.
+    `band` is the half-width of the one-sigma band around `learned`.
     """
-    x, truth, model = (np.asarray(values, dtype=np.float64) for values in (centres, true, learned))
-    width = None if band is None else np.asarray(band, dtype=np.float64)
     above, below = axes
     above.plot(x, truth, color=style.TRUE_COLOUR, label="true")
     above.plot(x, model, color=style.LEARNED_COLOUR, linestyle=style.DASHES, label="learned")
@@ -193,8 +166,8 @@ def marginal(
     ratio = model / safe
     below.axhline(1, color=style.TRUE_COLOUR, linewidth=0.8)
     below.plot(x, ratio, color=style.LEARNED_COLOUR)
-    if width is not None:
-        for ax, centre, half in ((above, model, width), (below, ratio, width / safe)):
+    if band is not None:
+        for ax, centre, half in ((above, model, band), (below, ratio, band / safe)):
             ax.fill_between(x, centre - half, centre + half, color=style.LEARNED_COLOUR, alpha=0.25, linewidth=0)
     above.set(xlim=(x[0], x[-1]), ylim=(0, 1.3 * max(truth.max(), model.max())), ylabel="marginal density")
     above.legend(loc="upper center", ncols=2)
@@ -204,13 +177,7 @@ def marginal(
     return axes
 
 
-def uncertainty_maps(
-    axes: Any,
-    x: ArrayLike,
-    y: ArrayLike,
-    score: tuple[ArrayLike, ArrayLike],
-    density: tuple[ArrayLike, ArrayLike],
-) -> Any:
+def uncertainty_maps(axes: Any, x: Array, y: Array, score: Sequence[Array], density: Sequence[Array]) -> Any:
     """Six maps: E/T, its width and relative width above, the same of p below.
 
     Args:
@@ -218,9 +185,8 @@ def uncertainty_maps(
         x, y: the grid's points along each axis, with shapes (N,) and (M,).
         score, density: mean and standard deviation over the draws of E/T and of p, each with shape (N, M).
     """
-    pairs = [tuple(np.asarray(values, dtype=np.float64) for values in pair) for pair in (score, density)]
+    (mean, width), (p, p_width) = score, density
     with np.errstate(divide="ignore", invalid="ignore"):
-        (mean, width), (p, p_width) = pairs
         relative, p_relative = width / mean, p_width / p
     shared = colour_limits(width, p_relative)
     fields = (
@@ -245,23 +211,18 @@ REACH = 5.0  # where the axis of pulls ends
 
 
 class Curve(NamedTuple):
-    """Observed coverage at each level, with shapes (L,): of quantile and of Gaussian intervals.
-
-    `band` is the half-width around the quantiles' curve.
-    """
+    """Observed coverage at each level, with shapes (L,): of quantile intervals, with a half-width, and of Gaussian."""
 
     label: str
-    quantile: ArrayLike
-    gaussian: ArrayLike
-    band: ArrayLike | None = None
+    quantile: Array
+    gaussian: Array
+    band: Array | None = None
 
 
 def pull_histogram(ax: Axes, pulls: Mapping[str, ArrayLike]) -> Axes:
-    """Densities of pulls beside the unit Gaussian, and, dashed, the Gaussian of their mean and width.
+    """Densities of pulls (N,), by label, beside the unit Gaussian, and, dashed, the Gaussian of their mean and width.
 
-    Args:
-        pulls: label to pulls with shape (N,); those beyond the axis count in the total, in mean and width, and are
-            named.
+    Those beyond the axis count in the total, in mean and width, and are named.
     """
     edges = np.linspace(-REACH, REACH, 61)
     fine = np.linspace(-REACH, REACH, 301)
@@ -287,13 +248,8 @@ def _normal(t: Array, mean: float, width: float) -> Array:
     return density
 
 
-def coverage_curves(ax: Axes, levels: ArrayLike, curves: Sequence[Curve]) -> Axes:
-    """Observed over nominal coverage: quantile intervals solid, Gaussian dashed, the band around the former.
-
-    Args:
-        levels: nominal confidence levels with shape (L,).
-        curves: one colour each.
-    """
+def coverage_curves(ax: Axes, levels: Array, curves: Sequence[Curve]) -> Axes:
+    """Observed coverage over nominal levels (L,): quantile intervals solid, with their band, Gaussian ones dashed."""
     coloured = list(zip(curves, CURVE_COLOURS, strict=False))
     for curve, colour in coloured:
         _curve(ax, levels, curve, colour)
@@ -302,26 +258,19 @@ def coverage_curves(ax: Axes, levels: ArrayLike, curves: Sequence[Curve]) -> Axe
 
 
 def region_coverage(
-    ax: Axes,
-    levels: ArrayLike,
-    quantile: ArrayLike,
-    gaussian: ArrayLike,
-    band: ArrayLike | None = None,
-    *,
-    text: str | None = None,
-    legend: bool = True,
-) -> Axes:
+    ax: Axes, levels: Array, quantile: Array, gaussian: Array, band: Array | None = None,
+    *, text: str | None = None, legend: bool = True,
+) -> Axes:  # fmt: skip
     """The curves of each region in its colour; regions without events, all NaN, are left out.
 
     Args:
         levels: with shape (L,).
-        quantile, gaussian: observed coverage with shape (R, L).
-        band: half-width with shape (R, L).
+        quantile, gaussian, band: observed coverage, and the half-width of the former, with shape (R, L).
         text: the title of the legend in the free corner.
         legend: names the regions in a row above the axes.
     """
-    rows = [np.asarray(kind, dtype=np.float64) for kind in (quantile, gaussian, band) if kind is not None]
-    shown = [region for region, row in enumerate(rows[0]) if not np.isnan(row).all()]
+    rows = [kind for kind in (quantile, gaussian, band) if kind is not None]
+    shown = [region for region, row in enumerate(quantile) if not np.isnan(row).all()]
     curves = [Curve(region_labels()[region], *(kind[region] for kind in rows)) for region in shown]
     for region, curve in zip(shown, curves, strict=True):
         _curve(ax, levels, curve, style.REGION_COLOURS[region])
@@ -333,24 +282,25 @@ def region_coverage(
     return _coverage_frame(ax, levels, curves, title=text, alignment="left")
 
 
-def _curve(ax: Axes, levels: ArrayLike, curve: Curve, colour: str) -> None:
-    x, quantile, gaussian = (np.asarray(row, dtype=np.float64) for row in (levels, curve.quantile, curve.gaussian))
-    if not x.shape == quantile.shape == gaussian.shape:
-        raise InputError(f"{curve.label}: expected coverages of shape {x.shape}, of quantiles and Gaussian intervals")
+def _curve(ax: Axes, levels: Array, curve: Curve, colour: str) -> None:
+    _, quantile, gaussian, half = curve
+    if not levels.shape == quantile.shape == gaussian.shape:
+        raise InputError(
+            f"{curve.label}: expected coverages of shape {levels.shape}, of quantiles and Gaussian intervals"
+        )
     for values, line in ((quantile, "-"), (gaussian, style.DASHES)):
-        ax.plot(x, values, color=colour, linestyle=line, linewidth=1.4)
-    if curve.band is not None:
-        half = np.asarray(curve.band, dtype=np.float64)
+        ax.plot(levels, values, color=colour, linestyle=line, linewidth=1.4)
+    if half is not None:
         low, high = np.clip(quantile - half, 0, 1), np.clip(quantile + half, 0, 1)
-        ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+        ax.fill_between(levels, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
 def _coverage_frame(
-    ax: Axes, levels: ArrayLike, curves: Sequence[Curve], handles: Sequence[Line2D] = (), **legend: Any
+    ax: Axes, levels: Array, curves: Sequence[Curve], handles: Sequence[Line2D] = (), **legend: Any
 ) -> Axes:
     """The diagonal, and a legend where it hides no curve: conservative ones leave the lower right free."""
-    observed = np.array([kind for curve in curves for kind in (curve.quantile, curve.gaussian)], dtype=np.float64)
-    corner = "lower right" if np.nanmean(observed - np.asarray(levels)) > 0 else "upper left"
+    observed = np.array([kind for curve in curves for kind in (curve.quantile, curve.gaussian)])
+    corner = "lower right" if np.nanmean(observed - levels) > 0 else "upper left"
     kinds = [
         Line2D([], [], color="0.4", linestyle=line, label=kind)
         for kind, line in (("quantile", "-"), ("Gaussian", style.DASHES))

@@ -24,10 +24,7 @@ RESIDUAL_SHARE = 0.998  # of all pixels that the colour scale of residuals cover
 
 
 class RocCurve(NamedTuple):
-    """Background efficiency with shape (K,) over signal efficiencies (K,); `band` of rejection and efficiency.
-
-    `band` has shape (2, K): the standard deviations of eps_B and of log eps_B over draws, where there are draws.
-    """
+    """Background over signal efficiency, (K,) each, and the widths (2, K) of eps_B and log eps_B over draws."""
 
     label: str
     colour: str
@@ -118,10 +115,8 @@ def observable_panels(axes: Sequence[Axes], samples: Sequence[ObservableSample])
         ax.set(xlim=(edges[0], edges[-1]), ylim=(0, (1.25 + 0.1 * len(samples)) * top), ylabel="normalized")
         ax.set_xlabel(f"{label} (share of $p_T$)" if name == "mass" else label)
     handles = [Line2D([], [], color=COLOURS[s.kind], label=CLASSES[s.kind]) for s in samples]
-    handles += [
-        Line2D([], [], color="0.3", label="true"),
-        Line2D([], [], color="0.3", linestyle=DASHES, label="generated"),
-    ]
+    styles = {"true": "-", "generated": DASHES}
+    handles += [Line2D([], [], color="0.3", linestyle=style, label=name) for name, style in styles.items()]
     axes[0].legend(handles=handles, loc="center left", fontsize=8.5, labelspacing=0.25)
     return axes
 
@@ -135,10 +130,7 @@ def picture_rows(
     one what adds nothing to the energy would look like what makes it. A few pixels may lie beyond its ends.
 
     Args:
-        axes: one for each of R rows.
-        rows: R arrays of images with shape (K, 40, 40).
-        names: of the rows.
-        titles: of the K columns.
+        rows: R arrays of images with shape (K, 40, 40), with R axes and names, and K titles.
     """
     positive = [images for images, name in zip(rows, names, strict=True) if name != "residual"]
     highest = max(float(max(images.max() for images in positive)), 10 * FLOOR)

@@ -22,20 +22,13 @@ from normae.statistics import Estimate, SlopeLine, SlopePoint, balanced_pearson,
 from normae.statistics.arrays import Array, as_pair
 from normae.statistics.calibration import Reliability
 
-SIDES = {"A": "tab:blue", "B": "tab:green"}
-"""The colour of each of the two models."""
+SIDES = {"A": "tab:blue", "B": "tab:green"}  # the colour of each of the two models
 
 
 def ratio_correlation(
-    ax: Axes,
-    reference: ArrayLike,
-    model: ArrayLike,
-    labels: ArrayLike | None = None,
-    limit: float = 1.0,
-    reference_name: str = "true",
-    text: str | None = None,
-    span: tuple[float, float] | None = None,
-) -> Axes:
+    ax: Axes, reference: ArrayLike, model: ArrayLike, labels: ArrayLike | None = None, limit: float = 1.0,
+    reference_name: str = "true", text: str | None = None, span: tuple[float, float] | None = None,
+) -> Axes:  # fmt: skip
     """How many events lie where in the plane of both log r, each with shape (N,), with the lines |delta log r| = limit.
 
     Args:
@@ -45,30 +38,19 @@ def ratio_correlation(
         span: limits of both axes; those of the events if not given.
     """
     x, y = as_pair(reference, model, ("reference", "model"))
-    low, high = style.common_limits(x, y) if span is None else span
-    style.count_map(ax, x, y, (low, high))
-    ends = np.array([low, high])
-    ax.plot(ends, ends, color=style.TRUE_COLOUR, linestyle=":", linewidth=1.2)
-    for shift in (-limit, limit):
-        ax.plot(ends, ends + shift, color=style.OUTSIDE_COLOUR, linewidth=1.0)
-    handle = Line2D([], [], color=style.OUTSIDE_COLOUR, linewidth=1.0, label=rf"$|\Delta \log\, r| = {limit:g}$")
-    ax.legend(handles=[handle], loc="lower right")
+    span = span or style.common_limits(x, y)
+    style.count_map(ax, x, y, span)
     if text is None:
         found = pearson(x, y) if labels is None else balanced_pearson(x, y, labels)
         text = f"Pearson {found.value:.4f}"
-    ax.text(0.04, 0.96, text, transform=ax.transAxes, va="top")
     ax.set(xlabel=rf"$\log\, r_\mathrm{{{reference_name}}}(x)$", ylabel=r"$\log\, r_\theta(x)$")
-    return style.square(ax, low, high)
+    return style.diagonal(ax, span, [(1.0, -limit), (1.0, limit)], rf"$|\Delta \log\, r| = {limit:g}$", text)
 
 
 def ratio_outside_map(
-    ax: Axes,
-    points: ArrayLike,
-    outside_mask: ArrayLike,
-    axis: ArrayLike = (),
-    densities: Sequence[ArrayLike] = (),
-    limit: float = 1.0,
-) -> Axes:
+    ax: Axes, points: ArrayLike, outside_mask: ArrayLike, axis: ArrayLike = (),
+    densities: Sequence[ArrayLike] = (), limit: float = 1.0,
+) -> Axes:  # fmt: skip
     """Points with shape (N, 2): light grey, and red where |delta log r| >= limit, under 1 and 3 sigma contours.
 
     Args:
@@ -94,12 +76,9 @@ def ratio_outside_map(
 def ratio_histograms(
     ax: Axes, edges: Array, reference: Array, learned: Array, band: Array | None = None, reference_name: str = "true"
 ) -> Axes:
-    """Densities of log r over the events of A and B: reference as an area, learned as a line with its band.
+    """Densities (2, B) of log r over the events of A and B, in bins with edges (B + 1,).
 
-    Args:
-        edges: of the bins of log r, with shape (B + 1,).
-        reference, learned, band: with shape (2, B); the band is the half-width around the second.
-        reference_name: what the legend calls the reference.
+    The reference is an area, what was learned a line with its band, a half-width.
     """
     if not reference.shape == learned.shape == (2, edges.size - 1):
         raise InputError(f"expected densities of shape (2, {edges.size - 1}), got {reference.shape}, {learned.shape}")
@@ -122,14 +101,9 @@ def ratio_histograms(
 def reliability_diagram(
     axes: Sequence[Axes], bins: Reliability, label: str, text: str = "", colour: str = "tab:red", marker: str = "o"
 ) -> Sequence[Axes]:
-    """Points with error bars along the diagonal, and what they differ from it; bins without events are left out.
+    """Points with error bars along the diagonal, with a text in the upper left corner, and below what they differ by.
 
-    Call it again on the same axes for a second classifier, as after recalibration.
-
-    Args:
-        axes: one above for the observed share, one below, sharing x, for observed - predicted.
-        label: for a legend.
-        text: for the upper left corner, as the expected calibration error.
+    Bins without events are left out. Call it again on the same axes for a second classifier.
     """
     x, y, dy = bins.predicted, bins.observed, bins.error
     above, below = axes
@@ -150,8 +124,7 @@ def reliability_diagram(
 # --- temperatures
 
 
-ESTIMATE_COLOUR = "tab:red"
-COMPONENT_COLOUR = "tab:blue"
+ESTIMATE_COLOUR, COMPONENT_COLOUR = "tab:red", "tab:blue"
 MARKERS = ("o", "s", "D", "^", "v", "P")
 
 
@@ -216,14 +189,12 @@ def temperatures_compared(ax: Axes, rows: Sequence[ComparedTemperatures]) -> Axe
 def _log_points(ax: Axes, x: Array, y: Array, error: Array, labels: tuple[str | None, str | None], **look: Any) -> None:
     """Points (N,) with errors along a logarithmic axis, open where the error is not finite; labels of both kinds."""
     known = np.isfinite(error)
-    bars = _log_bars(x[known], error[known])
-    ax.errorbar(x[known], y[known], xerr=bars, label=labels[0], markersize=5, **look)
+    ax.errorbar(x[known], y[known], xerr=_log_bars(x[known], error[known]), label=labels[0], markersize=5, **look)
     ax.errorbar(x[~known], y[~known], markerfacecolor="white", label=labels[1], markersize=5, **look)
 
 
 def component_temperatures(ax: Axes, estimates: Sequence[Estimate], model: float) -> Axes:
-    """The temperature in each principal component of the residuals, the leading first; what is not positive is left
-    out."""
+    """The temperature in each principal component of the residuals, the leading first, where it is positive."""
     number = np.arange(1, len(estimates) + 1)
     values, errors = (np.array(column) for column in zip(*estimates, strict=True))
     kept = (values > 0) & np.isfinite(errors)
@@ -236,10 +207,9 @@ def component_temperatures(ax: Axes, estimates: Sequence[Estimate], model: float
     return ax
 
 
-def _log_bars(values: ArrayLike, errors: ArrayLike) -> np.ndarray:
+def _log_bars(values: Array, errors: Array) -> Array:
     """Lower and upper bars with shape (2, N) that a logarithmic axis can show."""
-    v, e = np.asarray(values, dtype=np.float64), np.asarray(errors, dtype=np.float64)
-    return np.stack([np.minimum(e, 0.9 * v), e])
+    return np.stack([np.minimum(errors, 0.9 * values), errors])
 
 
 def slope_against_temperature(ax: Axes, points: Sequence[SlopePoint], line: SlopeLine | None, root: Estimate) -> Axes:

@@ -54,8 +54,7 @@ from normae.statistics.arrays import (
     weighted_quantiles,
 )
 
-LEAST_CORRELATION = 0.5
-"""Within a class, below which a slope is not a matter of scale."""
+LEAST_CORRELATION = 0.5  # within a class, below which a slope is not a matter of scale
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,7 @@ from numpy.typing import ArrayLike, NDArray
 from normae.errors import InputError
 from normae.statistics.arrays import Estimate, as_vector, resampled
 
-SCATTER = 0.03
-"""By which slopes of two trainings of a toy with the same settings are taken to differ, at least."""
+SCATTER = 0.03  # by which slopes of two trainings of a toy with the same settings are taken to differ, at least
 LEAST_SLOPE = 0.05
 FIRST_FACTOR = 2.0  # from the first temperature to the second
 LARGEST_FACTOR = 4.0  # beyond the temperatures that were tried

@@ -42,8 +42,7 @@ from normae.statistics.arrays import Array
 from normae.statistics.thermometers import SCATTER
 
 SIDES = ("a", "b")
-JET_SCATTER = 0.25
-"""Of the slopes of pairs of trainings on jets that differ in their seeds only: three have 0.2 to 0.3."""
+JET_SCATTER = 0.25  # of the slopes of pairs of trainings on jets that differ in their seeds only: three have 0.2 to 0.3
 Pair = tuple[Run, Run]
 Starts = tuple[str | None, str | None]
 Trained = Callable[[Run, Path], Path]
