@@ -27,7 +27,8 @@ LEARNED_COLOUR = "tab:red"
 DASHES = (0, (4, 1.5))
 OUTSIDE_COLOUR = "tab:red"
 INSIDE_COLOUR = "0.82"
-PANEL = (3.9, 3.5)  # width and height of one panel in inches
+PANEL = (3.9, 3.5)
+"""Width and height of one panel in inches."""
 
 _SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "mathtext.fontset": "dejavusans", "font.size": 11,

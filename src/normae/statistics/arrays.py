@@ -112,11 +112,9 @@ def prior_log_odds(labels: NDArray[np.bool_]) -> float:
 def cut_indices(
     labels: NDArray[np.bool_], shares: Sequence[float], seed: int, name: str = "cut"
 ) -> list[NDArray[np.int64]]:
-    """Which of N events belong to disjoint parts with these shares of each class, in random order.
+    """Which of the events with labels (N,) belong to disjoint parts with these shares of each class, in random order.
 
-    Args:
-        labels: with shape (N,).
-        name: tells cuts of one seed apart.
+    `name` tells cuts of one seed apart.
     """
     pieces: list[list[NDArray[np.int64]]] = [[] for _ in shares]
     generator = stream(seed, f"dual/{name}")
@@ -152,16 +150,11 @@ def format_estimate(estimate: Estimate, digits: int = 1) -> str:
     value, error = estimate
     if not (math.isfinite(value) and math.isfinite(error) and error > 1e-12 * abs(value)):
         return f"{value:.4g}"
-    exponent = _leading_exponent(error, digits)
-    scale = _leading_exponent(max(abs(value), error), digits)
+    # Powers of ten of the leading digits, after rounding: 0.096 to one digit is 0.1, so -1.
+    exponent, scale = (int(f"{n:.{digits - 1}e}".split("e")[1]) for n in (error, max(abs(value), error)))
     if -5 <= scale < 6:
         return _fixed(value, error, digits - 1 - exponent)
     return f"({_fixed(value / 10.0**scale, error / 10.0**scale, digits - 1 - exponent + scale)})e{scale:+d}"
-
-
-def _leading_exponent(number: float, digits: int) -> int:
-    """The power of ten of the leading digit, after rounding (0.096 to one digit is 0.1, so -1)."""
-    return int(f"{number:.{digits - 1}e}".split("e")[1])
 
 
 def _fixed(value: float, error: float, decimals: int) -> str:
@@ -181,9 +174,7 @@ def sample_mean(values: ArrayLike) -> Estimate:
 
 
 def student(n: int) -> float:
-    """By how much the standard error of a mean of n values is too small for 68 % of all cases, as it is for few.
-
-    Their deviation is itself uncertain: Student's t with n - 1 degrees of freedom.
+    """By how much the standard error of a mean of n values is too small for 68 % of all cases: Student's t with n - 1.
 
     >>> from normae.statistics.arrays import student
     >>> round(student(3), 2), round(student(8), 2)
@@ -213,9 +204,6 @@ def over(values: ArrayLike, trainings: int = 1) -> Estimate:
     return Estimate(float(found.mean()), float(np.hypot(within**0.5, between)))
 
 
-FEWEST_BLOCKS = 5
-
-
 def line_mean(values: ArrayLike) -> Estimate:
     """Mean of lines of a history, with shape (N,), which are correlated: the error is the largest of those of blocks.
 
@@ -223,7 +211,7 @@ def line_mean(values: ArrayLike) -> Estimate:
     """
     x = np.asarray(values, dtype=np.float64)
     size, errors = 1, [few_mean(x).error]
-    while x.size // (2 * size) >= FEWEST_BLOCKS:
+    while x.size // (2 * size) >= 5:
         size *= 2
         blocks = x[x.size % size :].reshape(-1, size).mean(1)
         errors.append(few_mean(blocks).error)
@@ -265,7 +253,14 @@ def share_within(deviation: ArrayLike, limit: float = 0.1) -> Estimate:
 
 def weighted_pearson(a: Array, b: Array, weights: Array) -> Estimate:
     """Correlation of finite values under weights that sum to one, each with shape (N,)."""
-    u, v = (_standardize(values, weights) for values in (a, b))
+    standard = []
+    for values in (a, b):
+        centred = values - weights @ values
+        variance = float(weights @ centred**2)
+        if not (variance > 0 and np.ptp(values) > 0):
+            raise InputError("a correlation needs values that differ, got a constant")
+        standard.append(centred / math.sqrt(variance))
+    u, v = standard
     r = float(weights @ (u * v))
     influence = u * v - 0.5 * r * (u**2 + v**2)
     return Estimate(r, math.sqrt(float(weights**2 @ influence**2)))
@@ -278,14 +273,6 @@ def weighted_quantiles(values: Array, weights: Array, bins: int) -> Array:
     inner = np.unique(values[order][np.minimum(places, values.size - 1)])
     low, high = float(values.min()), float(values.max())
     return np.concatenate([[low], inner[inner > low], [np.nextafter(high, np.inf)]])
-
-
-def _standardize(values: Array, weights: Array) -> Array:
-    centred = values - weights @ values
-    variance = float(weights @ centred**2)
-    if not (variance > 0 and np.ptp(values) > 0):
-        raise InputError("a correlation needs values that differ, got a constant")
-    return np.asarray(centred / math.sqrt(variance))
 
 
 def resampled(

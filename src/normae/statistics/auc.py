@@ -25,7 +25,7 @@ import math
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
 from normae.statistics.arrays import Array, Estimate, as_vector, resampled
@@ -46,10 +46,7 @@ def auc(positive_scores: ArrayLike, negative_scores: ArrayLike) -> Estimate:
 def auc_difference(
     positive_first: ArrayLike, negative_first: ArrayLike, positive_second: ArrayLike, negative_second: ArrayLike
 ) -> Estimate:
-    """AUC of a first score minus that of a second score of the same events, in the same order.
-
-    The error is DeLong's with the covariance of the two: Var(V - V')/m + Var(W - W')/n.
-    """
+    """AUC of a first score minus that of a second of the same events in the same order, with DeLong's error of both."""
     first, second = _row_means(positive_first, negative_first), _row_means(positive_second, negative_second)
     return _mean(first[0] - second[0], first[1] - second[1])
 
@@ -75,8 +72,7 @@ def _mean(above: Array, below: Array) -> Estimate:
 def background_efficiency(signal: ArrayLike, background: ArrayLike, efficiencies: ArrayLike) -> Array:
     """eps_B at each signal efficiency, with shape (K,), for scores with shapes (M,) and (N,).
 
-    The cut is the order statistic of the signal that keeps at least the wanted share; a background event that ties with
-    it counts one half.
+    The cut is the signal event that keeps at least the wanted share; a background event that ties counts one half.
     """
     wanted = np.atleast_1d(np.asarray(efficiencies, dtype=np.float64))
     if not ((wanted >= 0) & (wanted <= 1)).all():
@@ -90,10 +86,7 @@ def background_efficiency(signal: ArrayLike, background: ArrayLike, efficiencies
 
 
 def rejection(signal: ArrayLike, background: ArrayLike, efficiency: float) -> Estimate:
-    """1/eps_B at one signal efficiency, with its counting error.
-
-    Where no background event passes, the rejection is only known to be large: the number of background events, with an
-    error as large.
+    """1/eps_B at one signal efficiency, with its counting error; the number of events, +- as many, where none passes.
 
     >>> from normae.statistics import rejection
     >>> rejection(signal=[3, 4, 5, 6], background=[0, 1, 2, 4], efficiency=0.75).value  # 1/2 of 4 passes
@@ -128,12 +121,11 @@ def wasserstein(sample: ArrayLike, truth: ArrayLike, n_bootstrap: int = 100, *, 
 
     a, b = as_vector(sample, "sample", least=2), as_vector(truth, "truth", least=2)
     of_sample, scale = np.arange(a.size + b.size) < a.size, float(b.std()) or 1.0
-    drawn = resampled(
-        lambda counts: wasserstein_distance(a, b, counts[of_sample], counts[~of_sample]),
-        of_sample,
-        n_bootstrap,
-        generator,
-    )
+
+    def distance(counts: NDArray[np.int64]) -> float:
+        return float(wasserstein_distance(a, b, counts[of_sample], counts[~of_sample]))
+
+    drawn = resampled(distance, of_sample, n_bootstrap, generator)
     return Estimate(float(wasserstein_distance(a, b)) / scale, float(np.std(drawn, ddof=1)) / scale)
 
 

@@ -35,18 +35,8 @@ from scipy.optimize import brentq, minimize
 from scipy.special import expit, log_expit, logit
 
 from normae.random import stream
-from normae.statistics.arrays import (
-    Array,
-    Estimate,
-    as_events,
-    as_labels,
-    balanced_weights,
-    cut_indices,
-    prior_log_odds,
-    resampled,
-    sample_mean,
-    weighted_quantiles,
-)
+from normae.statistics import arrays
+from normae.statistics.arrays import Array, Estimate, prior_log_odds
 
 BINS = 20
 Recalibration = Callable[[ArrayLike], Array]
@@ -54,14 +44,11 @@ Recalibration = Callable[[ArrayLike], Array]
 
 
 class Reliability(NamedTuple):
-    """A reliability diagram of B bins: edges (B + 1,); mean score, observed share, its error and events, each (B,).
-
-    A bin without events has NaN for the first three.
-    """
+    """A reliability diagram of B bins, edges (B + 1,), others (B,); one without events has NaN for three of these."""
 
     edges: Array
-    predicted: Array
-    observed: Array
+    predicted: Array  # the mean score
+    observed: Array  # the share of label 1, with its error
     error: Array
     events: NDArray[np.int64]
 
@@ -89,10 +76,7 @@ class Calibration(NamedTuple):
 def calibration(
     log_ratio: ArrayLike, labels: ArrayLike, seed: int, bins: int = BINS, n_bootstrap: int = 200
 ) -> Calibration:
-    """Whether log r, with shape (N,), gives label 1 the probability that events with these labels have.
-
-    In bins with the same number of events; fewer than `bins` where scores repeat.
-    """
+    """Whether log r (N,) gives label 1 the probability that it has, in bins of equal numbers; fewer for ties."""
     ratio, positive = _held_out(log_ratio, labels)
     score, n = expit(ratio + prior_log_odds(positive)), ratio.size
     edges = np.unique(np.concatenate([[0.0], np.quantile(score, np.linspace(0, 1, bins + 1)[1:-1]), [1.0]]))
@@ -106,23 +90,20 @@ def calibration(
     def error(weights: NDArray[np.int64]) -> float:
         return float(np.abs(np.bincount(index, weights * (positive - score))).sum() / n)
 
-    drawn = resampled(error, np.ones(n, dtype=bool), n_bootstrap, stream(seed, "dual/calibration"))
+    drawn = arrays.resampled(error, np.ones(n, dtype=bool), n_bootstrap, stream(seed, "dual/calibration"))
     measured = Estimate(error(np.ones(n, dtype=np.int64)), float(np.std(drawn, ddof=1)))
     variance = np.bincount(index, score * (1 - score)) / n**2
     width = math.sqrt((1 - 2 / math.pi) * float(variance.sum()))
     perfect = Estimate(math.sqrt(2 / math.pi) * float(np.sqrt(variance).sum()), width)
     logits = np.where(positive, -1, 1) * (ratio + prior_log_odds(positive))
-    return Calibration(
-        CalibrationError(measured, perfect),
-        Reliability(edges, predicted, observed, errors, count.astype(np.int64)),
-        sample_mean(np.logaddexp(0.0, logits)),
-    )
+    reliability = Reliability(edges, predicted, observed, errors, count.astype(np.int64))
+    return Calibration(CalibrationError(measured, perfect), reliability, arrays.sample_mean(np.logaddexp(0.0, logits)))
 
 
 def logistic_slope(log_ratio: ArrayLike, labels: ArrayLike) -> Estimate:
-    """b of a logit b log r + c fitted to labels, of shapes (N,): 1 for a calibrated log r, less for an overstated one.
+    """b of a logit b log r + c fitted to labels (N,): 1 for a calibrated log r, less for an overstated one.
 
-    Nothing but labels is needed. The error is that of a fit whose form need not be right (the sandwich).
+    The error is that of a fit whose form need not be right (the sandwich).
     """
     ratio, positive = _held_out(log_ratio, labels)
     design = np.stack([ratio - ratio.mean(), np.ones(ratio.size)])
@@ -142,23 +123,17 @@ def unit_slope_shift(log_ratio: ArrayLike, labels: ArrayLike) -> float:
 
 
 class BinnedOdds(NamedTuple):
-    """Labels in B bins of log r of equal weight: the log r that the bin's events claim, that of the labels, its error.
-
-    edges (B + 1,); claimed, observed, error, and the shares of A and of B in the bin, each with shape (B,).
-    """
+    """Labels in B bins of log r of equal weight; edges (B + 1,), others (B,)."""
 
     edges: Array
-    claimed: Array
-    observed: Array
+    claimed: Array  # the log r of the bin's events
+    observed: Array  # that of the labels, with its error
     error: Array
-    share_a: Array
+    share_a: Array  # of all events of A
     share_b: Array
 
     def agrees(self, tolerance: float, sigmas: float = 3.0) -> tuple[int, int]:
-        """The longest run of bins, from the first to before the last, where both are the same within the tolerance.
-
-        Bins whose labels do not know it to the tolerance are none of them.
-        """
+        """The longest run of bins, from the first to before the last, that labels know to be right to the tolerance."""
         good = np.abs(self.observed - self.claimed) <= tolerance + sigmas * self.error
         good &= self.error <= tolerance
         ends = np.flatnonzero(np.diff(np.concatenate([[False], good, [False]])))
@@ -173,8 +148,8 @@ def binned_odds(log_ratio: ArrayLike, labels: ArrayLike, bins: int = BINS) -> Bi
     log[(k_1 + 1/2) / (k_0 + 1/2)] with the error sqrt[1/(k_1 + 1/2) + 1/(k_0 + 1/2)].
     """
     ratio, positive = _held_out(log_ratio, labels)
-    prior, weights = prior_log_odds(positive), balanced_weights(positive)
-    edges = weighted_quantiles(ratio, weights, bins)
+    prior, weights = prior_log_odds(positive), arrays.balanced_weights(positive)
+    edges = arrays.weighted_quantiles(ratio, weights, bins)
     index = np.digitize(ratio, edges[1:-1])
     score = ratio + prior
     sums = [np.logaddexp.reduce(log_expit(sign * score[index == k])) for sign in (1, -1) for k in range(edges.size - 1)]
@@ -238,8 +213,8 @@ def fit_isotonic(log_ratio: ArrayLike, labels: ArrayLike) -> IsotonicRecalibrati
 
 
 def _held_out(log_ratio: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
-    ratio = as_events(log_ratio, "log_ratio")
-    return ratio, as_labels(labels, ratio.size)
+    ratio = arrays.as_events(log_ratio, "log_ratio")
+    return ratio, arrays.as_labels(labels, ratio.size)
 
 
 def _minimize(design: Array, positive: NDArray[np.bool_]) -> list[float]:
@@ -261,21 +236,16 @@ def _minimize(design: Array, positive: NDArray[np.bool_]) -> list[float]:
     return [float(x) for x in minimize(loss, start, jac=True, hess=curvature, method="trust-exact").x]
 
 
-# --- which of them
-
-CORRECTIONS: dict[str, Callable[[ArrayLike, ArrayLike], Recalibration]] = {
-    "temperature": fit_temperature,
-    "Platt": fit_platt,
-    "isotonic": fit_isotonic,
-}
-"""From the simplest on."""
+# From the simplest on.
+CORRECTIONS: dict[str, Callable[[ArrayLike, ArrayLike], Recalibration]]
+CORRECTIONS = {"temperature": fit_temperature, "Platt": fit_platt, "isotonic": fit_isotonic}
 
 
 def choose_correction(log_ratio: Array, labels: NDArray[np.bool_], seed: int) -> tuple[str, Recalibration]:
     """The correction's name and function, from log r and labels of held-out events; "none" for a calibrated one."""
     if calibration(log_ratio, labels, seed).error.calibrated:
         return "none", lambda ratio: np.asarray(ratio, dtype=np.float64)
-    one, other = cut_indices(labels, (0.5, 0.5), seed)
+    one, other = arrays.cut_indices(labels, (0.5, 0.5), seed)
     judged = {}
     for name, fit in CORRECTIONS.items():
         corrected = np.empty(log_ratio.size)

@@ -40,19 +40,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from normae.errors import InputError
-from normae.statistics.arrays import (
-    Array,
-    Estimate,
-    as_draws,
-    as_events,
-    as_labels,
-    balanced_weights,
-    chunks,
-    resampled,
-    share_within,
-    weighted_pearson,
-    weighted_quantiles,
-)
+from normae.statistics import arrays
+from normae.statistics.arrays import Array, Estimate, as_events, as_labels, balanced_weights, weighted_pearson
 
 LEAST_CORRELATION = 0.5  # within a class, below which a slope is not a matter of scale
 
@@ -87,17 +76,13 @@ class WithinClass(NamedTuple):
 
 
 class BinnedResiduals(NamedTuple):
-    """Residuals of the reference from the line in bins of the model's log r, B bins of equal weight.
+    """Residuals of the reference from the line in B bins of the model's log r, of equal weight; shapes (B,)."""
 
-    edges (B + 1,); centre (the mean log r of the model), mean residual, its error, and the weight's share of label 1,
-    each with shape (B,).
-    """
-
-    edges: Array
-    centre: Array
-    residual: Array
+    edges: Array  # with shape (B + 1,)
+    centre: Array  # the mean log r of the model
+    residual: Array  # its mean, with its error
     error: Array
-    share: Array
+    share: Array  # of label 1 in the weight
 
 
 class Verdict(NamedTuple):
@@ -111,28 +96,23 @@ class Verdict(NamedTuple):
 
 
 class RatioComparison(NamedTuple):
-    """All of the dual test for one log r: the line, the correlation, and the shares with |delta log r| >= limit.
-
-    `within` has A first.
-    """
+    """All of the dual test for one log r."""
 
     line: Line
     pearson: Estimate
-    within: tuple[WithinClass, WithinClass]
-    outside: Estimate
+    within: tuple[WithinClass, WithinClass]  # A first
+    outside: Estimate  # the share with |delta log r| >= limit, of all events and of each class
     outside_a: Estimate
     outside_b: Estimate
     residuals: BinnedResiduals
     verdict: Verdict
 
 
+Labels = ArrayLike | None  # None is refused with a sentence
+
+
 def fit_line(
-    reference: ArrayLike,
-    model: ArrayLike,
-    labels: ArrayLike | None,
-    n_bootstrap: int = 200,
-    *,
-    generator: torch.Generator,
+    reference: ArrayLike, model: ArrayLike, labels: Labels, n_bootstrap: int = 200, *, generator: torch.Generator
 ) -> Line:
     """Least squares of the reference's log r on the model's, each with shape (N,), the classes of equal weight.
 
@@ -150,7 +130,7 @@ def fit_line(
     shift = np.array([ref.mean(), mod.mean()])
     x, y = mod - shift[1], ref - shift[0]
     columns, weights = np.stack([x, y, x * x, x * y]), balanced_weights(positive)
-    fits = resampled(lambda counts: _solve(columns @ (weights * counts)), positive, n_bootstrap, generator)
+    fits = arrays.resampled(lambda counts: _solve(columns @ (weights * counts)), positive, n_bootstrap, generator)
     slope, constant = _solve(columns @ weights)
     errors = np.std([(m, c + shift[0] - m * shift[1]) for m, c in fits], axis=0, ddof=1)
     constant = float(constant + shift[0] - slope * shift[1])
@@ -167,18 +147,18 @@ def _solve(moments: Array) -> tuple[float, float]:
     return slope, y - slope * x
 
 
-def _sample(reference: ArrayLike, model: ArrayLike, labels: ArrayLike | None) -> tuple[Array, Array, NDArray[np.bool_]]:
+def _sample(reference: ArrayLike, model: ArrayLike, labels: Labels) -> tuple[Array, Array, NDArray[np.bool_]]:
     ref = as_events(reference, "reference")
     return ref, as_events(model, "model", ref.size), as_labels(labels, ref.size)
 
 
-def balanced_pearson(reference: ArrayLike, model: ArrayLike, labels: ArrayLike | None) -> Estimate:
+def balanced_pearson(reference: ArrayLike, model: ArrayLike, labels: Labels) -> Estimate:
     """Pearson's r with the classes of equal weight: for equal numbers `pearson`, and its error, of shapes (N,)."""
     ref, mod, positive = _sample(reference, model, labels)
     return weighted_pearson(ref, mod, balanced_weights(positive))
 
 
-def within_classes(reference: ArrayLike, model: ArrayLike, labels: ArrayLike | None) -> tuple[WithinClass, WithinClass]:
+def within_classes(reference: ArrayLike, model: ArrayLike, labels: Labels) -> tuple[WithinClass, WithinClass]:
     """Slope and correlation within A and within B, of shapes (N,); of a constant, no slope and no correlation."""
     ref, mod, positive = _sample(reference, model, labels)
     return _within(ref[~positive], mod[~positive]), _within(ref[positive], mod[positive])
@@ -197,20 +177,17 @@ def _within(ref: Array, mod: Array) -> WithinClass:
 def share_outside(reference: ArrayLike, model: ArrayLike, limit: float = 1.0) -> Estimate:
     """The share of events with |delta log r| >= limit, of shapes (N,), with the half-width of Wilson's interval."""
     ref = as_events(reference, "reference")
-    inside = share_within(as_events(model, "model", ref.size) - ref, limit)
+    inside = arrays.share_within(as_events(model, "model", ref.size) - ref, limit)
     return Estimate(1.0 - inside.value, inside.error)
 
 
 def binned_residuals(
-    reference: ArrayLike, model: ArrayLike, labels: ArrayLike | None, line: Line, bins: int = 20
+    reference: ArrayLike, model: ArrayLike, labels: Labels, line: Line, bins: int = 20
 ) -> BinnedResiduals:
-    """Mean residual of the reference from `line` in bins of the model's log r, each with an equal share of the weight.
-
-    Arguments as in `fit_line`. Fewer bins come back where values of log r repeat.
-    """
+    """Mean residual of the reference from `line`, other arguments as in `fit_line`; fewer bins where log r repeats."""
     ref, mod, positive = _sample(reference, model, labels)
     weights, residual = balanced_weights(positive), ref - line.slope.value * mod - line.constant.value
-    edges = weighted_quantiles(mod, weights, bins)
+    edges = arrays.weighted_quantiles(mod, weights, bins)
     index = np.digitize(mod, edges[1:-1])
     total = np.bincount(index, weights)
     centre, mean, share = (np.bincount(index, weights * column) / total for column in (mod, residual, positive))
@@ -219,18 +196,13 @@ def binned_residuals(
 
 
 def verdict(
-    line: Line,
-    within: Sequence[WithinClass],
-    residuals: BinnedResiduals,
-    rule: DualRule | None = None,
-    slope_spread: float = 0.0,
-    class_spread: tuple[float, float] = (0.0, 0.0),
-) -> Verdict:
+    line: Line, within: Sequence[WithinClass], residuals: BinnedResiduals, rule: DualRule | None = None,
+    slope_spread: float = 0.0, class_spread: tuple[float, float] = (0.0, 0.0),
+) -> Verdict:  # fmt: skip
     """Pass or not, by the rule of the module's docstring.
 
-    Args:
-        slope_spread: what else m is uncertain by: over weight draws (`PairLines.slope.std()`), and with the reference.
-        class_spread: the same within A and within B.
+    `slope_spread` is what else m is uncertain by, over weight draws (`PairLines.slope.std()`) and with the reference,
+    `class_spread` the same within A and within B.
     """
     rule = rule or DualRule()
     over_all = _judged("for all events", line.slope, slope_spread, rule.slope_tolerance, rule)
@@ -275,32 +247,18 @@ def _judged(
 
 
 def compare_ratios(
-    reference: ArrayLike,
-    model: ArrayLike,
-    labels: ArrayLike | None,
-    rule: DualRule | None = None,
-    n_bootstrap: int = 200,
-    *,
-    generator: torch.Generator,
-    limit: float = 1.0,
-    slope_spread: float = 0.0,
-) -> RatioComparison:
+    reference: ArrayLike, model: ArrayLike, labels: Labels, rule: DualRule | None = None, n_bootstrap: int = 200,
+    *, generator: torch.Generator, limit: float = 1.0, slope_spread: float = 0.0,
+) -> RatioComparison:  # fmt: skip
     """The dual test of one log r against the reference: all numbers and the verdict. Shapes as in `fit_line`."""
     rule = rule or DualRule()
     ref, mod, positive = _sample(reference, model, labels)
     line = fit_line(ref, mod, positive, n_bootstrap, generator=generator)
     residuals = binned_residuals(ref, mod, positive, line, rule.bins)
-    within = within_classes(ref, mod, positive)
-    return RatioComparison(
-        line,
-        balanced_pearson(ref, mod, positive),
-        within,
-        outside=share_outside(ref, mod, limit),
-        outside_a=share_outside(ref[~positive], mod[~positive], limit),
-        outside_b=share_outside(ref[positive], mod[positive], limit),
-        residuals=residuals,
-        verdict=verdict(line, within, residuals, rule, slope_spread, (slope_spread, slope_spread)),
-    )
+    within, everywhere = within_classes(ref, mod, positive), np.ones(ref.size, dtype=bool)
+    outside = [share_outside(ref[of], mod[of], limit) for of in (everywhere, ~positive, positive)]
+    judged = verdict(line, within, residuals, rule, slope_spread, (slope_spread, slope_spread))
+    return RatioComparison(line, balanced_pearson(ref, mod, positive), within, *outside, residuals, judged)
 
 
 # --- over all pairs of weight draws
@@ -318,14 +276,8 @@ class PairLines(NamedTuple):
     pearson: Array
 
 
-def pair_lines(reference: ArrayLike, draws_a: ArrayLike, draws_b: ArrayLike, labels: ArrayLike | None) -> PairLines:
-    """The line of `fit_line`, without errors, for every pair of draws.
-
-    Args:
-        reference: with shape (N,).
-        draws_a, draws_b: log p of the draws of each model, with shapes (n_a, N) and (n_b, N).
-        labels: with shape (N,).
-    """
+def pair_lines(reference: ArrayLike, draws_a: ArrayLike, draws_b: ArrayLike, labels: Labels) -> PairLines:
+    """The line of `fit_line`, without errors, for every pair of draws of log p, with shapes (n_a, N) and (n_b, N)."""
     a, b = _pair(draws_a, draws_b)
     ref = as_events(reference, "reference", a.shape[1])
     covariance, means = _second_moments(a, b, ref, balanced_weights(as_labels(labels, ref.size)))
@@ -343,7 +295,7 @@ def _second_moments(a: NDArray[Any], b: NDArray[Any], ref: Array, weights: Array
     """Weighted covariance (K, K) and means (K,) of the K = n_a + n_b + 1 rows a, b and ref."""
     size = len(a) + len(b) + 1
     moments, means, shift = np.zeros((size, size)), np.zeros(size), None
-    for (part, first), (_, second) in zip(chunks(a, "draws_a"), chunks(b, "draws_b"), strict=True):
+    for (part, first), (_, second) in zip(arrays.chunks(a, "draws_a"), arrays.chunks(b, "draws_b"), strict=True):
         rows = np.concatenate([first, second, ref[None, part]])
         shift = rows.mean(axis=1, keepdims=True) if shift is None else shift
         rows -= shift
@@ -366,7 +318,7 @@ def pair_histogram(draws_a: ArrayLike, draws_b: ArrayLike, edges: ArrayLike) -> 
         raise InputError("expected edges of even, rising bins of log r")
     # Two more bins take what lies outside; clipping before the cast keeps large values from wrapping around.
     counts, rows = np.zeros((len(a), len(b), bins + 2)), (bins + 2) * np.arange(len(b))[:, None]
-    blocks = (chunks(rows, name, BLOCK) for rows, name in ((a, "draws_a"), (b, "draws_b")))
+    blocks = (arrays.chunks(rows, name, BLOCK) for rows, name in ((a, "draws_a"), (b, "draws_b")))
     for (_, first), (_, second) in zip(*blocks, strict=True):
         for row, values in enumerate(first):
             place = np.clip((second - values - cuts[0]) * (bins / (cuts[-1] - cuts[0])) + 1, 0, bins + 1) + rows
@@ -376,7 +328,7 @@ def pair_histogram(draws_a: ArrayLike, draws_b: ArrayLike, edges: ArrayLike) -> 
 
 
 def _pair(draws_a: ArrayLike, draws_b: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
-    a, b = as_draws(draws_a, "draws_a", least=1), as_draws(draws_b, "draws_b", least=1)
+    a, b = arrays.as_draws(draws_a, "draws_a", least=1), arrays.as_draws(draws_b, "draws_b", least=1)
     if a.shape[1] != b.shape[1]:
         raise InputError(f"expected draws of both models at the same events, got {a.shape[1]} and {b.shape[1]}")
     return a, b
