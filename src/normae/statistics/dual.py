@@ -255,10 +255,11 @@ def compare_ratios(
     ref, mod, positive = _sample(reference, model, labels)
     line = fit_line(ref, mod, positive, n_bootstrap, generator=generator)
     residuals = binned_residuals(ref, mod, positive, line, rule.bins)
-    within, everywhere = within_classes(ref, mod, positive), np.ones(ref.size, dtype=bool)
-    outside = [share_outside(ref[of], mod[of], limit) for of in (everywhere, ~positive, positive)]
+    within, outside = within_classes(ref, mod, positive), share_outside(ref, mod, limit)
+    of_a, of_b = (share_outside(ref[side], mod[side], limit) for side in (~positive, positive))
     judged = verdict(line, within, residuals, rule, slope_spread, (slope_spread, slope_spread))
-    return RatioComparison(line, balanced_pearson(ref, mod, positive), within, *outside, residuals, judged)
+    pearson = balanced_pearson(ref, mod, positive)
+    return RatioComparison(line, pearson, within, outside, of_a, of_b, residuals, judged)
 
 
 # --- over all pairs of weight draws

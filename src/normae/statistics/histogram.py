@@ -22,12 +22,9 @@ ROUNDING = 1e-12  # eigenvalues below this share of the largest are rounding err
 
 
 def fill(values: ArrayLike, edges: ArrayLike, weights: ArrayLike | None = None) -> Array:
-    """Sums of weights in bins, with shape (K, B).
+    """Sums of weights (N,), or counts, of values (K, N) of each draw in bins with rising edges (B + 1,): (K, B).
 
-    Args:
-        values: of each draw, with shape (K, N).
-        edges: rising, with shape (B + 1,); a value on an edge is in the bin above, one beyond the last in the last bin.
-        weights: with shape (N,); 1 where None.
+    A value on an edge is in the bin above, one beyond the last in the last bin.
     """
     values, edges = np.atleast_2d(np.asarray(values)), np.asarray(edges, dtype=np.float64)
     draws, bins = len(values), len(edges) - 1
@@ -49,9 +46,7 @@ def covariance(counts: ArrayLike) -> Array:
 def shifts(matrix: ArrayLike, errors: ArrayLike | None = None, least: float = 0.0) -> Array:
     """Shifts d with shape (r, B) of a covariance with shape (B, B), the largest first.
 
-    Args:
-        errors: statistical errors of the bins, with shape (B,).
-        least: shifts that are smaller than this share of the error in every bin are left out.
+    Those that are smaller than a share `least` of the statistical errors (B,) in every bin are left out.
     """
     found, vectors = np.linalg.eigh(np.asarray(matrix, dtype=np.float64))
     found, vectors = found[::-1], vectors[:, ::-1]

@@ -65,10 +65,7 @@ def log_mean_and_width(log_draws: ArrayLike) -> tuple[Array, Array]:
 
 
 def pulls(draws: ArrayLike, true: ArrayLike, density: bool = False) -> Array:
-    """The pull t of each event with shape (N,), from draws (n, N) and the truth (N,), or of p where these are log p.
-
-    Where the draws do not differ it is infinite with the sign of the deviation, or 0 if there is none.
-    """
+    """The pull t of each event (N,), from draws (n, N) and the truth (N,), or of p where these are log p; 0/0 is 0."""
     return _event_by_event(_pull, draws, true, density)
 
 
@@ -99,9 +96,7 @@ def _pull(draws: Array, true: Array) -> Array:
 def relative_density_ratio(score_draws: ArrayLike, log_draws: ArrayLike) -> Estimate:
     """[sigma(p)/<p>] / sigma(E/T), the median over events where E/T moves, and half of what 68 % of them span.
 
-    Args:
-        score_draws: E/T of each draw with shape (n, N).
-        log_draws: log p of the same draws with shape (n, N), each row with its own log Z.
+    From E/T of each draw, with shape (n, N), and log p of the same, each row with its own log Z.
     """
     scores, logs = as_draws(score_draws, "score_draws"), as_draws(log_draws, "log_draws")
     if scores.shape != logs.shape:
@@ -116,21 +111,17 @@ def relative_density_ratio(score_draws: ArrayLike, log_draws: ArrayLike) -> Esti
 
 # --- several trainings as one posterior
 
-LEAST = 10  # events that constants can come from
-ROUNDS = 10_000
+LEAST, ROUNDS = 10, 10_000  # events that constants can come from, and iterations for them
 CLOSE = 1e-6  # where the iteration for the constants ends: all shares of the events are the same to this part
 SMALLEST = 1e-30  # share at which a constant grows as fast as it may
 
 
 def mixture_constants(scores: Array) -> Array:
-    """Constants c_j with which every member has the same share of the events; the largest of them is 0.
+    """Constants c_j for E/T of K members, (K, N), with which all have the same share of events; the largest is 0.
 
     Where events follow the mean p of K normalized densities, the mean of p_j/p over them is the integral of p_j, which
     is 1 for each j. So sum_x exp(-s_j + c_j) / sum_i exp(-s_i + c_i) is N/K for all of them; that fixes c but for a
     constant common to all.
-
-    Args:
-        scores: E/T of each member, with shape (K, N).
     """
     count, events = scores.shape
     if events < LEAST or not np.isfinite(scores).all():
@@ -153,7 +144,6 @@ def mixture_constants(scores: Array) -> Array:
 
 
 Kind = Literal["quantile", "gaussian"]
-REGIONS = len(REGION_EDGES) + 1
 
 
 class CoverageBand(NamedTuple):
@@ -165,15 +155,11 @@ class CoverageBand(NamedTuple):
 
 
 class PullSummary(NamedTuple):
-    """Pulls over trainings: mean and width, each with its standard error.
-
-    `width` is the mean over trainings of the standard deviation over events; `total_width` that over both, from the
-    mean variance within and the variance between trainings. Its error needs three of them.
-    """
+    """Pulls over trainings: mean and width, each with its standard error."""
 
     mean: Estimate
-    width: Estimate
-    total_width: Estimate
+    width: Estimate  # mean over trainings of the standard deviation over events
+    total_width: Estimate  # over both, with the variance between trainings; its error needs three of them
 
 
 def largest_level(n: int) -> float:
@@ -223,20 +209,12 @@ def coverage(
 
 
 def coverage_by_region(
-    draws: ArrayLike,
-    true: ArrayLike,
-    regions: ArrayLike,
-    levels: ArrayLike,
-    kind: Kind = "quantile",
-    density: bool = False,
-    count: int = REGIONS,
-) -> Array:
-    """`coverage` of the events of each region with shape (R, L), NaN for a region without events.
+    draws: ArrayLike, true: ArrayLike, regions: ArrayLike, levels: ArrayLike, kind: Kind = "quantile",
+    density: bool = False, count: int = len(REGION_EDGES) + 1,
+) -> Array:  # fmt: skip
+    """`coverage` of the events of each of R = `count` regions with shape (R, L), NaN for a region without events.
 
-    Args:
-        regions: region 0..count - 1 of each event with shape (N,), as `statistics.regions` gives it; events with
-            another number belong to none.
-        count: R, the number of regions.
+    `regions` is the number of each event's region, (N,), as `statistics.regions` gives it; others belong to none.
     """
     if kind not in _RULES:
         raise InputError(f"expected intervals of kind {' or '.join(map(repr, _RULES))}, got {kind!r}")

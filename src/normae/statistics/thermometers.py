@@ -39,8 +39,7 @@ from normae.statistics.arrays import Estimate, as_vector, resampled
 
 SCATTER = 0.03  # by which slopes of two trainings of a toy with the same settings are taken to differ, at least
 LEAST_SLOPE = 0.05
-FIRST_FACTOR = 2.0  # from the first temperature to the second
-LARGEST_FACTOR = 4.0  # beyond the temperatures that were tried
+FIRST_FACTOR, LARGEST_FACTOR = 2.0, 4.0  # from the first temperature to the second; beyond those that were tried
 MARGIN = 0.1  # of a bracket that the next temperature stays away from its ends
 LEAST_POINTS = 50
 """Of those spread evenly that must count; with 30 the error of a temperature comes out too small by a third."""
@@ -68,12 +67,7 @@ class Equipartition(NamedTuple):
 
 
 def equipartition(energy: ArrayLike, residuals: ArrayLike, *, generator: torch.Generator) -> Equipartition:
-    """The temperature at which residuals share an energy equally.
-
-    Args:
-        energy: with shape (N,).
-        residuals: with shape (N, d); some thousand events are enough, since all pairs of them are used.
-    """
+    """The temperature at which residuals (N, d) share an energy (N,) equally; all pairs of events are used."""
     rows = np.asarray(residuals, dtype=np.float64)
     values = as_vector(energy, "energy", least=3)
     if rows.ndim != 2 or len(rows) != values.size:
@@ -97,13 +91,8 @@ def equipartition(energy: ArrayLike, residuals: ArrayLike, *, generator: torch.G
 def manifold_temperature(even: ArrayLike, events: ArrayLike) -> Estimate:
     """The likelihood's optimum of T for a density exp(-E/T) on a space of finite measure.
 
-    Args:
-        even: energies with shape (M,) at points that are spread evenly over the space.
-        events: energies with shape (N,) at the data.
-
-    Returns:
-        NaN with an infinite error where the data lie as high as evenly spread points, or lower than all of them. The
-        error alone is infinite where fewer than `LEAST_POINTS` count.
+    From energies (M,) at points that are spread evenly over it and (N,) at the data. NaN with an infinite error where
+    the data lie as high as these points or below all of them; an infinite error where fewer than `LEAST_POINTS` count.
     """
     points, data = as_vector(even, "even", least=2), as_vector(events, "events", least=2)
     target, least = float(data.mean()), float(points.min())
@@ -232,12 +221,9 @@ def next_temperature(points: Sequence[SlopePoint], start: float, scatter: float 
     low, high = math.log(ordered[0].temperature), math.log(ordered[-1].temperature)
     line = slope_line(points, scatter)
     root = None if line is None else line.root
-    pairs = [
-        (left, right)
-        for left, right in pairwise(ordered)
-        if (left.slope.value - 1) * (right.slope.value - 1) <= 0 and left.temperature < right.temperature
-    ]
-    if pairs:  # between neighbours where m - 1 changes sign: the closest in m
+    neighbours = [(a, b) for a, b in pairwise(ordered) if a.temperature < b.temperature]
+    pairs = [(a, b) for a, b in neighbours if (a.slope.value - 1) * (b.slope.value - 1) <= 0]
+    if pairs:  # where m - 1 changes sign: the closest in m
         left, right = min(pairs, key=lambda pair: sum(abs(point.slope.value - 1) for point in pair))
         x, y = math.log(left.temperature), math.log(right.temperature)
         share = 0.5 if root is None else (root.value - x) / (y - x)
