@@ -24,8 +24,7 @@ from normae.report import Check, Comparison, Picture, Report, Status, render, sa
 from normae.report.page import Columns, markdown_table
 from normae.report.paper import PaperValue
 from normae.runs.folder import RunFolder, locked
-from normae.statistics import Estimate
-from normae.statistics.arrays import Array, line_mean
+from normae.statistics.arrays import Array, Estimate, line_mean
 
 Metrics = dict[str, Estimate]
 Draw = Callable[[], None]
@@ -92,22 +91,20 @@ class Study(ABC):
     def settings(self) -> dict[str, str]:
         """How it was trained, by a short name."""
         config, training, sampling = self.config, self.config.training, self.config.sampling
-        start = f"from {config.start}" if config.start else None
+        first = config.pretraining
+        start = f"{first.epochs} epochs, batch {first.batch}, learning rate {first.learning_rate:g}"
         if config.contrast is not None:
             known = "a Gaussian" if config.base is None else "draws of the base"
             start = f"at most {config.contrast.iterations:,} updates of a classification against {known}"
+        elif config.start:
+            start = f"from {config.start}"
         network = config.network
         body = f"MLP {list(network.hidden)} and its mirror, {network.activation}"
         if network.kind == "conv":
             body = f"convolutional, {network.channels} channels, {network.output} output"
         sphere = " on a sphere" if network.latent_space == "sphere" else ""
         norm = ", spectral normalization" if network.spectral_norm else ""
-        found = {
-            "network": f"{body}, {network.latent} latent dimensions{sphere}{norm}",
-            "pretraining": start
-            or f"{config.pretraining.epochs} epochs, batch {config.pretraining.batch}, "
-            f"learning rate {config.pretraining.learning_rate:g}",
-        }
+        found = {"network": f"{body}, {network.latent} latent dimensions{sphere}{norm}", "pretraining": start}
         if training.epochs:
             adapted = f", step adapted to acceptance {sampling.feature.adapt:g}" if sampling.feature.adapt else ""
             length = f"{training.epochs} epochs" if training.iterations is None else f"{training.iterations:,} updates"
@@ -170,7 +167,7 @@ class Study(ABC):
         digest = facts.get("data_sha256", "unknown")
         lines, accepted = [one for one in self.run.read_history() if one.get("latent_acceptance") is not None], ""
         if lines:
-            latent, feature = (lines[-1][f"{name}_acceptance"] for name in ("latent", "feature"))
+            latent, feature = lines[-1]["latent_acceptance"], lines[-1]["feature_acceptance"]
             accepted = f"\nAcceptance at the end: latent {latent:.3f}, feature {feature:.3f}."
         which = f" Seeds {seeds} were trained; seed {self.config.seed} ships, and the metrics of all that were\n"
         return f"""# {name}
@@ -208,14 +205,10 @@ commit `{facts["commit"]}`), {facts["rollbacks"]} rollbacks.{which + "evaluated 
         tail = lines[-max(4, len(lines) // 10) :]
         gaps = np.array([(line["positive_energy"] - line["negative_energy"]) / line["temperature"] for line in tail])
         gap, error = line_mean(gaps) if len(gaps) > 1 else (float(gaps[0]), 0.0)
-        meet = Check(
-            "energies meet",
-            graded(abs(gap), max(0.02 * spread, 2 * error), max(0.1 * spread, 5 * error)),
-            f"(E⁺ − E⁻)/T is {gap:+.4f} ± {error:.4f} over the end of the training; it vanishes where samples follow "
-            "the data.",
-            "Train longer (training.epochs, training.iterations), or let the chains walk further "
-            "(sampling.feature.steps).",
-        )
+        status = graded(abs(gap), max(0.02 * spread, 2 * error), max(0.1 * spread, 5 * error))
+        said = f"(E⁺ − E⁻)/T is {gap:+.4f} ± {error:.4f} over the end of the training; it vanishes where samples follow"
+        longer = "Train longer (training.epochs, training.iterations), or let the chains walk further"
+        meet = Check("energies meet", status, f"{said} the data.", f"{longer} (sampling.feature.steps).")
         return [meet, acceptance_check(lines, self.config), self.stability()]
 
     def stability(self) -> Check:
@@ -223,7 +216,7 @@ commit `{facts["commit"]}`), {facts["rollbacks"]} rollbacks.{which + "evaluated 
         count = int(self.run.read_provenance()["rollbacks"])
         said = f"It ran away and was rolled back {count} times." if count else "The training never ran away."
         remedy = "Lower training.learning_rate, and look whether the data have rows far from all others."
-        return Check("stability", "warning" if count else "good", said, remedy)
+        return good_if("stability", not count, said, remedy)
 
     def training_lines(self) -> list[dict[str, Any]]:
         """The lines of the NAE phase."""
@@ -254,27 +247,22 @@ def _trained(config: Run) -> str:
     return "trained" if config.temperature.trained else "fixed"
 
 
-EVENTS = {
-    "all": "all on the same events",
-    "bootstrap": "each on its own bootstrap of the events",
-    "half": "in pairs, on the two halves of a random cut of the events",
-    "split": "each on its own part of the events",
-}
-"""How the members of an ensemble share them."""
-
-
 def posterior_words(config: Run) -> str:
     """What the posterior of a Bayesian run is."""
+    events = {
+        "all": "all on the same events",
+        "bootstrap": "each on its own bootstrap of the events",
+        "half": "in pairs, on the two halves of a random cut of the events",
+        "split": "each on its own part of the events",
+    }  # how the members of an ensemble share them
     if config.modes and config.ensemble is not None:
         mean_field = posterior_words(replace(config, ensemble=None))
-        return f"mixture of {config.ensemble.members} trainings, {EVENTS[config.ensemble.events]}, each a {mean_field}"
+        return f"mixture of {config.ensemble.members} trainings, {events[config.ensemble.events]}, each a {mean_field}"
     if config.ensemble is not None:
-        return f"ensemble of {config.ensemble.members} models, {EVENTS[config.ensemble.events]}"
-    assert config.bayesian is not None
-    return (
-        f"mean field, {config.bayesian.layers} weights, prior width {config.bayesian.prior_width:g}, "
-        f"{config.bayesian.training} draws"
-    )
+        return f"ensemble of {config.ensemble.members} models, {events[config.ensemble.events]}"
+    own = config.bayesian
+    assert own is not None
+    return f"mean field, {own.layers} weights, prior width {own.prior_width:g}, {own.training} draws"
 
 
 # --- checks of any training
@@ -285,27 +273,25 @@ def graded(value: float, good: float, warning: float) -> Status:
     return "good" if value < good else "warning" if value < warning else "bad"
 
 
+def good_if(name: str, holds: bool, sentence: str, remedy: str = "") -> Check:
+    """A check that is good or a warning."""
+    return Check(name, "good" if holds else "warning", sentence, remedy)
+
+
 def acceptance_check(lines: Sequence[Mapping[str, Any]], config: Run) -> Check:
     """Whether the feature chain samples, and by which test."""
     accepted, chain = lines[-1]["feature_acceptance"], config.sampling.feature
     if chain.metropolis == "off":
-        return Check(
-            "acceptance",
-            "warning",
-            "The feature chain ran without a Metropolis test, so it is not exact.",
-            'Set sampling.feature.metropolis = "exact", with a smaller step where it then accepts too little.',
-        )
-    advice = (
-        "its steps could be longer" if accepted > 0.95 else "its steps are long" if accepted < 0.3 else "as it should"
-    )
+        said = "The feature chain ran without a Metropolis test, so it is not exact."
+        remedy = 'Set sampling.feature.metropolis = "exact", with a smaller step where it then accepts too little.'
+        return good_if("acceptance", False, said, remedy)
+    long, short = accepted < 0.3, accepted > 0.95
+    advice = "its steps could be longer" if short else "its steps are long" if long else "as it should"
     kind = "exact" if chain.exact else "approximate"
-    return Check(
-        "acceptance",
-        "good" if 0.3 <= accepted <= 0.95 else "warning",
-        f"The feature chain accepts {100 * accepted:.1f} % ({advice}); the test is {kind}.",
-        f"{'Raise' if accepted > 0.95 else 'Lower'} sampling.feature.step_size, or let sampling.feature.adapt = 0.7 "
-        "choose it.",
-    )
+    said = f"The feature chain accepts {100 * accepted:.1f} % ({advice}); the test is {kind}."
+    change = f"{'Raise' if short else 'Lower'} sampling.feature.step_size"
+    remedy = f"{change}, or let sampling.feature.adapt = 0.7 choose it."
+    return good_if("acceptance", not (long or short), said, remedy)
 
 
 # --- the course of a training
@@ -327,13 +313,13 @@ def draw_pretraining(run: RunFolder) -> bool:
     if not lines:
         return False
     epoch, train, held = (np.array([line[name] for line in lines]) for name in wanted)
-    known = run.read_provenance().get("baselines", {})
-    levels = {name: float(pair["value"]) for name, pair in known.items()}
-    words = {name: f"{name.split('_')[1]} principal components" for name in levels} | {"mse_mean_event": "mean image"}
     columns: dict[str, Array] = {"epoch": epoch, "training": train, "validation": held}
-    columns |= {name: np.full(len(epoch), value) for name, value in levels.items()}
-    shown = {words[name]: value for name, value in levels.items()}
-    draw_one(run, "pretraining", columns, pretraining_curve, epoch, train, held, shown)
+    levels = {}
+    for name, pair in run.read_provenance().get("baselines", {}).items():
+        words = "mean image" if name == "mse_mean_event" else f"{name.split('_')[1]} principal components"
+        levels[words] = float(pair["value"])
+        columns[name] = np.full(len(epoch), levels[words])
+    draw_one(run, "pretraining", columns, pretraining_curve, epoch, train, held, levels)
     return True
 
 

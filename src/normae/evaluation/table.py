@@ -117,8 +117,8 @@ class TableStudy(Study):
         return {"data": f"{data.file}, {data.test_file or f'{data.test:,} rows'} held out{weighted}"}
 
     def numbers(self, metrics: Metrics) -> dict[str, str | Estimate]:
-        words = {f"mean_score_{kind.replace(' ', '_')}": f"mean score, {kind}" for kind in
-                 ("training", "held out", "sampled")}  # fmt: skip
+        kinds = ("training", "held out", "sampled")
+        words = {f"mean_score_{kind.replace(' ', '_')}": f"mean score, {kind}" for kind in kinds}
         words["mean_log_prob_held_out"] = "mean log p, held out"
         return {said: metrics[name] for name, said in words.items() if name in metrics}
 
@@ -126,36 +126,30 @@ class TableStudy(Study):
         """Of the training, overtraining, and samples; E/T of a row of d columns goes up and down by sqrt(d/2)."""
         columns = sum(name.startswith("wasserstein ") for name in metrics)
         trained, sampled = metrics["auc_overtraining"], metrics["auc_samples"]
-        overtraining = Check(
-            "overtraining",
-            graded(trained.value - 0.5, max(0.01, 2 * trained.error), 0.05),
-            f"The score separates held-out from training rows with AUC {trained}; 0.5 is no overtraining.",
-            "Train on more rows, for fewer updates (contrast.iterations), or with a smaller network (network.hidden).",
-        )
-        samples = Check(
-            "samples look like the table",
-            graded(sampled.value, 0.55, 0.7),
+        status = graded(trained.value - 0.5, max(0.01, 2 * trained.error), 0.05)
+        said = f"The score separates held-out from training rows with AUC {trained}; 0.5 is no overtraining."
+        remedy = "Train on more rows, for fewer updates (contrast.iterations), or with a smaller network"
+        overtraining = Check("overtraining", status, said, f"{remedy} (network.hidden).")
+        said = (
             f"A classifier that sees all columns tells samples from held-out rows with AUC {sampled}. Where it "
-            "is far from 0.5 the score orders rows, but is not the likelihood of this table.",
-            "Train on more rows, or longer (contrast.iterations); look at the figure of the columns for what is not "
-            "learned, such as a hard edge or groups of values, and transform these columns first.",
+            "is far from 0.5 the score orders rows, but is not the likelihood of this table."
         )
+        remedy = (
+            "Train on more rows, or longer (contrast.iterations); look at the figure of the columns for what is not "
+            "learned, such as a hard edge or groups of values, and transform these columns first."
+        )
+        samples = Check("samples look like the table", graded(sampled.value, 0.55, 0.7), said, remedy)
         return [*self.health(max(1.0, (columns / 2) ** 0.5)), *self._start_check(), overtraining, samples]
 
     def captions(self, metrics: Metrics) -> Captions:  # noqa: ARG002
         return {
-            "scores": (
-                "Scores",
-                "Training rows and held-out rows lie on each other where nothing is overtrained; samples lie on them "
-                "where the model has the density of the table.",
-            ),
-            "columns": (
-                "Columns",
-                "Held-out rows and samples of the model, for the columns that differ most. The distance is the "
-                "Wasserstein distance in standard deviations; two halves of the held-out rows set the resolution.",
-            ),
+            "scores": ("Scores", "Training rows and held-out rows lie on each other where nothing is overtrained; "
+                       "samples lie on them where the model has the density of the table."),
+            "columns": ("Columns", "Held-out rows and samples of the model, for the columns that differ most. The "
+                        "distance is the Wasserstein distance in standard deviations; two halves of the held-out rows "
+                        "set the resolution."),
             "training": COURSE if self.training_lines() else START,
-        }
+        }  # fmt: skip
 
     def limits(self) -> str:
         return "The score is learned from this table: for rows far outside its range it is an extrapolation."
@@ -231,10 +225,8 @@ def table_metrics(model: Model, config: Run, test: TableTest) -> Metrics:
     except LogZUnknown:
         pass
     if config.posteriors:
-        spread = model.rows(test.held_out[:2000]).spread()
-        metrics["mean_score_std"] = sample_mean(
-            unweighted(spread, None if test.weights is None else test.weights[:2000])
-        )
+        spread, weights = model.rows(test.held_out[:2000]).spread(), test.weights
+        metrics["mean_score_std"] = sample_mean(unweighted(spread, None if weights is None else weights[:2000]))
     generator = stream(config.seed, "evaluation/classifier")
     coordinates = model.coordinates.to("cpu")
     seen, sampled = (coordinates.forward(torch.from_numpy(x)).numpy() for x in (test.seen, test.sampled))
@@ -243,15 +235,11 @@ def table_metrics(model: Model, config: Run, test: TableTest) -> Metrics:
     told = classifier_test(*two, generator=generator, weights=test.weights)
     metrics["auc_samples"] = told.auc
     for name, distance, half in zip(test.names, test.distances, test.halves, strict=True):
-        metrics[f"wasserstein {name}"] = distance
-        metrics[f"wasserstein_halves {name}"] = half
+        metrics |= {f"wasserstein {name}": distance, f"wasserstein_halves {name}": half}
     return metrics
 
 
 def _padded(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Columns of one length, for a table of numbers; NaN where a shorter one has ended."""
-    longest = max(len(values) for values in columns.values())
-    return {
-        name: np.concatenate([values.astype(np.float64), np.full(longest - len(values), np.nan)])
-        for name, values in columns.items()
-    }
+    n = max(len(values) for values in columns.values())
+    return {k: np.concatenate([v.astype(np.float64), np.full(n - len(v), np.nan)]) for k, v in columns.items()}

@@ -11,7 +11,7 @@ from torch import Tensor
 from normae import statistics
 from normae.config import Run
 from normae.data import Density
-from normae.evaluation.evaluate import COURSE, Captions, Draw, Metrics, Study, draw_one, draw_training
+from normae.evaluation.evaluate import COURSE, Captions, Draw, Metrics, Study, draw_one, draw_training, good_if
 from normae.figures import densities, new_figure
 from normae.figures.curves import training_curves
 from normae.inference import Model, cell_centres, evaluate_in_chunks, grid_draws, grid_log_z, grid_points
@@ -53,22 +53,16 @@ class ToyStudy(Study):
         if generation <= lengths["long"]:
             del lengths["generation"]
         generator, points = stream(self.config.seed, "evaluation/exact"), evaluation.classifier.points
-        exact = grid_draws(
-            model.energy_function, model.temperature, model.log_z.bounds, 2, points, generator, evaluation.log_z_cells,
-            model.device,
-        )  # fmt: skip
-        limit, (low, high), cells = evaluation.grid_limit, model.log_z.bounds, evaluation.log_z_cells
-        energy, bins = model.energy_function, 2 * evaluation.grid
-        paper = grid_log_z(energy, model.temperature, (-limit, limit), 2, bins, model.device)
-        grid = grid_points(cell_centres((low, high), cells), 2)
+        energy, t, bounds, cells = model.energy_function, model.temperature, model.log_z.bounds, evaluation.log_z_cells
+        exact = grid_draws(energy, t, bounds, 2, points, generator, cells, model.device)
+        limit = evaluation.grid_limit
+        paper = grid_log_z(energy, t, (-limit, limit), 2, 2 * evaluation.grid, model.device)
+        grid = grid_points(cell_centres(bounds, cells), 2)
         on_cells = density.log_prob(grid.double()).numpy(), _log_prob(model, grid)  # by the midpoint rule
-        metrics = {
-            "temperature": Estimate(model.temperature, 0.0),
-            "log_z": Estimate(model.log_z.value, model.log_z.error),
-            "log_z_paper_grid": Estimate(paper.value, paper.error),
-            **agreement(test),
-            "kl_quadrature": Estimate(statistics.grid_kl(*on_cells, ((high - low) / cells) ** 2), 0.0),
-        }
+        quadrature = statistics.grid_kl(*on_cells, ((bounds[1] - bounds[0]) / cells) ** 2)
+        metrics = {"temperature": Estimate(t, 0.0), "log_z": Estimate(model.log_z.value, model.log_z.error)}
+        metrics |= {"log_z_paper_grid": Estimate(paper.value, paper.error), **agreement(test)}
+        metrics |= {"kl_quadrature": Estimate(quadrature, 0.0)}
         metrics |= sample_metrics(model, self.config, density, exact, lengths)
         return test, metrics | {"auc_ideal": ideal_auc(_log_prob(model, exact), exact, density, test)}
 
@@ -120,22 +114,19 @@ class ToyStudy(Study):
         if not longest:
             return [*self.health(), self.last(metrics)]
         chain, exact = longest[0], metrics["auc_classifier_exact"]
-        chains = Check(
-            "chains sample the model",
-            "good"
-            if abs(chain.value - exact.value) < max(3 * np.hypot(chain.error, exact.error), 0.005)
-            else "warning",
+        same = abs(chain.value - exact.value) < max(3 * np.hypot(chain.error, exact.error), 0.005)
+        said = (
             f"A classifier tells long chains from the data with AUC {chain}, exact draws of the model with {exact}; "
-            "the two agree where the chains have converged.",
-            "Let the chains walk further: sampling.generation_steps, or longer steps.",
+            "the two agree where the chains have converged."
         )
-        return [*self.health(), chains, self.last(metrics)]
+        remedy = "Let the chains walk further: sampling.generation_steps, or longer steps."
+        return [*self.health(), good_if("chains sample the model", bool(same), said, remedy), self.last(metrics)]
 
     def last(self, metrics: Metrics) -> Check:
         """Whether log Z is known."""
         error = metrics["log_z"].error
         said = f"Halving the grid's cells changes log Z by {error:.1e}."
-        return Check("normalization", "good" if error < 1e-3 else "warning", said, "Raise evaluation.log_z_cells.")
+        return good_if("normalization", error < 1e-3, said, "Raise evaluation.log_z_cells.")
 
     def captions(self, metrics: Metrics) -> Captions:
         outside = round((1 - metrics["share_within_10_percent"].value) * self.config.data.test)
@@ -213,14 +204,8 @@ def paper_grid(config: Run) -> tuple[Tensor, Tensor]:
 def density_test(model: Model, config: Run, density: Density, events: Tensor) -> DensityTest:
     """log p of model and truth on the paper's grid and on the test set."""
     axis, grid = paper_grid(config)
-    return DensityTest(
-        axis=axis.numpy(),
-        grid_true=density.log_prob(grid.double()).numpy(),
-        grid_model=_log_prob(model, grid),
-        test=events.numpy(),
-        test_true=density.log_prob(events.double()).numpy(),
-        test_model=_log_prob(model, events),
-    )
+    true, test_true = (density.log_prob(x.double()).numpy() for x in (grid, events))
+    return DensityTest(axis.numpy(), true, _log_prob(model, grid), events.numpy(), test_true, _log_prob(model, events))
 
 
 def _log_prob(model: Model, x: Tensor) -> np.ndarray:
@@ -243,11 +228,10 @@ def sample_metrics(model: Model, config: Run, density: Density, exact: Tensor, l
     """The classifier test on chains of these lengths and on exact draws of the model, with shape (n, 2)."""
     kinds = chain_samples(model, len(exact), stream(config.seed, "evaluation/chain", model.device), lengths)
     metrics: Metrics = {f"acceptance_{name}": acceptance for name, (_, acceptance) in kinds.items()}
-    samples = {name: position for name, (position, _) in kinds.items()} | {"exact": exact}
     settings = config.evaluation.classifier
     true = density.sample(settings.points, stream(config.seed, "evaluation/true"))
-    for name, sample in samples.items():
-        generator = stream(config.seed, f"classifier/{name}")
+    for name in (*kinds, "exact"):
+        sample, generator = exact if name == "exact" else kinds[name][0], stream(config.seed, f"classifier/{name}")
         found = classifier_test(true, sample, settings, generator=generator, device=model.device)
         metrics[f"auc_classifier_{name}"] = found.auc
     return metrics

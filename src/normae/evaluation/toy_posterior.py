@@ -15,7 +15,7 @@ from normae.config import Run, read
 from normae.data import Density
 from normae.errors import InputError
 from normae.evaluation import toy
-from normae.evaluation.evaluate import Captions, Metrics, draw_one, draw_training, posterior_words
+from normae.evaluation.evaluate import Captions, Metrics, draw_one, draw_training, good_if, posterior_words
 from normae.evaluation.toy import DensityTest, ToyStudy
 from normae.figures import densities, figure_style, new_figure
 from normae.figures.curves import training_curves
@@ -28,8 +28,7 @@ from normae.report.paper import BAYES
 from normae.runs.folder import RunFolder, locked
 from normae.runs.load import load
 from normae.sources import load_events
-from normae.statistics import Estimate
-from normae.statistics.arrays import over
+from normae.statistics.arrays import Estimate, over
 
 LEVELS = (0.5, 0.68, 0.9, 0.95)  # at which coverage is a metric
 KINDS: Any = ("quantile", "gaussian")  # of intervals
@@ -97,13 +96,9 @@ class BayesianToyStudy(ToyStudy):
     def last(self, metrics: Metrics) -> Check:
         """Whether the error bars have the right size."""
         width = metrics["pull_width"].value
-        return Check(
-            "error bars",
-            "good" if 0.7 < width < 1.4 else "warning",
-            f"The pulls of log p have the width {width:.2f} on the test set; one is right, more is too narrow a "
-            "posterior.",
-            "Judge it over several trainings with `normae coverage`; if it stays, use an ensemble.",
-        )
+        said = f"The pulls of log p have the width {width:.2f} on the test set; one is right, more is too narrow a"
+        remedy = "Judge it over several trainings with `normae coverage`; if it stays, use an ensemble."
+        return good_if("error bars", 0.7 < width < 1.4, f"{said} posterior.", remedy)
 
     def captions(self, metrics: Metrics) -> Captions:
         others = super().captions(metrics)
@@ -164,18 +159,11 @@ def intervals(found: Rows, true: np.ndarray, on_grid: np.ndarray, grid_true: np.
         how = (levels, kind, name == "density")
         shares[name, kind] = statistics.coverage(draws, true, *how)
         shares[f"{name}_by_region", kind] = statistics.coverage_by_region(on_grid, grid_true, bands, *how)
-    return Intervals(
-        levels,
-        shares,
-        pulls=(statistics.pulls(draws, true), statistics.pulls(draws, true, density=True)),
-        kl=statistics.kl_divergence(true, statistics.log_mean_and_width(draws)[0]).value,
-        sigma=_rms(statistics.mean_and_std(draws)[1]),
-        error=_rms(found.log_prob() - true),
-    )
-
-
-def _rms(values: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(np.square(values))))
+    pulls = statistics.pulls(draws, true), statistics.pulls(draws, true, density=True)
+    widths = (statistics.mean_and_std(draws)[1], found.log_prob() - true)
+    sigma, error = (float(np.sqrt(np.mean(np.square(values)))) for values in widths)
+    kl = statistics.kl_divergence(true, statistics.log_mean_and_width(draws)[0]).value
+    return Intervals(levels, shares, pulls, kl, sigma, error)
 
 
 @dataclass(frozen=True)
@@ -195,17 +183,13 @@ def posterior_test(model: Model, config: Run, density: Density, events: Tensor) 
     on_grid, on_test = model.rows(grid.numpy()), model.rows(test.numpy())
     grid_draws, draws = on_grid.log_prob_draws(), on_test.log_prob_draws()
     grid_true, test_true = (density.log_prob(x.double()).numpy() for x in (grid, test))
-    step = max(1, size // REGION_GRID)
     (log_mean, width), mean = statistics.log_mean_and_width(grid_draws), statistics.log_mean_and_width(draws)[0]
     marginals = np.array([toy.grid_marginals(row, axis.numpy()) for row in grid_draws])
+    step = max(1, size // REGION_GRID)
     thin = np.arange(size * size).reshape(size, size)[::step, ::step].ravel()
     return PosteriorTest(
-        axis=axis.numpy(),
-        grid_true=grid_true,
-        grid_model=log_mean,
-        test=test.numpy(),
-        test_true=test_true,
-        test_model=mean,
+        *(axis.numpy(), grid_true, log_mean),
+        *(test.numpy(), test_true, mean),
         score=statistics.mean_and_std(on_grid.scores),
         density=(np.exp(log_mean), np.exp(log_mean) * width),
         marginals=list(zip(marginals.mean(0), marginals.std(0, ddof=1), strict=True)),
@@ -217,13 +201,9 @@ def posterior_test(model: Model, config: Run, density: Density, events: Tensor) 
 def posterior_metrics(test: PosteriorTest) -> Metrics:
     """Pulls, coverage, by region too, and the paper's check of the widths."""
     found, pull = test.intervals, test.intervals.pulls[0]
-    metrics: Metrics = {
-        "sigma_log_p": Estimate(found.sigma, 0.0),
-        "error_log_p": Estimate(found.error, 0.0),
-        "relative_density_ratio": test.ratio,
-        "pull_mean": Estimate(float(pull.mean()), 0.0),
-        "pull_width": Estimate(float(pull.std()), 0.0),
-    }
+    metrics = {"sigma_log_p": Estimate(found.sigma, 0.0), "error_log_p": Estimate(found.error, 0.0)}
+    metrics |= {"relative_density_ratio": test.ratio, "pull_mean": Estimate(float(pull.mean()), 0.0)}
+    metrics["pull_width"] = Estimate(float(pull.std()), 0.0)
     for level, share in zip(LEVELS, found.coverage["log_density", "quantile"][found.places()], strict=True):
         metrics[f"coverage_quantile_{100 * level:.0f}"] = Estimate(float(share), 0.0)
     return metrics | region_metrics(found)
@@ -318,10 +298,8 @@ def _draw_group(group: RunFolder, tests: Sequence[Intervals]) -> None:
     mean, spread = ({of: getattr(band, what) for of, band in bands.items()} for what in ("mean", "spread"))
     with figure_style():
         _draw_coverage(group, levels, mean, spread)
-        regional = [
-            part["log_density_by_region", kind]
-            for part, kind in zip((mean, mean, spread), (*KINDS, KINDS[0]), strict=True)
-        ]
+        of = [("log_density_by_region", kind) for kind in KINDS]
+        regional = (mean[of[0]], mean[of[1]], spread[of[0]])
         columns = _region_columns(levels, regional[0])
         draw_one(group, "coverage-regions", columns, densities.region_coverage, levels, *regional)
         pull, density_pull = (np.concatenate(of) for of in zip(*(test.pulls for test in tests), strict=True))
@@ -334,9 +312,8 @@ def _draw_group(group: RunFolder, tests: Sequence[Intervals]) -> None:
 def _draw_pulls(run: RunFolder, log_density: np.ndarray, density: np.ndarray, every: int = 1) -> None:
     """Of log p and p, with shape (N,); the CSV has one in `every`."""
     columns = {"log_density": log_density[::every], "density": density[::every]}
-    draw_one(
-        run, "pulls", columns, densities.pull_histogram, dict(zip(LABELS.values(), (log_density, density), strict=True))
-    )
+    shown = dict(zip(LABELS.values(), (log_density, density), strict=True))
+    draw_one(run, "pulls", columns, densities.pull_histogram, shown)
 
 
 def _draw_coverage(
