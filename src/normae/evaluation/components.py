@@ -4,6 +4,7 @@ Rows held out have the noise that the training added, since the density is their
 file has some, and the pictures that are shown have none.
 """
 
+from contextlib import suppress
 from typing import ClassVar
 
 import numpy as np
@@ -14,20 +15,18 @@ from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.evaluation import jets
 from normae.evaluation.evaluate import Captions, Draw, Metrics
-from normae.evaluation.jet_study import draw_generated
+from normae.evaluation.jet_study import draw_generated, draw_pictures
 from normae.evaluation.table import ROWS, TableStudy, table_metrics, table_test
-from normae.figures import new_figure
-from normae.figures.jets import RocCurve, picture_rows
+from normae.figures.jets import RocCurve
 from normae.inference import Model
 from normae.jets.gallery import COLOURS
 from normae.jets.imaging import NAMES
 from normae.random import stream
-from normae.report import save_figure
 from normae.runs.load import load
 from normae.sources import Events, pieces
 from normae.statistics import background_efficiency
 
-SHOWN, SMALL = 8, 1.5  # jets that are shown, and inches that one picture is wide
+SHOWN = 8  # jets that are shown
 
 
 class ComponentsStudy(TableStudy):
@@ -48,7 +47,10 @@ class ComponentsStudy(TableStudy):
         rows = component_events(model, events, self.config.seed)
         test = table_test(model.in_components(), self.config, rows)
         metrics = table_metrics(model.in_components(), self.config, test)
-        sides, made = self._other_class(), None
+        sides, made = None, None
+        with suppress(InputError):  # the file may have no jets of the other class
+            found = jets.held_out_jets(self.config, self.run.known)
+            sides = (found.signal, found.background)
         if sides is not None:
             signal, background = (np.concatenate([model.score(x) for x in pieces(one)]) for one in sides)
             metrics |= jets.separation(signal, background)
@@ -69,14 +71,6 @@ class ComponentsStudy(TableStudy):
 
         return metrics, draw
 
-    def _other_class(self) -> tuple[SparseEvents, SparseEvents] | None:
-        """Test jets of the other class and of the run's own, where there are both."""
-        try:
-            found = jets.held_out_jets(self.config, self.run.known)
-        except InputError:
-            return None
-        return found.signal, found.background
-
     def _draw_pictures(self, model: Model, pictures: np.ndarray) -> None:
         """The least likely test jets, what their components say of them, and where the score comes from."""
         scores = np.concatenate([model.score(part) for part in np.array_split(pictures, -(-len(pictures) // 4096))])
@@ -84,11 +78,7 @@ class ComponentsStudy(TableStudy):
         x = pictures[worst]
         seen = model.coordinates.inverse(model.coordinates.forward(torch.from_numpy(x).to(model.device))).cpu().numpy()
         rows = {"picture": x[:, 0], "its components": seen[:, 0], "parts": model.explain(x)[:, 0]}
-        figure, axes = new_figure(3, 1, panel=(SMALL * len(x), 1.3 * SMALL))
-        titles = [f"$E/T$ = {score:.3g}" for score in scores[worst]]
-        picture_rows(axes[:, 0], list(rows.values()), list(rows), titles)
-        columns = {f"{kind}_{k}": one.ravel() for kind, row in rows.items() for k, one in enumerate(row)}
-        save_figure(figure, self.run.figures, "pictures", columns)
+        draw_pictures(self.run.figures, "pictures", rows, [f"$E/T$ = {score:.3g}" for score in scores[worst]])
 
     # --- words
 
@@ -119,17 +109,16 @@ class ComponentsStudy(TableStudy):
         }
 
     def captions(self, metrics: Metrics) -> Captions:
-        found = super().captions(metrics) | {
-            "pictures": (
-                "The least likely jets",
-                "Test jets of the class trained on with the highest scores: the picture, the picture that its "
-                "components alone make, and the parts of the score, compared with a likely jet. Pictures are on a "
-                "logarithmic scale.",
-            )
-        }
-        roc = {"roc": ("ROC curve", "Jets of the other class kept over held-out jets kept. Dotted: a coin.")}
-        made = {"generated": ("Observables of generated jets", "Generated (dashed) and true jets (solid).")}
-        return found | (roc if "auc" in metrics else {}) | (made if "generated_jets" in metrics else {})
+        found, said = super().captions(metrics), (
+            "Test jets of the class trained on with the highest scores: the picture, the picture that its components "
+            "alone make, and the parts of the score, compared with a likely jet. Pictures are on a logarithmic scale."
+        )  # fmt: skip
+        found["pictures"] = ("The least likely jets", said)
+        if "auc" in metrics:
+            found["roc"] = ("ROC curve", "Jets of the other class kept over held-out jets kept. Dotted: a coin.")
+        if "generated_jets" in metrics:
+            found["generated"] = ("Observables of generated jets", "Generated (dashed) and true jets (solid).")
+        return found
 
     def limits(self) -> str:
         return (

@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from normae import statistics
+from normae import sources, statistics
 from normae.config import Run
 from normae.data import SparseEvents
 from normae.dual.output import draw_reliability
 from normae.errors import InputError
-from normae.evaluation.evaluate import Captions, Draw, Metrics, Study, draw_one
+from normae.evaluation.evaluate import Captions, Draw, Metrics, Study, draw_one, good_if
 from normae.figures import new_figure
 from normae.figures.curves import loss_curves
 from normae.figures.jets import RocCurve, roc_curves
@@ -44,20 +44,9 @@ from normae.report import Check, save_figure
 from normae.report.paper import TAGGING, TAGGING_METRICS, PaperValue
 from normae.runs.classifier import load_classifier
 from normae.runs.folder import RunFolder, model_digest, read_json, read_tensors
-from normae.sources import (
-    KINDS,
-    NOTHING,
-    Known,
-    check_jets,
-    events_of_class,
-    file_in,
-    held_out,
-    jets_path,
-    pieces,
-    read_jet_images,
-)
-from normae.statistics import Estimate, background_efficiency, sample_mean
-from normae.statistics.arrays import Array, over
+from normae.sources import KINDS, NOTHING, Known, jets_path, pieces
+from normae.statistics import background_efficiency
+from normae.statistics.arrays import Array, Estimate, over, sample_mean
 from normae.statistics.calibration import calibration
 from normae.training.two_sample import ClassifierReference, classifier_test
 
@@ -71,14 +60,11 @@ FEWEST = 60  # jets that a classifier test can be made with
 
 
 class JetTest(NamedTuple):
-    """Held-out jets: `background` is the class trained on, with the label `label`; `signal` the other one.
+    """Held-out jets."""
 
-    Of a classifier, which was trained on both, the background is QCD.
-    """
-
-    background: SparseEvents
-    signal: SparseEvents
-    label: int
+    background: SparseEvents  # the class trained on; QCD for a classifier, which was trained on both
+    signal: SparseEvents  # the other one
+    label: int  # of the background
 
     @property
     def digest(self) -> str:
@@ -94,12 +80,13 @@ def held_out_jets(config: Run, known: Known = NOTHING) -> JetTest:
     that the run has known otherwise are refused.
     """
     path, label = jets_path(config.data, judged=True), KINDS.index("top") if config.data.jets == "top" else 0
-    images = read_jet_images(check_jets(file_in(path, "test") if path.is_dir() else path, known))
+    file = sources.file_in(path, "test") if path.is_dir() else path
+    images = sources.read_jet_images(sources.check_jets(file, known))
     chosen = []
     for kind in (KINDS[label], KINDS[1 - label]):
-        events = events_of_class(images, kind)
+        events = sources.events_of_class(images, kind)
         if not path.is_dir():
-            events = held_out(events, config.data, config.seed)
+            events = sources.held_out(events, config.data, config.seed)
         chosen.append(events.first(config.data.test or len(events)))
         if (count := len(chosen[-1])) < FEWEST_TESTED:
             raise InputError(f"{path}: expected at least {FEWEST_TESTED} {kind} jets for the test, got {count}")
@@ -134,10 +121,8 @@ class JetScores:
     @property
     def central(self) -> tuple[Array, Array]:
         """E/T of signal and background, each with shape (N,): what the draws say together."""
-        signal, background = (
-            np.asarray(Rows(e.astype(np.float64) / self.temperature, None, self.mixture).score())
-            for e in (self.signal, self.background)
-        )
+        scores = (e.astype(np.float64) / self.temperature for e in (self.signal, self.background))
+        signal, background = (np.asarray(Rows(score, None, self.mixture).score()) for score in scores)
         return signal, background
 
 
@@ -169,12 +154,8 @@ def energies(model: Model, events: SparseEvents, draws: int) -> NDArray[np.float
 
     Draws of a mixture may differ in T, so that E itself could not be compared.
     """
-    found = np.empty((draws, len(events)), dtype=np.float32)
-    start = 0
-    for x in pieces(events):
-        found[:, start : start + len(x)] = model.temperature * model.rows(x, draws).scores
-        start += len(x)
-    return found
+    found = [model.temperature * model.rows(x, draws).scores for x in pieces(events)]
+    return np.concatenate(found, axis=1, dtype=np.float32)
 
 
 def digest(run: RunFolder, *parts: str) -> str:
@@ -205,8 +186,8 @@ def tagging_metrics(scores: JetScores) -> Metrics:
     signal, background = scores.central
     metrics = separation(signal, background)
     metrics |= {"score_background": sample_mean(background), "score_signal": sample_mean(signal)}
-    metrics |= {"energy_background": sample_mean(scores.mean_energy(scores.background))}
-    metrics |= {"temperature": Estimate(scores.temperature, 0.0)}
+    metrics["energy_background"] = sample_mean(scores.mean_energy(scores.background))
+    metrics["temperature"] = Estimate(scores.temperature, 0.0)
     metrics |= {"test_background": Estimate(background.size, 0.0), "test_signal": Estimate(signal.size, 0.0)}
     if not scores.bayesian:
         return metrics
@@ -229,8 +210,7 @@ def separation(signal: NDArray[Any], background: NDArray[Any]) -> Metrics:
 
 def roc_band(scores: JetScores) -> tuple[Array, Array | None]:
     """eps_B of the central score at the efficiencies of `CURVE`, and the spread over draws of eps_B and log eps_B."""
-    signal, background = scores.central
-    central = background_efficiency(signal, background, CURVE)
+    central = background_efficiency(*scores.central, CURVE)
     if not scores.bayesian:
         return central, None
     rows = [background_efficiency(s, b, CURVE) for s, b in zip(scores.signal, scores.background, strict=True)]
@@ -360,17 +340,16 @@ class ClassifierStudy(Study):
 
     def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:  # noqa: ARG002
         """Tagging and calibration on the test jets; the scores are kept."""
-        found, labels = classifier_scores(
-            self.run, held_out_jets(self.config, self.run.known), device, self.config.seed
-        )
+        test = held_out_jets(self.config, self.run.known)
+        found, labels = classifier_scores(self.run, test, device, self.config.seed)
         metrics = separation(found.log_ratio[labels], found.log_ratio[~labels])
-        metrics |= {"ece": found.before.error.measured, "ece_perfect": found.before.error.perfect}
-        metrics |= {"cross_entropy": found.before.cross_entropy}
+        metrics["ece"], metrics["ece_perfect"] = found.before.error
+        metrics["cross_entropy"] = found.before.cross_entropy
         sizes = {"background": ~labels, "signal": labels}
         metrics |= {f"test_{name}": Estimate(int(of.sum()), 0.0) for name, of in sizes.items()}
         if found.method != "none":
-            metrics |= {"ece_corrected": found.after.error.measured}
-            metrics |= {"cross_entropy_corrected": found.after.cross_entropy}
+            metrics["ece_corrected"] = found.after.error.measured
+            metrics["cross_entropy_corrected"] = found.after.cross_entropy
 
         def draw() -> None:
             draw_roc(self.run, classifier_curve(found.log_ratio, labels, metrics), int((~labels).sum()))
@@ -395,11 +374,8 @@ class ClassifierStudy(Study):
         )
 
     def sample(self) -> dict[str, str]:
-        data = self.config.data
-        return {
-            "training sample": f"{data.train:,} jets of each class",
-            "test sample": f"{data.test:,} jets of each class",
-        }
+        sizes = {"training": self.config.data.train, "test": self.config.data.test}
+        return {f"{kind} sample": f"{size:,} jets of each class" for kind, size in sizes.items()}
 
     def settings(self) -> dict[str, str]:
         given = self.config.classifier
@@ -420,8 +396,7 @@ class ClassifierStudy(Study):
         found, perfect = metrics.get("ece_corrected", metrics["ece"]), metrics["ece_perfect"]
         good = found.value < perfect.value + 3 * max(perfect.error, 1e-12)
         said = f"The expected calibration error is {found} after correction; a perfect score would have {perfect}."
-        remedy = "Give it more validation jets (data.validation)."
-        return [Check("calibration", "good" if good else "warning", said, remedy)]
+        return [good_if("calibration", good, said, "Give it more validation jets (data.validation).")]
 
     def captions(self, metrics: Metrics) -> Captions:  # noqa: ARG002
         return {
@@ -451,12 +426,10 @@ def classifier_scores(
     kept = read_kept(run.scores, key, ("log_ratio", "uncorrected"))
     if kept is None:
         classifier = load_classifier(run.path, device)
-        found: dict[str, list[NDArray[np.float64]]] = {"log_ratio": [], "uncorrected": []}
-        for events in (test.background, test.signal):
-            for x in pieces(events):
-                found["log_ratio"].append(classifier.log_ratio(x))
-                found["uncorrected"].append(classifier.log_ratio(x, corrected=False))
-        kept = {name: np.concatenate(parts) for name, parts in found.items()}
+        kept = {}
+        for name, corrected in (("log_ratio", True), ("uncorrected", False)):
+            jets = (x for events in (test.background, test.signal) for x in pieces(events))
+            kept[name] = np.concatenate([classifier.log_ratio(x, corrected=corrected) for x in jets])
         write_kept(run.scores, key, kept | {"labels": labels})
     before = calibration(kept["uncorrected"], labels, seed)
     method = str(read_json(run.provenance).get("calibration", "none"))
