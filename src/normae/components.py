@@ -36,18 +36,14 @@ CHUNK = 2048
 class ComponentsConfig:
     """Components of pictures of jets.
 
-    Args:
-        number: K.
-        power: a, of a pixel.
-        noise: sigma, the width of the noise in units of a component's own.
-        basis: "jets", the components that ship with the package, of QCD jets with a = 1/2; "own", those of the training
-            sample; or a run folder or a model of the zoo, whose first K are taken. Models whose densities are to be
-            compared need the same.
+    The basis is "jets", the components that ship with the package, of QCD jets with a = 1/2; "own", those of the
+    training sample; or a run folder or a model of the zoo, whose first K are taken. Models whose densities are to be
+    compared need the same.
     """
 
-    number: int = 12
-    power: float = 0.5
-    noise: float = 0.3
+    number: int = 12  # K
+    power: float = 0.5  # a, of a pixel
+    noise: float = 0.3  # sigma, the width of the noise in units of a component's own
     basis: str = "jets"
 
     def __post_init__(self) -> None:
@@ -63,24 +59,17 @@ class ComponentsConfig:
 
 @dataclass(frozen=True)
 class ComponentsCoordinates:
-    """The map from pictures with shape (N, *event) to K components with shape (N, K).
-
-    Args:
-        centre: c with shape (*event).
-        basis: v with shape (K, *event), orthonormal.
-        width: w with shape (K,).
-        power, noise: a and sigma, with shape ().
-    """
+    """The map from pictures with shape (N, *event) to K components with shape (N, K)."""
 
     kind: ClassVar[str] = "components"
     range: ClassVar[None] = None
     constant: ClassVar[float] = 0.0
     lattice: ClassVar[None] = None
 
-    centre: Tensor
-    basis: Tensor
-    width: Tensor
-    power: Tensor
+    centre: Tensor  # c with shape (*event)
+    basis: Tensor  # v with shape (K, *event), orthonormal
+    width: Tensor  # w with shape (K,)
+    power: Tensor  # a and sigma, with shape ()
     noise: Tensor
 
     @classmethod
@@ -117,9 +106,8 @@ class ComponentsCoordinates:
 
     def forward(self, x: Tensor) -> Tensor:
         """y with shape (N, K), in float64."""
-        u = x.double().clamp_min(FLOOR) ** self.power - self.centre
-        y: Tensor = u.flatten(1) @ self.basis.double().flatten(1).T / self.width
-        return y
+        u: Tensor = x.double().clamp_min(FLOOR) ** self.power - self.centre
+        return u.flatten(1) @ self.basis.double().flatten(1).T / self.width
 
     def inverse(self, y: Tensor) -> Tensor:
         """Pictures with shape (N, *event) that are nothing beside their components; their pixels sum to one."""
@@ -142,11 +130,7 @@ class ComponentsCoordinates:
         return torch.cat([self.forward(events[piece]) for piece in torch.split(torch.arange(len(events)), CHUNK)])
 
     def picture(self, step: Tensor, slope: Tensor) -> Tensor:
-        """A sum over components, step times slope with shape (N, K), as one over pixels, with shape (N, *event).
-
-        A step in y is one of the picture x^a in the plane of the components, and a slope in y one in the same plane;
-        the product of the two at a pixel is its part.
-        """
+        """A sum over components, step times slope (N, K), as one over pixels (N, *event): both seen in the picture."""
         basis = self.basis.double().flatten(1)
         parts: Tensor = ((step.double() * self.width) @ basis) * ((slope.double() / self.width) @ basis)
         return parts.reshape(-1, *self.event)
@@ -178,10 +162,7 @@ def principal(events: SparseEvents, power: float, number: int) -> tuple[Tensor, 
 
 @cache
 def shipped() -> tuple[Tensor, Tensor, Tensor]:
-    """Centre, basis and widths of the components of QCD jets, all that ship with the package.
-
-    The file has half precision; the basis is made orthonormal again.
-    """
+    """Centre, basis and widths of the components of QCD jets that ship; from half precision, made orthonormal again."""
     with np.load(SHIPPED, allow_pickle=False) as content:
         centre, basis, width = (torch.from_numpy(content[name].astype(np.float64)) for name in content.files)
     left, _, right = torch.linalg.svd(basis, full_matrices=False)

@@ -21,8 +21,7 @@ from normae.coordinates import Coordinates, Identity, Range, TableCoordinates, r
 from normae.errors import InputError
 from normae.lattice import nearest
 
-DEGREE, ROWS_OF_TERM = 4, 40
-"""Of mu and log sigma: the degree of their polynomials, and how many rows there must be for each term."""
+DEGREE, ROWS_OF_TERM = 4, 40  # of the polynomials of mu and log sigma, and how many rows there must be for each term
 MOST_FITTED, FIT_STEPS, LARGEST_STEP, SMALL_STEP = 20_000, 50, 0.5, 1e-3
 """Of the fit of location and width: rows, steps, the most that the logarithm of a width moves in one, and the least."""
 LEAST_LOG_WIDTH = -3.5
@@ -78,13 +77,6 @@ def fit_location(terms: Tensor, u: Tensor) -> tuple[float, Tensor, Tensor]:
 class ConditionalCoordinates:
     """The map from rows to y = (r, t), fitted by `ConditionalCoordinates.of`.
 
-    Args:
-        given: places of the conditioning columns in a row, with shape (k,).
-        condition, columns: the maps of m and of x.
-        location, log_width: coefficients of mu and log sigma, with shape (K, d - k).
-        whitening: A, with shape (d - k, d - k).
-        edges: the range of t, with shape (2, k).
-
     >>> import torch, normae.conditional
     >>> m = torch.linspace(1, 2, 400, dtype=torch.float64)
     >>> x = 3 * m + m * torch.randn(400, generator=torch.Generator().manual_seed(0))
@@ -96,13 +88,13 @@ class ConditionalCoordinates:
     kind: ClassVar[str] = "conditional"
     MAPS: ClassVar[tuple[str, ...]] = ("condition", "columns")
 
-    given: Tensor
-    condition: TableCoordinates
-    columns: TableCoordinates
-    location: Tensor
-    log_width: Tensor
-    whitening: Tensor
-    edges: Tensor
+    given: Tensor  # places of the conditioning columns in a row, with shape (k,)
+    condition: TableCoordinates  # the map of m
+    columns: TableCoordinates  # that of x
+    location: Tensor  # coefficients of mu, with shape (K, d - k)
+    log_width: Tensor  # those of log sigma
+    whitening: Tensor  # A, with shape (d - k, d - k)
+    edges: Tensor  # the range of t, with shape (2, k)
 
     @classmethod
     def of(
@@ -114,9 +106,8 @@ class ConditionalCoordinates:
         if not own or len(own) + len(given) != d:
             raise InputError(f"condition: expected some of the columns 0 to {d - 1}, not all, got {list(given)}")
         condition = TableCoordinates.of(rows[:, list(given)].cpu(), noise)
-        columns = TableCoordinates.of(
-            rows[:, own].cpu(), noise, lattice=None if lattice is None else lattice[:, own].contiguous()
-        )
+        on = None if lattice is None else lattice[:, own].contiguous()
+        columns = TableCoordinates.of(rows[:, own].cpu(), noise, lattice=on)
         t = condition.forward(rows[:, list(given)].cpu())
         edges = torch.stack([t.amin(0), t.amax(0)])
         u = columns.forward(few[:, own]) @ columns.colouring.T

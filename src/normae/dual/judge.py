@@ -36,8 +36,7 @@ from normae.errors import InputError
 from normae.inference import Rows
 from normae.random import stream
 from normae.sources import MOST_EVENTS
-from normae.statistics import Estimate
-from normae.statistics.arrays import Array, balanced_weights, over
+from normae.statistics.arrays import Array, Estimate, balanced_weights, over
 from normae.statistics.calibration import BinnedOdds, binned_odds, logistic_slope, unit_slope_shift
 from normae.training.two_sample import ClassifierReference, RatioSettings
 
@@ -49,24 +48,15 @@ MOST_BINS = 70
 
 @dataclass(frozen=True)
 class DualSettings:
-    """How the test is made.
+    """How the test is made."""
 
-    Args:
-        events: of each density, drawn where no file is given.
-        draws: weight draws of a Bayesian model; if not given, 100.
-        seed: gives all randomness.
-        classifier: whether to train a classifier as a reference.
-        limit: |delta log r| from which an event is said to be off.
-        band_events: of each class, for the band over all pairs of draws, whose cost is draws^2 times events.
-    """
-
-    events: int = 100_000
-    draws: int | None = None
-    seed: int = 0
-    classifier: bool = True
-    limit: float = 1.0
+    events: int = 100_000  # of each density, drawn where no file is given
+    draws: int | None = None  # weight draws of a Bayesian model; if not given, 100
+    seed: int = 0  # gives all randomness
+    classifier: bool = True  # whether to train a classifier as a reference
+    limit: float = 1.0  # |delta log r| from which an event is said to be off
     n_bootstrap: int = 200
-    band_events: int = 20_000
+    band_events: int = 20_000  # of each class, for the band over all pairs of draws, at a cost of draws^2 times events
     rule: statistics.DualRule = field(default_factory=statistics.DualRule)
     network: RatioSettings = field(default_factory=RatioSettings)
 
@@ -81,8 +71,7 @@ class DualSettings:
 
 def central(rows: Rows) -> Array:
     """-E/T with shape (N,), what the draws of a model say together, in float64."""
-    found: Array = -rows._replace(scores=rows.scores.astype(np.float64)).score()
-    return found
+    return np.asarray(-rows._replace(scores=rows.scores.astype(np.float64)).score())
 
 
 class Against(NamedTuple):
@@ -164,15 +153,10 @@ class DualResult:
 
 
 def judge(
-    sample: Labelled,
-    a: Rows,
-    b: Rows,
-    densities: tuple[Density, Density] | None,
-    classifier: ClassifierReference | None,
-    settings: DualSettings | None = None,
-    names: tuple[str, str] = ("A", "B"),
-    rows: ClassifierReference | None = None,
-) -> DualResult:
+    sample: Labelled, a: Rows, b: Rows, densities: tuple[Density, Density] | None,
+    classifier: ClassifierReference | None, settings: DualSettings | None = None,
+    names: tuple[str, str] = ("A", "B"), rows: ClassifierReference | None = None,
+) -> DualResult:  # fmt: skip
     """The dual test of two models whose draws at the sample are known; a deterministic one has one.
 
     `rows` is a classifier that knows as much of an event as the models do, where `classifier` knows more.
@@ -197,10 +181,9 @@ def judge(
         distributions["fit"] = trial._replace(b=shifted, ratios={"c0": plain + shift}).distribution("c0", first)
     asked = {"models": plain + unit_slope_shift(plain, sample.labels), **references}
     odds = {name: binned_odds(ratio, sample.labels, settings.rule.bins) for name, ratio in asked.items()}
-    found = DualResult(
-        names, sample, ratios, constant, against, logistic_slope(plain, sample.labels), odds, distributions, densities,
-        classifier, {}, settings,
-    )  # fmt: skip
+    slope = logistic_slope(plain, sample.labels)
+    told = (names, sample, ratios, constant, against, slope, odds, distributions, densities, classifier)
+    found = DualResult(*told, {}, settings)
     found.metrics.update(_metrics(found, a, b))
     return found
 
@@ -208,8 +191,7 @@ def judge(
 def true_ratio(a: Density, b: Density, sample: Labelled) -> Array:
     """log p_B - log p_A of the true densities, with shape (N,)."""
     x = torch.from_numpy(sample.x).double()
-    ratio: Array = (b.log_prob(x) - a.log_prob(x)).numpy()
-    return ratio
+    return np.asarray((b.log_prob(x) - a.log_prob(x)).numpy())
 
 
 def fitted_shift(reference: Array, ratio: Array, labels: NDArray[np.bool_]) -> float:
@@ -255,13 +237,9 @@ class _Trial(NamedTuple):
         return Against(reference, comparisons, pairs, constants, judged, whole.verdict)
 
     def rejudged(
-        self,
-        whole: statistics.RatioComparison,
-        classifier: ClassifierReference,
-        ratio: Array,
-        spread: float,
+        self, whole: statistics.RatioComparison, classifier: ClassifierReference, ratio: Array, spread: float,
         judged: tuple[float, float] | None,
-    ) -> statistics.RatioComparison:
+    ) -> statistics.RatioComparison:  # fmt: skip
         """The comparison with the classifiers' own errors, and linearity judged in a range of log r."""
         labels, rule = self.sample.labels, self.settings.rule
         low, high = judged or (-math.inf, math.inf)
@@ -279,12 +257,9 @@ class _Trial(NamedTuple):
             residuals = residuals._replace(error=np.hypot(residuals.error, scatter))
             errors = np.hypot(errors, member_slopes(classifier, ratio, labels).std(axis=0, ddof=1))
         doubt = abs(own.value - 1)
-        wider = replace(
-            rule, slope_tolerance=rule.slope_tolerance + doubt, class_tolerance=rule.class_tolerance + doubt
-        )
-        verdict = statistics.verdict(
-            whole.line, whole.within, residuals, wider, float(errors[0]), (float(errors[1]), float(errors[2]))
-        )
+        of_slope, of_class = rule.slope_tolerance + doubt, rule.class_tolerance + doubt
+        wider, (over_all, in_a, in_b) = replace(rule, slope_tolerance=of_slope, class_tolerance=of_class), errors
+        verdict = statistics.verdict(whole.line, whole.within, residuals, wider, float(over_all), (in_a, in_b))
         return whole._replace(residuals=residuals, verdict=verdict)
 
     def distribution(self, choice: str, reference: Array) -> Distribution:
@@ -302,9 +277,8 @@ class _Trial(NamedTuple):
             members = [index[:: -(-index.size // self.settings.band_events)] for index in members]
         nothing = np.zeros((1, labels.size))
         found = [statistics.pair_histogram(nothing[:, i], reference[None, i], edges)[0] for i in members]
-        bands = [
-            statistics.pair_histogram(_log_p(self.a, choice, i), _log_p(self.b, choice, i), edges) for i in members
-        ]
+        sides = [(_log_p(self.a, choice, i), _log_p(self.b, choice, i)) for i in members]
+        bands = [statistics.pair_histogram(*pair, edges) for pair in sides]
         learned, spread = (np.stack(rows) for rows in zip(*bands, strict=True))
         return Distribution(edges, np.stack(found), learned, spread if self.bayesian else None)
 
@@ -330,8 +304,7 @@ def member_slopes(classifier: ClassifierReference, ratio: Array, labels: NDArray
 def _log_p(side: Rows, choice: str, index: NDArray[np.int64]) -> Array:
     """log p of each draw at some events, up to log Z for C = 0, with shape (n, N)."""
     some: Rows = side._replace(scores=side.scores[:, index].astype(np.float64))
-    log_p: Array = -some.scores if choice == "c0" or side.log_z is None else some.log_prob_draws()
-    return log_p
+    return np.asarray(-some.scores if choice == "c0" or side.log_z is None else some.log_prob_draws())
 
 
 def _metrics(result: DualResult, a: Rows, b: Rows) -> dict[str, Estimate]:

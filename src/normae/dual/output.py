@@ -17,8 +17,7 @@ from normae.figures import ratios
 from normae.files import write_json, write_text
 from normae.inference import grid_points
 from normae.report import Picture, Report, SavedFigure, render, save_figure
-from normae.statistics import Estimate
-from normae.statistics.arrays import Array
+from normae.statistics.arrays import Array, Estimate
 from normae.training.two_sample import ClassifierReference
 from normae.version import __version__
 
@@ -45,19 +44,14 @@ Tested = dict[str, str | None]  # what is tested: run_a, run_b, data, and refere
 def write_dual(path: Path, result: DualResult, tested: Tested) -> None:
     """Numbers, figures and page into a new folder."""
     content: dict[str, Any] = {name: one._asdict() for name, one in sorted(result.metrics.items())}
-    content["verdicts"] = {
-        name: {
-            "passes": found.passes,
-            "slope_passes": found.best.verdict.slope_passes,
-            "classes_pass": found.best.verdict.classes_pass,
-            "linear": found.best.verdict.linear,
-            "judged_range": found.judged,
-            "passes_everywhere": found.everywhere.passes,
-            "sentence": result.verdicts[name],
-        }
-        for name, found in result.against.items()
-    } | {"labels": {"passes": result.calibrated, "sentence": calibration_sentence(result)}}
-    content |= {"notes": notes(result), "tested": tested}
+    verdicts: dict[str, Any] = {}
+    for name, found in result.against.items():
+        holds = found.best.verdict
+        own = {of: getattr(holds, of) for of in ("passes", "slope_passes", "classes_pass", "linear")}
+        own |= {"judged_range": found.judged, "passes_everywhere": found.everywhere.passes}
+        verdicts[name] = own | {"sentence": result.verdicts[name]}
+    verdicts["labels"] = {"passes": result.calibrated, "sentence": calibration_sentence(result)}
+    content |= {"verdicts": verdicts, "notes": notes(result), "tested": tested}
     content["settings"] = {"seed": result.settings.seed, "events": len(result.sample.labels), "normae": __version__}
     write_json(path / "dual.json", content)
     write_text(path / "report.html", render(page(result, draw_dual(result, path / "figures"), tested)))
@@ -118,11 +112,9 @@ def classifier_limits(result: DualResult) -> list[str]:
     judged, whole = found.judged, "passes" if found.everywhere.passes else "fails"
     own = result.metrics["classifier_logistic_slope"]
     said = [f"Labels give the classifier's own log r the factor {own}; what that is off by is in the errors of m."]
-    if "slope_members_classifier" in result.metrics:
-        slope = result.metrics["slope_members_classifier"]
-        said.append(f"Over the classifiers, each trained on half of the events, the slope is {slope} (their spread).")
-    else:
-        said.append("It is one training, whose scatter is not known.")
+    slope = result.metrics.get("slope_members_classifier")
+    over = f"Over the classifiers, each trained on half of the events, the slope is {slope} (their spread)."
+    said.append("It is one training, whose scatter is not known." if slope is None else over)
     if judged is not None:
         said.append(
             f"Against it linearity is judged for log r from {judged[0]:.2g} to {judged[1]:.2g}, where both classes "
@@ -209,8 +201,7 @@ def _percent(estimate: Estimate) -> str:
 
 CHOICES = {"c0": "$C = 0$", "log_z": r"$C$ from $\log\, Z$", "fit": "$C$ fitted"}
 INDEX = {"true": "true", "classifier": "class", "rows": "rows"}
-BEYOND = 0.0005
-"""Share of the values, on either side, that may lie beyond the axes: single events would set them otherwise."""
+BEYOND = 0.0005  # share of the values, on either side, beyond the axes: single events would set them otherwise
 MOST_POINTS = 250_000  # of a map; more are not seen, and make the files large
 
 
@@ -239,23 +230,19 @@ def _draw_correlation(result: DualResult, name: str, folder: Path) -> Picture:
     margin = 0.08 * float(high - low)
     span = float(low) - margin, float(high) + margin
     for ax, (choice, ratio) in zip(axes[0], learned.items(), strict=True):
-        comparison = found.comparisons.get(choice, found.best)
-        ratios.ratio_correlation(
-            ax, found.log_ratio, ratio, labels, result.settings.limit, INDEX[name], text="", span=span
-        )
+        comparison, limit = found.comparisons.get(choice, found.best), result.settings.limit
+        ratios.ratio_correlation(ax, found.log_ratio, ratio, labels, limit, INDEX[name], text="", span=span)
         rows = {"all": (comparison.pearson, comparison.line.slope)}
         rows |= {side: (one.pearson, one.slope) for side, one in zip("AB", comparison.within, strict=True)}
+        text = [f"{of}: Pearson {r.value:.3f}, $m$ = {slope.value:.3f}" for of, (r, slope) in rows.items()]
         # Above: events may lie in any corner.
-        text = "\n".join(
-            f"{of}: Pearson {pearson.value:.3f}, $m$ = {slope.value:.3f}" for of, (pearson, slope) in rows.items()
-        )
-        ax.set_title(f"{CHOICES[choice]}\n{text}", fontsize=10)
+        ax.set_title("\n".join([CHOICES[choice], *text]), fontsize=10)
     best = found.best
     shares = f"{_percent(best.outside_a)} of A, {_percent(best.outside_b)} of B"
     more = f" {constant_sentence(result)}" if name == next(iter(result.against)) else ""
     said = (
         f"Events on the dotted diagonal are right; {_percent(best.outside)} lie outside of the red lines, "
-        f"{_limit(result)} ({shares}). A few events lie beyond the axes.{more}"
+        f"|Δ log r| ≥ {result.settings.limit:g} ({shares}). A few events lie beyond the axes.{more}"
     )
     saved = save_figure(figure, folder, f"correlation-{name}", _columns(result, found))
     return saved.picture(f"Learned log r against {REFERENCES[name]}", said)
@@ -265,17 +252,13 @@ def _draw_calibration(result: DualResult, folder: Path) -> Picture:
     """Labels in bins of log r: of the models, and of what they are held against."""
     figure, axes = style.new_figure()
     ax, parts = axes[0, 0], []
-    colours = dict(
-        zip(("models", *REFERENCES), (style.LEARNED_COLOUR, style.TRUE_COLOUR, "tab:gray", "tab:brown"), strict=True)
-    )
+    colours = {"models": style.LEARNED_COLOUR, "true": style.TRUE_COLOUR, "classifier": "tab:gray", "rows": "tab:brown"}
     for name, odds in result.odds.items():
         points = (odds.claimed, odds.observed, odds.error)
         label = "the models" if name == "models" else REFERENCES[name]
         ax.errorbar(*points, fmt="o" if name == "models" else "s", color=colours[name], markersize=4, label=label)
-        columns = dict(zip(("claimed", "observed", "error"), points, strict=True))
-        parts.append(
-            columns | {"share_a": odds.share_a, "share_b": odds.share_b, "log_r": np.full(odds.error.size, name)}
-        )
+        columns = {of: column for of, column in odds._asdict().items() if of != "edges"}
+        parts.append(columns | {"log_r": np.full(odds.error.size, name)})
     ends = np.array([min(p["claimed"].min() for p in parts), max(p["claimed"].max() for p in parts)], dtype=np.float64)
     width = result.settings.rule.residual_tolerance
     ax.fill_between(ends, ends - width, ends + width, color="0.9", linewidth=0)
@@ -307,16 +290,13 @@ def _draw_outside(result: DualResult, folder: Path) -> Picture:
         ax.text(0.04, 0.96, CHOICES[choice], transform=ax.transAxes, va="top")
     saved = save_figure(figure, folder, "outside", {"x1": x[:, 0], "x2": x[:, 1]} | _columns(result, first))
     lines = "; lines: the 1 (solid) and 3 sigma (dashed) contours of the two densities" if known else ""
-    return saved.picture("Where log r is off", f"Red: events with {_limit(result)} against {REFERENCES[name]}{lines}.")
-
-
-def _limit(result: DualResult) -> str:
-    return f"|Δ log r| ≥ {result.settings.limit:g}"
+    said = f"Red: events with |Δ log r| ≥ {result.settings.limit:g} against {REFERENCES[name]}{lines}."
+    return saved.picture("Where log r is off", said)
 
 
 def _draw_distributions(result: DualResult, folder: Path) -> Picture:
     figure, axes = style.new_figure(1, len(result.distributions))
-    columns: dict[str, Array] = {}
+    columns: dict[str, Array] = {}  # of A and of B
     reference = "true" if "true" in result.against else "classifier"
     for ax, (choice, found) in zip(axes[0], result.distributions.items(), strict=True):
         ratios.ratio_histograms(ax, *found, reference)

@@ -33,7 +33,9 @@ from normae.statistics import Estimate
 from normae.statistics.calibration import calibration
 from normae.training.two_sample import ClassifierReference, classifier_reference
 
-QUICK = 20_000  # jets of each class that a classifier is trained on here
+DRAWS, QUICK = 100, 20_000  # weight draws, and jets of each class that a classifier is trained on here
+FILE_PARTS = (0.5, 0.125, 0.375)  # shares of a file that train the classifier, correct it, and test the models
+PARTS = (0.8, 0.2)  # the same where the test has a sample of its own
 
 
 def jet_classes(a: Run, b: Run) -> tuple[Kind, Kind] | None:
@@ -64,11 +66,6 @@ def run_reference(classifier: Classifier, test: Labelled, b: Kind, corrected: bo
     return ClassifierReference(found, found[None], "as its run was" if corrected else "none", before, after)
 
 
-DRAWS = 100
-FILE_PARTS = (0.5, 0.125, 0.375)  # shares of a file that train the classifier, correct it, and test the models
-PARTS = (0.8, 0.2)  # the same where the test has a sample of its own
-
-
 def sample_of(a: Run, data: str | Path | None) -> str | Path | None:
     """Where the test is made: `data`, or for a run on jets those of its configuration, or the public ones."""
     return jets_path(a.data, judged=True) if data is None and a.data.jets in KINDS else data
@@ -80,14 +77,13 @@ def alike(a: Coordinates, b: Coordinates) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name].cpu(), other[name].cpu()) for name in one)
 
 
+Place = str | Path
+
+
 def dual_test(
-    run_a: str | Path,
-    run_b: str | Path,
-    data: str | Path | None = None,
-    settings: DualSettings | None = None,
-    device: str = "auto",
-    reference: str | Path | None = None,
-) -> DualResult:
+    run_a: Place, run_b: Place, data: Place | None = None, settings: DualSettings | None = None, device: str = "auto",
+    reference: Place | None = None,
+) -> DualResult:  # fmt: skip
     """The dual test of two runs, each a run folder or a name of the zoo. Nothing is written.
 
     Args:
@@ -155,13 +151,9 @@ def _known_densities(a: Run, b: Run) -> tuple[Density, Density] | None:
 
 
 def _samples(
-    data: str | Path | None,
-    kinds: tuple[Kind, Kind] | None,
-    densities: tuple[Density, Density] | None,
-    model: Model,
-    settings: DualSettings,
-    trains: bool,
-) -> list[Labelled]:
+    data: Place | None, kinds: tuple[Kind, Kind] | None, densities: tuple[Density, Density] | None, model: Model,
+    settings: DualSettings, trains: bool,
+) -> list[Labelled]:  # fmt: skip
     """Disjoint samples that train the classifier, correct it, and test the models.
 
     `kinds` are the classes of A and B, for runs on jets; where no classifier `trains`, the test sample is all there is.
@@ -202,15 +194,9 @@ def check_numbers(sample: Labelled, data: str | Path) -> None:
 
 
 def dual(
-    run_a: str | Path,
-    run_b: str | Path,
-    data: str | Path | None = None,
-    out: str | Path | None = None,
-    settings: DualSettings | None = None,
-    device: str = "auto",
-    reference: str | Path | None = None,
-    force: bool = False,
-) -> DualResult:
+    run_a: Place, run_b: Place, data: Place | None = None, out: Place | None = None,
+    settings: DualSettings | None = None, device: str = "auto", reference: Place | None = None, force: bool = False,
+) -> DualResult:  # fmt: skip
     """The dual test of two runs, written into a folder: dual.json, figures/ and report.html.
 
     Arguments as in `dual_test`; `out` is the folder, `output.default_folder` if not given, which must be new; with

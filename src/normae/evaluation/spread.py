@@ -12,8 +12,7 @@ from normae.errors import InputError
 from normae.files import check_new, output, write_json
 from normae.runs.folder import RunFolder, is_number, is_pair, read_json
 from normae.runs.load import run_of, seed_folders, shared_settings
-from normae.statistics import Estimate
-from normae.statistics.arrays import student
+from normae.statistics.arrays import Estimate, student
 
 Numbers = dict[str, Estimate]
 ROUNDING = 1e-12  # share of a number by which the same one differs from sum to sum
@@ -47,12 +46,12 @@ def spread_of_runs(
         raise InputError(f"{folders[0]}: expected numbers that all of the trainings have, got none")
     result = {name: scatter([numbers[name] for numbers in found]) for name in shared}
     if out is not None:
+        plain = {}
+        for name, one in result.items():
+            numbers = one._asdict() | {"mean": one.mean._asdict(), "values": list(one.values)}
+            plain[name] = {of: None if n != n else n for of, n in numbers.items()}  # null for what is not known
         with output(out, force) as temporary:
-            plain = {
-                name: one._asdict() | {"mean": one.mean._asdict(), "values": list(one.values)}
-                for name, one in result.items()
-            }  # with null for what is not known
-            write_json(temporary, {k: {n: None if v != v else v for n, v in one.items()} for k, one in plain.items()})
+            write_json(temporary, plain)
     return result
 
 
@@ -82,9 +81,8 @@ def _numbers(folders: Sequence[str | Path]) -> list[Numbers]:
         contents = []
         for test in tests:
             if not test.is_file():
-                raise InputError(
-                    f"{test.parent}: expected the folder of a dual test, as the others; it has no dual.json"
-                )
+                words = "expected the folder of a dual test, as the others; it has no dual.json"
+                raise InputError(f"{test.parent}: {words}")
             contents.append(read_json(test))
             if not isinstance(contents[-1], dict) or not isinstance(contents[-1].get("tested"), dict):
                 raise InputError(f"{test}: expected what `normae dual` writes; run it again")
@@ -126,9 +124,8 @@ def _finite(content: dict[str, Any], path: Path) -> Numbers:
         if is_pair(one):
             value, error = (np.nan if one[key] is None else one[key] for key in ("value", "error"))
             if not (is_number(value) and is_number(error)):
-                raise InputError(
-                    f"{path}: expected a number and its error as {name}, got {one['value']}, {one['error']}"
-                )
+                got = f"{one['value']}, {one['error']}"
+                raise InputError(f"{path}: expected a number and its error as {name}, got {got}")
             if np.isfinite(value):
                 found[name] = Estimate(value, error)
     return found

@@ -89,13 +89,13 @@ def _image(ax: Axes, x: ArrayLike, y: ArrayLike, values: NDArray[Any], colours: 
     axes = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if values.shape != (axes[0].size, axes[1].size):
         raise InputError(f"expected values on a grid of shape ({axes[0].size}, {axes[1].size}), got {values.shape}")
-    extent: tuple[float, ...] = ()
+    extent: Any = ()
     for points in axes:
         steps = np.diff(points)
         if steps.size < 1 or not np.allclose(steps, steps[0], rtol=1e-3):
             raise InputError("expected evenly spaced points along each axis of the grid")
         extent += (float(points[0] - steps[0] / 2), float(points[-1] + steps[0] / 2))
-    return ax.imshow(  # type: ignore[arg-type]
+    return ax.imshow(
         values.T, origin="lower", extent=extent, cmap=colours, norm=norm, interpolation="nearest", rasterized=True
     )
 

@@ -5,7 +5,7 @@ ROC curves, energies, generated jets of both classes, and estimates of their tem
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ from normae.report import save_figure
 from normae.report.paper import RATIO, TAGGING, TAGGING_METRICS
 from normae.runs.folder import RunFolder
 from normae.sources import KINDS, Kind
-from normae.statistics import Estimate
-from normae.statistics.arrays import Array
+from normae.statistics.arrays import Array, Estimate
 from normae.temperature.estimates import estimate_temperatures
 
 Metrics = dict[str, Estimate]
@@ -85,6 +84,11 @@ class JetModel(NamedTuple):
         return f"jets-{self.variant.preset}-{self.kind}-{network}{SMALL.end if self.variant == SMALL else ''}"
 
 
+def pair_of(network: str, variant: Variant) -> tuple[JetModel, JetModel]:
+    """The models on QCD jets and on tops."""
+    return JetModel("qcd", network, variant), JetModel("top", network, variant)
+
+
 CLASSIFIER = JetModel(None, "classifier")
 
 
@@ -110,8 +114,12 @@ class Judged(NamedTuple):
 
     def scores(self) -> JetScores:
         """The energies that it keeps."""
-        with np.load(self.folder.scores, allow_pickle=False) as content:
-            return as_scores(dict(content), self.metrics["temperature"].value)
+        return as_scores(self.kept("scores"), self.metrics["temperature"].value)
+
+    def kept(self, name: str) -> dict[str, Any]:
+        """The arrays of a file of it, "scores" or "generated"."""
+        with np.load(getattr(self.folder, name), allow_pickle=False) as content:
+            return dict(content)
 
 
 Runs = Mapping[JetModel, Judged]
@@ -122,7 +130,7 @@ def draw_section(runs: Runs, folder: Path) -> None:
     _draw_roc(runs, folder, "roc-nae", {("AE", BEST): "-.", ("NAE", BEST): "-"})
     _draw_roc(runs, folder, "roc-bnae", {("BAE", BEST): "-.", ("BNAE", BEST): "-", ("BNAE", MODES): ":"})
     for network in ("NAE", "BNAE"):  # trained on QCD (left) and on tops (right)
-        pair = [JetModel(kind, network) for kind in KINDS]
+        pair = pair_of(network, BEST)
         if all(model in runs for model in pair):
             figure, axes = new_figure(1, 2, panel=(4.6, 3.5))
             parts = []
@@ -135,11 +143,9 @@ def draw_section(runs: Runs, folder: Path) -> None:
             save_figure(figure, folder, f"energies-{network.lower()}", parts)
     for network, variant in (("NAE", BEST), ("BNAE", BEST), ("NAE", SMALL)):
         made = {}
-        for label, kind in enumerate(KINDS):
-            model = JetModel(kind, network, variant)
+        for label, model in enumerate(pair_of(network, variant)):
             if model in runs and "wasserstein_mass" in runs[model].metrics:
-                with np.load(runs[model].folder.generated, allow_pickle=False) as content:
-                    made[label] = (as_generated(content), runs[model].metrics)
+                made[label] = (as_generated(runs[model].kept("generated")), runs[model].metrics)
         if made:
             draw_generated(folder, made, f"generated-{network.lower()}{variant.end}")
 
@@ -159,8 +165,8 @@ def _draw_roc(runs: Runs, folder: Path, name: str, styles: dict[tuple[str, Varia
     if not curves:
         return
     if CLASSIFIER in runs:
-        with np.load(runs[CLASSIFIER].folder.scores, allow_pickle=False) as content:
-            curves.append(classifier_curve(content["log_ratio"], content["labels"], runs[CLASSIFIER].metrics))
+        kept = runs[CLASSIFIER].kept("scores")
+        curves.append(classifier_curve(kept["log_ratio"], kept["labels"], runs[CLASSIFIER].metrics))
     figure, axes = new_figure(1, 2, panel=(4.6, 4.4))
     roc_curves(axes[0], curves, smallest)
     columns: dict[str, Array] = {"signal_efficiency": CURVE}
@@ -195,16 +201,6 @@ TITLES = {
     "generated": "Appendix C.2: generated jets",
     "temperature": "Which temperature: estimates without a signal sample, over the one at which m = 1",
 }
-
-
-def pair_of(network: str, variant: Variant) -> tuple[JetModel, JetModel]:
-    """The models on QCD jets and on tops."""
-    return JetModel("qcd", network, variant), JetModel("top", network, variant)
-
-
-def titled(**found: Rows) -> dict[str, Rows]:
-    """By title; a table without a row below its header is not there."""
-    return {TITLES[name]: rows for name, rows in found.items() if len(rows) > 1}
 
 
 def tagging_rows(runs: Runs) -> Rows:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from normae import zoo
 from normae.config import read
@@ -61,16 +61,24 @@ class Reproduction:
     left_out: list[str] = field(default_factory=list)  # models that are neither in the zoo nor trained
     notes: list[str] = field(default_factory=list)  # what could not be made of what was there, and why
 
+    def show(self, tables: dict[str, Rows]) -> None:
+        """Tables of jets by name, in the order of the paper; one without a row below its header is not there."""
+        found = {title: tables.get(name, []) for name, title in jets.TITLES.items()}
+        self.tables = {title: rows for title, rows in found.items() if len(rows) > 1}
+
+    def numbers(self) -> dict[str, Any]:
+        """As JSON holds them."""
+        return {name: {of: one._asdict() for of, one in found.items()} for name, found in self.metrics.items()}
+
     def write(self, out: Path) -> None:
         """table.md with all tables and what is not in them, and table.json with all numbers."""
         pieces = [f"## {title}\n\n{markdown_table(rows)}\n" for title, rows in self.tables.items()]
         if self.left_out:
             pieces.append(f"Not in the zoo, so left out: {', '.join(self.left_out)}.\n")
         pieces += [f"{note}\n" for note in self.notes]
-        numbers = {name: {of: one._asdict() for of, one in found.items()} for name, found in self.metrics.items()}
         with locked(out):
             write_text(out / "table.md", "\n".join(pieces))
-            write_json(out / "table.json", numbers)
+            write_json(out / "table.json", self.numbers())
 
 
 def run_of_model(
@@ -125,22 +133,17 @@ NAE_ONE = ToyModel("toy-1gauss-nae", "toy-best", ONE)
 SPLIT = ("ensemble.events=split", "pretraining.epochs=16", "training.epochs=1000")
 """An ensemble in which each member has an eighth of the events, for as many iterations."""
 BNAE_ONE = ToyModel("toy-1gauss-bnae", "toy-bayes-best", (*ONE, *SPLIT))
-NAE_ONE_PAPER = ToyModel("toy-1gauss-nae-paper", "toy-paper", ONE)
-BNAE_ONE_PAPER = ToyModel("toy-1gauss-bnae-paper", "toy-bayes-paper", ONE)
-PAPER_DUALS: dict[str, tuple[ToyModel, ...]] = {"NAE": (NAE_PAPER, NAE_ONE_PAPER), "BNAE": (BNAE_PAPER, BNAE_ONE_PAPER)}
-SECTIONS = {
-    "toy": Section(
-        "Section 3.2: the NAE on the two-Gaussian toy", TOY, {"paper settings": (NAE_PAPER,), "best": (NAE,)}
-    ),
-    "bayes": Section(
-        "Section 3.3: the Bayesian NAE on the two-Gaussian toy",
-        BAYES,
-        {"paper settings": (BNAE_PAPER,), "best": (BNAE,)},
-    ),
-    "dual": Section(
-        "Section 3.4: the dual test, log p_1G - log p_2G", DUAL, {"NAE": (NAE, NAE_ONE), "BNAE": (BNAE, BNAE_ONE)}
-    ),
+PAPER_DUALS: dict[str, tuple[ToyModel, ...]] = {
+    "NAE": (NAE_PAPER, ToyModel("toy-1gauss-nae-paper", "toy-paper", ONE)),
+    "BNAE": (BNAE_PAPER, ToyModel("toy-1gauss-bnae-paper", "toy-bayes-paper", ONE)),
 }
+TWO = "on the two-Gaussian toy"
+SECTIONS = {
+    "toy": Section(f"Section 3.2: the NAE {TWO}", TOY, {"paper settings": (NAE_PAPER,), "best": (NAE,)}),
+    "bayes": Section(f"Section 3.3: the Bayesian NAE {TWO}", BAYES, {"paper settings": (BNAE_PAPER,), "best": (BNAE,)}),
+    "dual": Section("Section 3.4: the dual test, log p_1G - log p_2G", DUAL,
+                    {"NAE": (NAE, NAE_ONE), "BNAE": (BNAE, BNAE_ONE)}),
+}  # fmt: skip
 
 
 def reproduce(what: str, out: str | Path, settings: Settings | None = None, watch: Watch | None = None) -> Reproduction:
@@ -196,8 +199,7 @@ def reproduce_all(out: Path, settings: Settings, watch: Watch | None = None) -> 
         kept = read_json(file) if file.is_file() else {}
         if kept.get("settings") != made_with:
             found = reproduce(part, out / ("jets" if part == "jets" else "toy"), settings, watch)
-            numbers = {name: {of: one._asdict() for of, one in has.items()} for name, has in found.metrics.items()}
-            kept = {"settings": made_with, "metrics": numbers, "tables": found.tables, "notes": found.notes}
+            kept = {"settings": made_with, "metrics": found.numbers(), "tables": found.tables, "notes": found.notes}
             write_json(file, kept | {"left_out": found.left_out})
         for name, has in kept["metrics"].items():
             whole.metrics[f"{part}: {name}"] = {of: Estimate(**one) for of, one in has.items()}
@@ -227,13 +229,13 @@ def reproduce_jets(out: Path, settings: Settings, watch: Watch | None = None) ->
         runs[model] = Judged(folder, evaluate(folder.path, True, settings.device, count, settings.data))
         report(folder.path, force=True)
     result.metrics |= {model.name: judged.metrics for model, judged in runs.items()}
-    result.tables |= jets.titled(tagging=jets.tagging_rows(runs), generated=jets.generated_rows(runs))
+    tables = {"tagging": jets.tagging_rows(runs), "generated": jets.generated_rows(runs)}
+    result.show(tables)
     result.write(out)
     duals = _dual_tests(runs, out, settings, result)
     temperatures = _temperatures(runs, duals, settings, result)
     result.metrics |= duals
-    result.tables |= jets.titled(ratio=jets.ratio_rows(duals), temperature=jets.temperature_rows(temperatures))
-    result.tables = {title: result.tables[title] for title in jets.TITLES.values() if title in result.tables}
+    result.show(tables | {"ratio": jets.ratio_rows(duals), "temperature": jets.temperature_rows(temperatures)})
     with figure_style():
         jets.draw_section(runs, RunFolder(out).figures)
         if temperatures:
@@ -312,8 +314,6 @@ def _temperatures(
         slope = duals.get(a.title, {}).get("slope_classifier_c0")
         if slope is not None and slope.value > 0:
             pairs[a.title] = (runs[a].folder, runs[b].folder, slope)
-    found: list[ComparedTemperatures] = []
-    if pairs:
-        with _noted(result, "the temperatures"):
-            found = jets.compare_temperatures(pairs, settings.data, settings.device)
-    return found
+    with _noted(result, "the temperatures"):
+        return jets.compare_temperatures(pairs, settings.data, settings.device) if pairs else []
+    return []

@@ -38,28 +38,18 @@ MOST_EXPECTED = 1e12  # events; a fit of more loses its digits
 
 @dataclass(frozen=True)
 class HistogramSettings:
-    """What is binned, and how.
+    """What is binned, and how."""
 
-    Args:
-        quantity: "score", "log_prob" or "p_value".
-        bins: "tail", a number of bins of equal width, or edges "0,1,2.5".
-        quantiles: "0.5,0.9,0.99": edges at these shares of the held-out background instead, counted from the least
-            anomalous.
-        weights: column with the weight of an event.
-        expected: events to which the background is scaled; None leaves it.
-        expected_signal: the same for the signal.
-        normalization: relative uncertainty of the background's yield.
-        draws: weight draws of a Bayesian model.
-    """
-
-    quantity: str = "score"
-    bins: str = "tail"
-    quantiles: str | None = None
-    weights: str | None = None
-    expected: float | None = None
-    expected_signal: float | None = None
-    normalization: float = 0.0
-    draws: int = 100
+    quantity: str = "score"  # or "log_prob" or "p_value"
+    bins: str = "tail"  # or a number of bins of equal width, or edges "0,1,2.5"
+    quantiles: str | None = (
+        None  # "0.5,0.9,0.99": edges at these shares of the held-out background, anomalous ones last
+    )
+    weights: str | None = None  # column with the weight of an event
+    expected: float | None = None  # events to which the background is scaled; None leaves it
+    expected_signal: float | None = None  # the same for the signal
+    normalization: float = 0.0  # relative uncertainty of the background's yield
+    draws: int = 100  # weight draws of a Bayesian model
 
     def __post_init__(self) -> None:
         require_that(self.quantity in AXIS_NAMES, "--quantity", f"one of {', '.join(AXIS_NAMES)}", repr(self.quantity))
@@ -71,24 +61,16 @@ class HistogramSettings:
 
 
 class Binner:
-    """The quantity of events, of the model and of each weight draw.
-
-    Args:
-        scorer: of the run.
-        run: its folder.
-
-    `notes` say which rows of the samples lie outside the range of the training sample.
-    """
+    """The quantity of events, of the model and of each weight draw."""
 
     def __init__(self, scorer: Scorer, run: RunFolder, settings: HistogramSettings) -> None:
         self.scorer, self.settings = scorer, settings
-        self.notes: list[str] = []
+        self.notes: list[str] = []  # which rows of the samples lie outside the range of the training sample
         self.bayesian = not scorer.model.posterior.certain
         self.log_z = scorer.model.log_z_draws(settings.draws).mean() if settings.quantity == "log_prob" else 0.0
         if settings.quantity == "p_value" and not len(scorer.background):
             raise InputError(f"--quantity p_value: {scorer.notes[0]}")
-        self.references: NDArray[np.float32] | None = None
-        """Scores of held-out background in rising order for each draw, with shape (K, n)."""
+        self.references: NDArray[np.float32] | None = None  # scores of held-out background, rising, each draw's, (K, n)
         if settings.quantity == "p_value" and self.bayesian:
             events = run.events(read(run.config))
             weights = None if events.weights is None else events.weights.test[:MOST_REFERENCES]
@@ -203,29 +185,24 @@ def _weighted_events(
             yield values[:, :-1], values[:, -1]
 
 
+Files = Sequence[str | Path]
+
+
 def templates_of(
-    binner: Binner,
-    files: Sequence[str | Path],
-    signal: Sequence[str | Path] = (),
-    data: Sequence[str | Path] = (),
-    dataset: str | None = None,
+    binner: Binner, files: Files, signal: Files = (), data: Files = (), dataset: str | None = None
 ) -> Templates:
     """The samples of a search as the settings ask."""
     settings, edges = binner.settings, binner.edges()
     background = fill_sample(binner, "background", edges, files, dataset)
     if not (background.value > 0).all():
         empty = int(np.argmin(background.value))
-        raise InputError(
-            f"bin {empty + 1}, from {edges[empty]:.4g} to {edges[empty + 1]:.4g}, has no background; "
-            "take fewer bins or a larger sample"
-        )
+        place = f"bin {empty + 1}, from {edges[empty]:.4g} to {edges[empty + 1]:.4g}"
+        raise InputError(f"{place}, has no background; take fewer bins or a larger sample")
     factor = 1.0 if settings.expected is None else settings.expected / background.value.sum()
     found = Templates(settings.quantity, edges, background.scaled(factor), normalization=settings.normalization)
     if signal:
-        sample = fill_sample(binner, "signal", edges, signal, dataset)
-        wanted = settings.expected_signal
-        sample = sample.scaled(1.0 if wanted is None else wanted / sample.value.sum())
-        found = replace(found, signal=sample)
+        sample, wanted = fill_sample(binner, "signal", edges, signal, dataset), settings.expected_signal
+        found = replace(found, signal=sample.scaled(1.0 if wanted is None else wanted / sample.value.sum()))
     if data:
         found = replace(found, data=fill_sample(binner, "observed", edges, data, dataset).value)
     return found
@@ -235,18 +212,10 @@ def templates_of(
 
 
 def histogram(
-    run: str | Path,
-    files: Sequence[str | Path],
-    out: str | Path,
-    settings: HistogramSettings,
-    signal: Sequence[str | Path] = (),
-    data: Sequence[str | Path] = (),
-    columns: Sequence[str] | None = None,
-    dataset: str | None = None,
-    device: str = "auto",
-    experiments: int = 0,
+    run: str | Path, files: Files, out: str | Path, settings: HistogramSettings, signal: Files = (), data: Files = (),
+    columns: Sequence[str] | None = None, dataset: str | None = None, device: str = "auto", experiments: int = 0,
     force: bool = False,
-) -> tuple[Templates, list[str]]:
+) -> tuple[Templates, list[str]]:  # fmt: skip
     """Bin the scores of background `files` into a new folder `out`.
 
     Args:
@@ -329,8 +298,7 @@ def draw_templates(axes: Sequence[Axes], templates: Templates) -> dict[str, Arra
 
 
 def _band(ax: Axes, centre: Array | float, width: Array, colour: str, label: str | None = None) -> None:
-    low, high = np.broadcast_to(centre - width, width.shape), np.broadcast_to(centre + width, width.shape)
-    places = np.arange(len(width) + 1)
+    low, high, places = centre - width, centre + width, np.arange(len(width) + 1)
     ax.stairs(high, places, baseline=low, fill=True, color=colour, alpha=0.5, linewidth=0, label=label)
 
 
@@ -361,10 +329,8 @@ def search_result(templates: Templates, folder: Path, experiments: int = 0) -> l
     if templates.data is not None:
         found = discovery(templates)
         numbers["discovery"] = found._asdict()
-        sentences.append(
-            f"p-value of background only: {found.p_value:.3g} ({found.root:.2f} sigma), "
-            f"signal strength {found.strength:.3g}"
-        )
+        seen = f"{found.p_value:.3g} ({found.root:.2f} sigma), signal strength {found.strength:.3g}"
+        sentences.append(f"p-value of background only: {seen}")
     if experiments:
         values = pseudo_experiments(templates, experiments)
         test = uniformity(values)

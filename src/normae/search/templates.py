@@ -112,11 +112,7 @@ FLOWS = "Events beyond the outer edges are counted in the outer bins."
 
 
 def hepdata_tables(templates: Templates, comment: str) -> dict[str, list[dict[str, Any]]]:
-    """The documents of each file of the submission, by its name.
-
-    Args:
-        comment: what the submission is about.
-    """
+    """The documents of each file of the submission, by its name; `comment` is what it is about."""
     entries = [_entry("Histogram", "histogram.yaml", f"Events in bins of the {NAMES[templates.quantity]}. {FLOWS}")]
     columns = [_variable(f"{name.capitalize()} events", _values(s)) for name, s in templates.samples.items()]
     if templates.data is not None:
@@ -147,21 +143,18 @@ def _values(sample: Sample) -> list[dict[str, Any]]:
     errors = {"statistics": np.sqrt(sample.variance)}
     if sample.draws is not None:
         errors["weight draws"] = sample.draws.std(0, ddof=1)
-    return [
-        {
-            "value": float(value),
-            "errors": [{"symerror": float(error[b]), "label": label} for label, error in errors.items()],
-        }
-        for b, value in enumerate(sample.value)
-    ]
+    found = []
+    for b, value in enumerate(sample.value):
+        own = [{"symerror": float(error[b]), "label": label} for label, error in errors.items()]
+        found.append({"value": float(value), "errors": own})
+    return found
 
 
 def _covariance(templates: Templates, matrix: Array) -> dict[str, Any]:
-    bins = _bins(templates.edges)
-    count = len(bins)
-    own = matrix[:count, :count]
-    first = _variable(f"{NAMES[templates.quantity]}, first bin", [dict(one) for one in bins for _ in bins])
-    second = _variable(f"{NAMES[templates.quantity]}, second bin", [dict(one) for _ in bins for one in bins])
+    bins, quantity = _bins(templates.edges), NAMES[templates.quantity]
+    first = _variable(f"{quantity}, first bin", [dict(one) for one in bins for _ in bins])
+    second = _variable(f"{quantity}, second bin", [dict(one) for _ in bins for one in bins])
+    own = matrix[: len(bins), : len(bins)]
     values = _variable("Covariance", [{"value": float(value)} for value in own.ravel()])
     return {"independent_variables": [first, second], "dependent_variables": [values]}
 

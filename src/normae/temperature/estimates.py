@@ -58,8 +58,7 @@ from normae.runs.folder import RunFolder, locked
 from normae.runs.load import load, run_of
 from normae.sampling.langevin import geodesic_move, tangent
 from normae.sources import KINDS, check_jets, file_in, held_out, jets_path, load_events, read_sparse
-from normae.statistics import Estimate
-from normae.statistics.arrays import Array
+from normae.statistics.arrays import Array, Estimate
 from normae.tensors import norm
 
 # --- gradient and curvature of an energy
@@ -88,11 +87,9 @@ def curvature(
     """In all directions, summed: arrays with shape (N, 1).
 
     Args:
-        energy: of events (N, *event).
-        x: events with shape (N, *event); vectors of unit length where `sphere` is set.
+        x: events with shape (N, *event); vectors of unit length where `sphere` is set, which asks along the sphere.
         width: h, small against the lengths over which the energy changes.
         directions: random ones for each event.
-        sphere: along the sphere instead of the space around it.
     """
 
     def part(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -213,25 +210,15 @@ MOST_PAIRS = 4000  # events whose pairs give the effective dimension
 
 @dataclass(frozen=True)
 class Temperatures:
-    """What each way says.
+    """What each way says."""
 
-    Args:
-        model: the temperature that the run was trained with, or ended with.
-        estimates: by name.
-        by_component: of each principal component of the residuals, the leading first.
-        shares: of the residuals' variance in each of these components.
-        dimension: effective dimension of the residuals.
-        mean_energy: at the events.
-        events: how many.
-    """
-
-    model: float
-    estimates: dict[str, Estimate]
-    by_component: list[Estimate]
-    shares: list[float]
-    dimension: Estimate
-    mean_energy: Estimate
-    events: int
+    model: float  # the temperature that the run was trained with, or ended with
+    estimates: dict[str, Estimate]  # by name
+    by_component: list[Estimate]  # of each principal component of the residuals, the leading first
+    shares: list[float]  # of the residuals' variance in each of these components
+    dimension: Estimate  # effective dimension of the residuals
+    mean_energy: Estimate  # at the events
+    events: int  # how many
 
     def content(self) -> dict[str, Any]:
         """As JSON holds it; an error that is not known is null."""
@@ -253,11 +240,9 @@ def _pair(estimate: Estimate) -> dict[str, float | None]:
 def estimate_temperatures(
     run: str | Path, events: int = 2000, seed: int = 0, device: str = "auto", data: str | Path | None = None
 ) -> Temperatures:
-    """The estimates for a run folder or a model of the zoo. Nothing is written.
+    """The estimates for a run folder or a model of the zoo, from at most so many events. Nothing is written.
 
-    Args:
-        events: most events that are used.
-        data: another file or folder of the run's kind than the one it was trained on.
+    `data` is another file or folder of the run's kind than the one it was trained on.
     """
     if events < 10:
         raise InputError(f"events: expected at least 10, got {events}")

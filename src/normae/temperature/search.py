@@ -37,8 +37,7 @@ from normae.runs.session import read_start, train
 from normae.runs.writing import Watch, check_minutes
 from normae.sampling.config import require_that
 from normae.sources import load_events
-from normae.statistics import Estimate
-from normae.statistics.arrays import Array
+from normae.statistics.arrays import Array, Estimate
 from normae.statistics.thermometers import SCATTER
 
 SIDES = ("a", "b")
@@ -51,26 +50,15 @@ Trained = Callable[[Run, Path], Path]
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How the temperature is looked for.
+    """How the temperature is looked for."""
 
-    Args:
-        trainings: most temperatures to train at, two models each.
-        epochs: of the NAE phase of each; None for those of the configurations.
-        tolerance: on m - 1; the search ends when the last training is within it, or when T* is known to this share.
-        events: validation events of each class that m is fitted to; 0 for all.
-        draws: weight draws of a Bayesian model.
-        start: the first temperature; None for the mean energy of the autoencoders.
-        scatter: by which m differs from training to training, at least; None for 0.25 of jets and 0.03 of toys. It is
-            in the error of T.
-    """
-
-    trainings: int = 6
-    epochs: int | None = None
-    tolerance: float = 0.05
-    events: int = 0
-    draws: int = 20
-    start: float | None = None
-    scatter: float | None = None
+    trainings: int = 6  # most temperatures to train at, two models each
+    epochs: int | None = None  # of the NAE phase of each; None for those of the configurations
+    tolerance: float = 0.05  # on m - 1: ends when the last training is within it, or when T* is known to this share
+    events: int = 0  # validation events of each class that m is fitted to; 0 for all
+    draws: int = 20  # weight draws of a Bayesian model
+    start: float | None = None  # the first temperature; None for the mean energy of the autoencoders
+    scatter: float | None = None  # by which m differs between trainings, in the error of T; None: 0.25 jets, 0.03 toys
 
     def __post_init__(self) -> None:
         require_that(self.scatter is None or self.scatter >= 0, "scatter", "a number of at least 0", self.scatter)
@@ -90,15 +78,10 @@ class SearchResult(NamedTuple):
 
 
 def search_temperature(
-    configs: Pair,
-    out: str | Path,
-    starts: Starts = (None, None),
-    reference: str | Path | None = None,
-    settings: SearchSettings | None = None,
-    watch: Watch | None = None,
-    minutes: float | None = None,
+    configs: Pair, out: str | Path, starts: Starts = (None, None), reference: str | Path | None = None,
+    settings: SearchSettings | None = None, watch: Watch | None = None, minutes: float | None = None,
     figures: bool = True,
-) -> SearchResult:
+) -> SearchResult:  # fmt: skip
     """Look for the temperature at which the dual test of two configurations has the slope 1.
 
     Args:
@@ -133,12 +116,9 @@ def search_temperature(
             for side, config, start in zip(SIDES, configs, starts, strict=True):
                 alone = replace(config, training=replace(config.training, epochs=0), start=None)
                 paths.append(start or str(trained(alone, folder / f"autoencoder-{side}")))
-            own = zip(
-                paths, (~sample.labels, sample.labels), strict=True
-            )  # mean squared errors: the paper's first guess
-            first = settings.start or math.sqrt(
-                math.prod(float(np.mean(load(path, "auto").energy(sample.x[mask]))) for path, mask in own)
-            )
+            own = zip(paths, (~sample.labels, sample.labels), strict=True)
+            energies = (float(np.mean(load(path, "auto").energy(sample.x[mask]))) for path, mask in own)
+            first = settings.start or math.sqrt(math.prod(energies))  # of mean squared errors: the paper's first guess
             while not _enough(points, settings):
                 temperature = float(f"{statistics.next_temperature(points, first, scatter):.3g}")
                 pair = _train_pair(configs, paths, temperature, folder, settings.epochs, trained)
@@ -177,15 +157,9 @@ def _reference(configs: Pair, reference: str | Path | None, settings: SearchSett
 
 def _described(configs: Pair, starts: Starts, reference: str | Path | None, settings: SearchSettings) -> dict[str, Any]:
     """What must be the same for a search to be taken up; more trainings or another tolerance may follow."""
-    return {
-        "configs": [config.name for config in configs],
-        "seeds": [config.seed for config in configs],
-        "starts": list(starts),
-        "reference": None if reference is None else str(reference),
-        "epochs": settings.epochs,
-        "events": settings.events,
-        "start": settings.start,
-    }
+    of = {"configs": [config.name for config in configs], "seeds": [config.seed for config in configs]}
+    given = {"starts": list(starts), "reference": None if reference is None else str(reference)}
+    return of | given | {name: getattr(settings, name) for name in ("epochs", "events", "start")}
 
 
 def _earlier(folder: Path, described: dict[str, Any]) -> list[statistics.SlopePoint]:
@@ -238,13 +212,8 @@ def _write(
     root = statistics.unit_slope_temperature(points, scatter)
     known = math.isfinite(root.value) and math.isfinite(root.error)
     rows = [{"temperature": p.temperature, "slope": p.slope.value, "error": p.slope.error} for p in points]
-    content = {
-        "temperature": {"value": root.value, "error": root.error} if known else None,
-        "points": rows,
-        "scatter": scatter,
-        "search": described,
-    }
-    write_json(folder / "temperature.json", content)
+    content = {"temperature": root._asdict() if known else None, "points": rows}
+    write_json(folder / "temperature.json", content | {"scatter": scatter, "search": described})
     if not figures:
         return
     with figure_style():
