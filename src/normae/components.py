@@ -145,10 +145,7 @@ class ComponentsCoordinates:
 
 
 def principal(events: SparseEvents, power: float, number: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Centre, orthonormal basis and widths of the leading components of x^a of pictures with shape (N, *event).
-
-    A component's sign is that of its largest pixel.
-    """
+    """Centre, orthonormal basis and widths of the leading components of x^a, each with its largest pixel positive."""
     few, event = events.first(OWN_EVENTS), events.shape[1:]
     mean, covariance = moments(few, function=lambda x: x.clamp_min(FLOOR) ** power)
     if number >= min(len(mean), len(few)):

@@ -33,10 +33,9 @@ def degree_of(terms: int, k: int, most: int = 8) -> int:
 
 
 def polynomials(t: Tensor, edges: Tensor, degree: int) -> Tensor:
-    """Products of Chebyshev polynomials of t with shape (N, k), up to a total degree, with shape (N, K), 1 first.
+    """Products of Chebyshev polynomials of t (N, k), up to a total degree, with shape (N, K), 1 first.
 
-    Args:
-        edges: the range of t, with shape (2, k); beyond it they stay as they are at its edge.
+    Beyond `edges`, the range of t, with shape (2, k), they stay as they are at its edge.
     """
     s = ((2 * t - edges[0] - edges[1]) / (edges[1] - edges[0]).clamp_min(1e-9)).clamp(-1, 1)
     each = [torch.ones_like(s), s]

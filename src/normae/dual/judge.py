@@ -1,10 +1,7 @@
-"""The dual test of two trained models: do they give the likelihood ratio between what they were trained on?
+"""The dual test of two trained models, whose equation, fit and rule are in `normae.statistics.dual`.
 
-    log r(x) = log p_B(x) - log p_A(x) = E_A/T_A - E_B/T_B + C,    C = log Z_A - log Z_B,
-
-Eq. (loglr_toy) of the paper, with label 1 for events of B. It is made with C = 0, as in the paper, and with C from the
-two log Z, which shifts log r and changes nothing else; against the true ratio where both densities are known, and
-against a supervised classifier whose calibration is measured. `normae.statistics.dual` has the fit and the rule.
+It is made with C = 0, as in the paper, and with C from the two log Z, which shifts log r and changes nothing else;
+against the true ratio where both densities are known, and against a classifier whose calibration is measured.
 
 What a classifier says far out, where one class has no events, nothing can check; its calibration error, a matter of
 probabilities, is blind to it. So against a classifier linearity is judged between the values of log r beyond which
@@ -157,10 +154,7 @@ def judge(
     classifier: ClassifierReference | None, settings: DualSettings | None = None,
     names: tuple[str, str] = ("A", "B"), rows: ClassifierReference | None = None,
 ) -> DualResult:  # fmt: skip
-    """The dual test of two models whose draws at the sample are known; a deterministic one has one.
-
-    `rows` is a classifier that knows as much of an event as the models do, where `classifier` knows more.
-    """
+    """The dual test from draws of both models; `rows` is a classifier that knows as little of an event as they do."""
     settings = settings or DualSettings()
     references = {} if densities is None else {"true": true_ratio(*densities, sample)}
     trained = {name: one for name, one in (("classifier", classifier), ("rows", rows)) if one is not None}
@@ -263,10 +257,7 @@ class _Trial(NamedTuple):
         return whole._replace(residuals=residuals, verdict=verdict)
 
     def distribution(self, choice: str, reference: Array) -> Distribution:
-        """Reference and model at the same events, so that the fluctuations of the sample are common to both.
-
-        Even bins over nearly all events, the same for both choices of C.
-        """
+        """Reference and model at the same events, in even bins over nearly all of them, the same for both C."""
         ends = np.array([np.quantile(values, (0.0005, 0.9995)) for values in (reference, *self.ratios.values())])
         low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
         bins = int(np.clip(math.sqrt(reference.size) / 3, 20, MOST_BINS))

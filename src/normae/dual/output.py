@@ -1,7 +1,4 @@
-"""What the dual test leaves behind: a folder with dual.json, report.html and figures/.
-
-Those are figures 9 and 10 of the paper, the residuals, and the classifier's reliability.
-"""
+"""What the dual test leaves behind: dual.json, report.html and figures/, among them figures 9 and 10 of the paper."""
 
 from pathlib import Path
 from typing import Any
@@ -148,13 +145,10 @@ def page(result: DualResult, pictures: list[Picture], tested: Tested) -> Report:
     facts["events of A and B in the test"] = f"{len(result.sample.labels) - count:,} and {count:,}"
     facts["seed"] = str(result.settings.seed)
     facts |= {_described(name): value for name, value in result.metrics.items()}
-    return Report(
-        title=f"Dual test of A = {a} and B = {b}: {result.outcome}",
-        summary=" ".join([introduction, *result.verdicts.values(), calibration_sentence(result)]),
-        facts=facts,
-        pictures=pictures,
-        footer=f"normae {__version__}; made again by normae dual {tested['run_a']} {tested['run_b']}{''.join(options)}",
-    )
+    summary = " ".join([introduction, *result.verdicts.values(), calibration_sentence(result)])
+    footer = f"normae {__version__}; made again by normae dual {tested['run_a']} {tested['run_b']}{''.join(options)}"
+    title = f"Dual test of A = {a} and B = {b}: {result.outcome}"
+    return Report(title, summary, facts, pictures=pictures, footer=footer)
 
 
 QUANTITIES = {

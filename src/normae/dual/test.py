@@ -154,10 +154,7 @@ def _samples(
     data: Place | None, kinds: tuple[Kind, Kind] | None, densities: tuple[Density, Density] | None, model: Model,
     settings: DualSettings, trains: bool,
 ) -> list[Labelled]:  # fmt: skip
-    """Disjoint samples that train the classifier, correct it, and test the models.
-
-    `kinds` are the classes of A and B, for runs on jets; where no classifier `trains`, the test sample is all there is.
-    """
+    """Disjoint samples that train the classifier, correct it, and test the models; the last alone if none `trains`."""
     if data is None:
         assert densities is not None
         n, seed = settings.events, settings.seed

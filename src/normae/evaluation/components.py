@@ -1,7 +1,6 @@
 """The study of a run on jets in components: a table, judged as one, whose rows are pictures.
 
-Rows held out have the noise that the training added, since the density is theirs; jets of the other class, where the
-file has some, and the pictures that are shown have none.
+Rows held out have the noise that the training added, since the density is theirs; all other jets have none.
 """
 
 from contextlib import suppress

@@ -26,6 +26,7 @@ from normae.report.paper import PaperValue
 from normae.runs.folder import RunFolder, locked
 from normae.statistics.arrays import Array, Estimate, line_mean
 
+Place = str | Path
 Metrics = dict[str, Estimate]
 Draw = Callable[[], None]
 Captions = dict[str, tuple[str, str]]
@@ -146,18 +147,12 @@ class Study(ABC):
                 pictures.append(Picture(title, path.read_text(encoding="utf-8"), sentence))
             elif name not in OPTIONAL:
                 raise InputError(f"{path}: missing; run `normae evaluate {self.run.path}` first")
-        return Report(
-            title=f"{short_name(self.run.path.resolve())}: {self.title()}",
-            summary=self.summary(metrics),
-            facts=facts,
-            checks=self.checks(metrics),
-            comparisons=[
-                Comparison(v.title, v.value, metrics[v.metric], v.note) for v in self.values() if v.metric in metrics
-            ],
-            pictures=pictures,
-            footer=f"normae {ran['normae']}, commit {ran['commit'] or 'unknown'}; made again by "
-            f"normae evaluate {self.run.path} and normae report {self.run.path}",
-        )
+        known = [value for value in self.values() if value.metric in metrics]
+        compared = [Comparison(v.title, v.value, metrics[v.metric], v.note) for v in known]
+        title = f"{short_name(self.run.path.resolve())}: {self.title()}"
+        again = f"normae evaluate {self.run.path} and normae report {self.run.path}"
+        footer = f"normae {ran['normae']}, commit {ran['commit'] or 'unknown'}; made again by {again}"
+        return Report(title, self.summary(metrics), facts, self.checks(metrics), compared, pictures, footer)
 
     # --- card
 
@@ -340,11 +335,8 @@ def draw_training(study: Study, draw: Callable[[Any, Any], Any], panels: int, na
 # --- a study, and what it writes
 
 
-def study_of(run: RunFolder, data: str | Path | None = None) -> Study:
-    """The study of a run; `data` are other jets than those that its configuration names.
-
-    Only the file of its class is imported.
-    """
+def study_of(run: RunFolder, data: Place | None = None) -> Study:
+    """The study of a run; `data` are other jets than its configuration names. Only the file of its class is read."""
     config = read(run.config)
     place = ("toy_posterior", "BayesianToyStudy") if config.posteriors else ("toy", "ToyStudy")
     if config.classifier is not None:
@@ -362,11 +354,7 @@ def study_of(run: RunFolder, data: str | Path | None = None) -> Study:
 
 
 def evaluate(
-    path: str | Path,
-    figures: bool = True,
-    device: str = "auto",
-    generated: int | None = None,
-    data: str | Path | None = None,
+    path: Place, figures: bool = True, device: str = "auto", generated: int | None = None, data: Place | None = None
 ) -> Metrics:
     """Write metrics.json and figures/ of the run at `path`, and return the metrics.
 
@@ -389,7 +377,7 @@ def evaluate(
     return metrics
 
 
-def report(path: str | Path, force: bool = False) -> Path:
+def report(path: Place, force: bool = False) -> Path:
     """Write report.html of the evaluated run at `path` and return where it is; `force` replaces one."""
     run = RunFolder.existing(path)
     check_new(run.report, force)

@@ -241,29 +241,24 @@ class JetStudy(Study):
                     f"of {background} jets{bands}. Dotted: a coin."),
             "energies": ("Energies", f"E/T of {background} jets, which it was trained on, and of {signal} jets{bands}. "
                          "The further the signal lies to the right, the better it is tagged."),
-            "gallery-anomalous": (
-                "The most anomalous jets",
+            "gallery-anomalous": ("The most anomalous jets",
                 f"The eight highest scores among all test jets, with their true class and E/T{error}: input, what the "
                 "network makes of it, and the difference (red: energy that it misses, blue: that it invents). η to the "
                 "right, φ upwards. Inputs and reconstructions are on a logarithmic scale, differences on a linear one: "
                 "E is the mean of their squares, so that a score is what the dark places add up to."),
-            "gallery-typical": (
-                "Typical jets",
+            "gallery-typical": ("Typical jets",
                 f"{background} jets with a score at the median. The scale of the differences is that of this picture "
                 "alone; what is left in a jet that is well described is fine structure, at the size of a pixel."),
-            "generated": (
-                "Observables of generated jets",
+            "generated": ("Observables of generated jets",
                 "Generated (dashed) and true jets (solid). W is the Wasserstein distance in standard deviations of the "
                 "truth, in brackets that of two halves of the truth: a model that is right would have about as much."),
             "generated-jets": (
                 "Generated jets", "Pictures of the first chains: do they look like the typical jets above?"),
-            "pretraining": (
-                "Course of the pretraining",
+            "pretraining": ("Course of the pretraining",
                 "Reconstruction error on training and on validation jets, and what simpler models of the training jets "
                 "reach on the validation jets: their mean image, and as many principal components as the latent sphere "
                 "has dimensions."),
-            "training": (
-                "Course of the training",
+            "training": ("Course of the training",
                 "Energies of jets and of chains, which should meet, and the share of accepted steps."),
         }  # fmt: skip
         old = () if "wasserstein_mass" in metrics else ("generated", "generated-jets")

@@ -150,10 +150,7 @@ def as_scores(kept: Any, temperature: float) -> JetScores:
 
 
 def energies(model: Model, events: SparseEvents, draws: int) -> NDArray[np.float32]:
-    """T times the score of every draw, with shape (n, N), in pieces of bounded memory; all draws of an event at once.
-
-    Draws of a mixture may differ in T, so that E itself could not be compared.
-    """
+    """T times the score of every draw, (n, N); draws of a mixture may differ in T, so that E could not be compared."""
     found = [model.temperature * model.rows(x, draws).scores for x in pieces(events)]
     return np.concatenate(found, axis=1, dtype=np.float32)
 

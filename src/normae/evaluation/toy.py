@@ -136,16 +136,13 @@ class ToyStudy(Study):
                 "Marginal density in x₁", "Learned and true density, integrated over x₂, with their ratio below."),
             "marginal-x2": (
                 "Marginal density in x₂", "Learned and true density, integrated over x₁, with their ratio below."),
-            "grid-correlation": (
-                "Learned against true log-likelihood, grid",
+            "grid-correlation": ("Learned against true log-likelihood, grid",
                 f"Points on the diagonal are right; Pearson is {metrics['pearson_grid'].value:.4f} over all of the "
                 "grid, most of which holds no training point."),
             "grid-regions": ("The regions", "Bands of −log p_true on the grid, in the colours of the figure beside."),
-            "test-correlation": (
-                "Learned against true log-likelihood, test set",
+            "test-correlation": ("Learned against true log-likelihood, test set",
                 f"Where there are data: between the red lines |Δ| < 10 %; Pearson is {metrics['pearson_test']}."),
-            "test-deviation": (
-                "Where the model is off by 10 % or more",
+            "test-deviation": ("Where the model is off by 10 % or more",
                 f"{outside:,} of {self.config.data.test:,} test points (red) have |Δ| ≥ 10 %."),
             "training": COURSE,
         }  # fmt: skip
@@ -276,10 +273,7 @@ def chain_samples(
 def draw_common(
     run: RunFolder, test: DensityTest, learned: Sequence[tuple[np.ndarray, np.ndarray | None]], metrics: Metrics
 ) -> None:
-    """What deterministic and Bayesian runs have: marginals, grid and test set.
-
-    `learned` is the learned marginal density of each coordinate and its standard deviation, shapes (G,).
-    """
+    """Grid, test set and marginals; `learned` is that of each coordinate and its standard deviation, shapes (G,)."""
     marginals = zip(grid_marginals(test.grid_true, test.axis), learned, strict=True)
     for k, (true, (mean, band)) in enumerate(marginals, start=1):
         figure, axes = new_figure(2, 1, height_ratios=(3, 1), sharex=True)

@@ -104,20 +104,16 @@ class BayesianToyStudy(ToyStudy):
         others = super().captions(metrics)
         del others["density"]
         return {
-            "uncertainties": (
-                "Energy, density and their uncertainties",
+            "uncertainties": ("Energy, density and their uncertainties",
                 "Mean of E/T over weight draws, its uncertainty and its relative uncertainty; below the same of the "
                 "density. σ(p)/⟨p⟩ and σ(E/T) behave alike: their ratio is "
                 f"{metrics['relative_density_ratio']} on the test set."),
-            "pulls": (
-                "Pulls",
+            "pulls": ("Pulls",
                 "Deviation from the truth in units of the error bar, on the test set, beside the unit Gaussian."),
-            "coverage": (
-                "Coverage",
+            "coverage": ("Coverage",
                 "Share of the test set whose interval holds the truth, over the nominal level: above the diagonal the "
                 "error bars are too large, below too small."),
-            "coverage-regions": (
-                "Coverage by region",
+            "coverage-regions": ("Coverage by region",
                 "The regions, the coverage on the test set, and that of the grid points of each region for log p and "
                 "p."),
             **others,

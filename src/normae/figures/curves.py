@@ -2,9 +2,7 @@
 
 At the maximum of the likelihood E+ (data) and E- (chains) have the same mean: their curves meet and stay together. The
 temperature settles, and a chain that samples neither freezes (acceptance near 0) nor crawls (near 1).
-
-Below, scores: of rows of a table, with their columns; of a distilled network beside the original. And the bars of a
-benchmark: how many times as fast, on a logarithmic axis, from 1.
+Below, scores of tables and of distilled networks, and the bars of a benchmark.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,10 +18,7 @@ from normae.statistics.arrays import Array
 
 
 def training_curves(axes: Sequence[Axes], records: Sequence[Mapping[str, Any]]) -> Sequence[Axes]:
-    """Three axes for the energies, the temperature and the acceptance, from the lines of a metrics.jsonl.
-
-    Lines without energies, as of a pretraining, are left out; the acceptance of a chain is drawn where there is one.
-    """
+    """Three axes for energies, temperature and acceptance, from those lines of a metrics.jsonl that have energies."""
     used = training_energies((axes[0], axes[2]), records, "data")
     iteration = _column(used, "iteration")
     _line(axes[1], iteration, _column(used, "temperature"), "tab:orange")
@@ -52,10 +47,7 @@ def training_energies(
 
 
 def pretraining_curve(ax: Axes, epoch: Array, train: Array, held: Array, levels: Mapping[str, float]) -> Axes:
-    """The reconstruction error of training and validation events over the epochs of a pretraining, each (N,).
-
-    `levels` are errors of simpler models by name, horizontal lines.
-    """
+    """Reconstruction errors over epochs, of training and validation events, (N,), and of simpler models by name."""
     if not len(epoch) == len(train) == len(held) > 0:
         raise InputError(f"expected errors of one length, got {len(epoch)}, {len(train)} and {len(held)}")
     ax.plot(epoch, train, color="#9ecae1", linewidth=3.0, marker="o" if len(epoch) < 3 else None, label="training")

@@ -155,10 +155,7 @@ RATIO_FLOOR = 0.01  # the ratio is drawn where the true density exceeds this sha
 def marginal(
     axes: Sequence[Axes], x: Array, truth: Array, model: Array, band: Array | None = None, label: str = r"$x_1$"
 ) -> Sequence[Axes]:
-    """True against learned marginal density at bin centres on the axis above, their ratio below; shapes (N,).
-
-    `band` is the half-width of the one-sigma band around `learned`.
-    """
+    """True and learned marginal density over x, with the half-width of its band, and their ratio below; shapes (N,)."""
     above, below = axes
     above.plot(x, truth, color=style.TRUE_COLOUR, label="true")
     above.plot(x, model, color=style.LEARNED_COLOUR, linestyle=style.DASHES, label="learned")

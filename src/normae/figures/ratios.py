@@ -1,10 +1,7 @@
 """Learned log-likelihood ratios beside a reference, the truth or a classifier: figures 9 and 10 of the paper.
 
 In the plane of x = log r_ref and y = log r a perfect pair of models lies on y = x, and |delta log r| = d are the two
-lines y = x +- d parallel to it.
-
-Below, the reliability diagram of a classifier: the observed share of label 1 over the mean score, bin by bin; and
-temperatures, estimates beside the model's own, and the slope of log r_ref over log r against them.
+lines y = x +- d parallel to it. Below, the reliability diagram of a classifier, and temperatures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -76,10 +73,7 @@ def ratio_outside_map(
 def ratio_histograms(
     ax: Axes, edges: Array, reference: Array, learned: Array, band: Array | None = None, reference_name: str = "true"
 ) -> Axes:
-    """Densities (2, B) of log r over the events of A and B, in bins with edges (B + 1,).
-
-    The reference is an area, what was learned a line with its band, a half-width.
-    """
+    """Densities (2, B) of log r of A and B in bins with edges (B + 1,): the reference an area, ours a line, a band."""
     if not reference.shape == learned.shape == (2, edges.size - 1):
         raise InputError(f"expected densities of shape (2, {edges.size - 1}), got {reference.shape}, {learned.shape}")
     for k, colour in enumerate(SIDES.values()):
@@ -129,10 +123,7 @@ MARKERS = ("o", "s", "D", "^", "v", "P")
 
 
 def temperature_estimates(ax: Axes, estimates: Mapping[str, Estimate], model: float) -> Axes:
-    """A point with its error for each estimate by name, the first on top, and a line at the model's temperature.
-
-    A point without a finite error is open.
-    """
+    """A point with its error for each estimate by name, open where that is not finite, and a line at the model's."""
     shown = {name: estimate for name, estimate in estimates.items() if estimate.value > 0}
     if not shown:
         raise InputError("no estimate of the temperature is positive")

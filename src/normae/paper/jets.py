@@ -1,7 +1,4 @@
-"""The models of section 4 of the paper, and what it shows of them side by side, from what their runs keep.
-
-ROC curves, energies, generated jets of both classes, and estimates of their temperatures.
-"""
+"""The models of section 4 of the paper, and what it shows of them side by side, from what their runs keep."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -204,10 +201,7 @@ TITLES = {
 
 
 def tagging_rows(runs: Runs) -> Rows:
-    """The paper's table of section 4.1, each value beside ours, with its counting error.
-
-    Of a Bayesian run mean and spread over draws stand first, of a mixture behind.
-    """
+    """The table of section 4.1, values beside ours; of a Bayesian run mean and spread over draws stand first."""
     short = {"auc": "AUC", "rejection_20": "1/ε_B(0.2)", "rejection_30": "1/ε_B(0.3)"}
     rows = [["task", "network", *[cell for m in TAGGING_METRICS for cell in (f"{short[m]}, paper", "ours")]]]
     trained: dict[str, Kind] = {"top-tagging": "qcd", "QCD-tagging": "top"}

@@ -1,10 +1,7 @@
 """The paper again: figures and tables, theirs beside ours, with models from the zoo or from scratch.
 
-**The toy**, sections 3.2 to 3.4: one run against its density, or two in the dual test.
-
-**Jets**, section 4 and appendix C.2: tagging, likelihood ratio and generated jets. Every run is evaluated and reported
-in its own folder; what the paper shows side by side is drawn from what these runs keep. Models that are neither in the
-zoo nor trained are left out, and so is what needs them.
+The toy is sections 3.2 to 3.4, jets are section 4 and appendix C.2. Every run is evaluated and reported in its own
+folder. Models that are neither in the zoo nor trained are left out, and so is what needs them.
 """
 
 import shutil
@@ -147,10 +144,7 @@ SECTIONS = {
 
 
 def reproduce(what: str, out: str | Path, settings: Settings | None = None, watch: Watch | None = None) -> Reproduction:
-    """Make the figures and tables of a part of the paper, "toy", "bayes", "dual" or "jets", or "all", into `out`.
-
-    With table.md and table.json. `watch` displays the trainings.
-    """
+    """Figures, table.md and table.json of a part of the paper, "toy", "bayes", "dual", "jets" or "all", into `out`."""
     out, settings = Path(out), settings or Settings()
     if what == "jets":
         return reproduce_jets(out, settings, watch)
@@ -189,10 +183,7 @@ def reproduce(what: str, out: str | Path, settings: Settings | None = None, watc
 
 
 def reproduce_all(out: Path, settings: Settings, watch: Watch | None = None) -> Reproduction:
-    """The whole paper: all parts, one after another. From scratch every model has the paper's settings and length.
-
-    A part that is done is not made again, and a training that was stopped goes on: the same command is enough.
-    """
+    """The whole paper, part by part, from scratch with the paper's settings; what is done is not made again."""
     whole, made_with = Reproduction(), repr(settings)
     for part in (*SECTIONS, "jets"):
         file = out / "parts" / f"{part}.json"

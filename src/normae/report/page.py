@@ -7,10 +7,8 @@ figure's name, and no date is written.
 **The page** is made from values only. Whoever has a run folder fills a `Report` and writes what `render` returns.
 
 A picture may come from anyone. It is parsed, and only elements and attributes of a list reach the page; the page lets
-nothing be loaded and no script run but its own. Ids are unique in a picture but not in a page: two matplotlib figures
-both have an `axes_1`, and a clip path of one would cut the other. So every id of a picture, and every reference to it
-(`url(#id)`, `href="#id"`), gets the prefix of that picture; what is only for a file of its own (XML declaration,
-document type, metadata, style sheet) is dropped.
+nothing be loaded and no script run but its own. Two matplotlib figures both have an `axes_1`, and a clip path of one
+would cut the other: every id of a picture, and every reference to it (`url(#id)`, `href="#id"`), gets its prefix.
 """
 
 import base64
@@ -103,15 +101,11 @@ class Report(NamedTuple):
 
 def render(report: Report) -> str:
     """The page as text. Everything but the pictures' SVG is escaped."""
-    pictures = [
-        {
-            "title": picture.title,
-            "sentence": picture.sentence,
-            "svg": Markup(inline_svg(picture.svg, f"picture{number}")),  # nothing but what the lists there allow
-            "wide": aspect_ratio(picture.svg) >= WIDE,
-        }
-        for number, picture in enumerate(report.pictures, start=1)
-    ]
+    pictures = []
+    for number, (title, svg, sentence) in enumerate(report.pictures, start=1):
+        inline = Markup(inline_svg(svg, f"picture{number}"))  # nothing but what the lists there allow
+        shown = {"title": title, "sentence": sentence, "svg": inline, "wide": aspect_ratio(svg) >= WIDE}
+        pictures.append(shown)
     page = _template().render(report=report, pictures=pictures, verdict=verdict(report.checks))
     script = page.rpartition("<script>")[2].partition("</script>")[0]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -223,8 +217,7 @@ def save_figure(
 
     Args:
         columns: what the figure shows, each with shape (N,); several of them stand one below the other. Of more than
-            20,000 rows every k-th is written, from the first on, and the file's first line, which starts with "#",
-            says so.
+            20,000 rows every k-th is written, and the file's first line, which starts with "#", says so.
     """
     paths = SavedFigure(*(Path(folder) / f"{name}.{suffix}" for suffix in SavedFigure._fields))
     if not isinstance(columns, Mapping):

@@ -112,10 +112,7 @@ def prior_log_odds(labels: NDArray[np.bool_]) -> float:
 def cut_indices(
     labels: NDArray[np.bool_], shares: Sequence[float], seed: int, name: str = "cut"
 ) -> list[NDArray[np.int64]]:
-    """Which of the events with labels (N,) belong to disjoint parts with these shares of each class, in random order.
-
-    `name` tells cuts of one seed apart.
-    """
+    """Which events (N,) belong to disjoint parts with these shares of each class; `name` tells cuts of a seed apart."""
     pieces: list[list[NDArray[np.int64]]] = [[] for _ in shares]
     generator = stream(seed, f"dual/{name}")
     for label in (False, True):
@@ -192,8 +189,7 @@ def few_mean(values: ArrayLike) -> Estimate:
 def over(values: ArrayLike, trainings: int = 1) -> Estimate:
     """Mean over draws, or pairs of them, with their standard deviation as error; 0 of one.
 
-    Draws that come from several `trainings` in turn: what lies between these is the scatter of a few, with n - 1 and
-    Student's factor.
+    For draws of several `trainings` in turn: what lies between these is the scatter of a few, with Student's factor.
     """
     found = np.asarray(values, dtype=np.float64)
     if trainings == 1:

@@ -101,10 +101,7 @@ def calibration(
 
 
 def logistic_slope(log_ratio: ArrayLike, labels: ArrayLike) -> Estimate:
-    """b of a logit b log r + c fitted to labels (N,): 1 for a calibrated log r, less for an overstated one.
-
-    The error is that of a fit whose form need not be right (the sandwich).
-    """
+    """b of a logit b log r + c fitted to labels (N,), with the sandwich error: 1 if calibrated, less if overstated."""
     ratio, positive = _held_out(log_ratio, labels)
     design = np.stack([ratio - ratio.mean(), np.ones(ratio.size)])
     coefficients = np.array(_minimize(design, positive))

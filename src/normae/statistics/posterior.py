@@ -50,10 +50,7 @@ def mean_and_std(draws: ArrayLike) -> tuple[Array, Array]:
 
 
 def log_mean_and_width(log_draws: ArrayLike) -> tuple[Array, Array]:
-    """log <p> and sigma(p)/<p>, each with shape (N,), from log p with shape (n, N).
-
-    The first is the posterior's own density, normalized as each draw is.
-    """
+    """log <p>, the posterior's own density, and sigma(p)/<p>, each with shape (N,), from log p with shape (n, N)."""
     rows = as_draws(log_draws, "log_draws")
     log_mean, width = np.empty(rows.shape[1]), np.empty(rows.shape[1])
     for part, values in chunks(rows, "log_draws"):

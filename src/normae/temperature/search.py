@@ -3,9 +3,8 @@
 Section 4.2: T near the mean squared error of the pretrained autoencoders keeps E/T of order one; from there trainings
 at other temperatures give other slopes m of the dual test, and T is where m = 1. Each step here trains two models, A
 and B, at one fixed T from the same two autoencoders, and fits m at validation events: against the true ratio for toy
-densities, against a trained classifier for jets. The test sample is not touched.
-
-Everything is a run folder below one folder, so that a search which is stopped goes on where it was.
+densities, against a trained classifier for jets. The test sample is not touched. Everything is a run folder below one
+folder, so that a search which is stopped goes on where it was.
 """
 
 import math
@@ -91,7 +90,7 @@ def search_temperature(
         reference: a classifier of jets, a run folder or a name of the zoo; toys have the true ratio.
         minutes: stop after so much time; calling again goes on.
     """
-    begun, settings, folder = time.monotonic(), settings or SearchSettings(), Path(out)
+    begun, settings, folder, finished = time.monotonic(), settings or SearchSettings(), Path(out), False
     if settings.scatter is None:
         jets = configs[0].data.jets is not None
         settings = replace(settings, scatter=JET_SCATTER if jets else SCATTER)
@@ -124,8 +123,8 @@ def search_temperature(
                 pair = _train_pair(configs, paths, temperature, folder, settings.epochs, trained)
                 points.append(statistics.SlopePoint(temperature, _slope(pair, sample, known, settings)))
                 _write(folder, points, described, scatter, figures)
-            return SearchResult(points, statistics.unit_slope_temperature(points, scatter), True)
-    return SearchResult(points, statistics.unit_slope_temperature(points, scatter), False)
+            finished = True
+    return SearchResult(points, statistics.unit_slope_temperature(points, scatter), finished)
 
 
 def _reference(configs: Pair, reference: str | Path | None, settings: SearchSettings) -> tuple[Labelled, Array]:
