@@ -107,7 +107,9 @@ def dual_test(
     data = sample_of(configs[0], data)
     for run in (run_a, run_b) if kinds is not None else ():
         check_jets(Path(data or ""), run_of(run).known)
-    densities = _known_densities(*configs)
+    names, densities = [config.data.density for config in configs], None
+    if None not in names and names[0] != names[1]:
+        densities = DENSITIES[str(names[0])](), DENSITIES[str(names[1])]()
     if densities is None and data is None:
         raise InputError(
             f"{run_a} and {run_b}: not trained on two different known densities, so give a labelled sample with --data"
@@ -142,12 +144,6 @@ def dual_test(
         result = replace(result, events=sum(len(sample.labels) for sample in samples))
     result.metrics["temperature_a"], result.metrics["temperature_b"] = (Estimate(m.temperature, 0.0) for m in (a, b))
     return result
-
-
-def _known_densities(a: Run, b: Run) -> tuple[Density, Density] | None:
-    """The densities that the two runs were trained on, where they are known and differ."""
-    names = a.data.density, b.data.density
-    return None if None in names or names[0] == names[1] else (DENSITIES[str(names[0])](), DENSITIES[str(names[1])]())
 
 
 def _samples(

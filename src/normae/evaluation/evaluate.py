@@ -111,14 +111,12 @@ class Study(ABC):
             length = f"{training.epochs} epochs" if training.iterations is None else f"{training.iterations:,} updates"
             penalties = {"negative-energy penalty": training.negative_penalty, "L2 penalty": training.l2_penalty}
             buffer = f"{sampling.buffer:,} points in {sampling.buffer_space} space"
-            found |= {
-                "training": f"{length}, batch {training.batch}, learning rate {training.learning_rate:g} "
-                f"({training.schedule}), average {training.average:g}"
-                + "".join(f", {name} {value:g}" for name, value in penalties.items() if value),
-                "latent chain": sampling.latent.describe(),
-                "feature chain": sampling.feature.describe() + adapted,
-                "replay buffer": f"{buffer}, replay {sampling.replay:g}",
-            }
+            words = f"{length}, batch {training.batch}, learning rate {training.learning_rate:g} ({training.schedule})"
+            more = [f", {name} {value:g}" for name, value in penalties.items() if value]
+            found["training"] = "".join([f"{words}, average {training.average:g}", *more])
+            found["latent chain"] = sampling.latent.describe()
+            found["feature chain"] = sampling.feature.describe() + adapted
+            found["replay buffer"] = f"{buffer}, replay {sampling.replay:g}"
         found["temperature"] = f"{config.temperature.initial:g} ({_trained(config)})"
         return found | ({"posterior": posterior_words(config)} if config.posteriors else {})
 
@@ -225,14 +223,11 @@ def metrics_table(members: Sequence[Study]) -> str:
     named = [(v.metric, v.title, v.value) for v in members[0].values()]
     for metric, title, printed in [*named, *((name, title, "—") for name, title in members[0].own.items())]:
         if any(metric in found for found in metrics):
-            rows.append([title, printed, *[_cell(metric, found.get(metric)) for found in metrics]])
+            ours = [Estimate(**found[metric]) if metric in found else None for found in metrics]
+            whole = metric == "generated_jets"
+            cells = ["—" if n is None else f"{n.value:,.0f}" if whole else str(n) for n in ours]
+            rows.append([title, printed, *cells])
     return markdown_table(rows)
-
-
-def _cell(metric: str, found: Mapping[str, float] | None) -> str:
-    if found is None:
-        return "—"
-    return f"{found['value']:,.0f}" if metric == "generated_jets" else str(Estimate(found["value"], found["error"]))
 
 
 # --- words

@@ -34,12 +34,10 @@ BAYES = (
     PaperValue("auc_classifier_exact", "classifier AUC, exact draws", "—", "one weight draw for each point"),
     PaperValue("auc_ideal", "AUC of the ideal classifier", "—", "log of the mean density − log p_true"),
     PaperValue("pull_width", "width of the pulls of log p", "“approximately Gaussian”", "test set, one training"),
-    PaperValue("coverage_quantile_50", "coverage of 50 % intervals", "“small under-coverage”", "quantiles, log p"),
-    PaperValue("coverage_quantile_68", "coverage of 68 % intervals", "“small under-coverage”", "quantiles, log p"),
-    PaperValue("coverage_quantile_90", "coverage of 90 % intervals", "“small under-coverage”", "quantiles, log p"),
-    PaperValue("coverage_quantile_95", "coverage of 95 % intervals", "“small under-coverage”", "quantiles, log p"),
+    *(PaperValue(f"coverage_quantile_{k}", f"coverage of {k} % intervals", "“small under-coverage”", "quantiles, log p")
+      for k in (50, 68, 90, 95)),
     PaperValue("relative_density_ratio", "σ(p)/⟨p⟩ over σ(E/T)", "“behave the same”", "median over the test set"),
-)
+)  # fmt: skip
 
 DUAL = (
     PaperValue("pearson_true_c0", "Pearson correlation with the true log r, C = 0", "0.987", "section 4.2 states it"),

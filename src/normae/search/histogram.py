@@ -42,9 +42,7 @@ class HistogramSettings:
 
     quantity: str = "score"  # or "log_prob" or "p_value"
     bins: str = "tail"  # or a number of bins of equal width, or edges "0,1,2.5"
-    quantiles: str | None = (
-        None  # "0.5,0.9,0.99": edges at these shares of the held-out background, anomalous ones last
-    )
+    quantiles: str | None = None  # "0.5,0.9,0.99": edges at these shares of the held-out background, anomalous last
     weights: str | None = None  # column with the weight of an event
     expected: float | None = None  # events to which the background is scaled; None leaves it
     expected_signal: float | None = None  # the same for the signal

@@ -29,8 +29,7 @@ class Sample:
     """A histogram.
 
     Args:
-        value: sum of weights in each bin, with shape (B,).
-        variance: sum of squared weights, with shape (B,).
+        value, variance: sums of weights and of squared weights in each bin, with shape (B,).
         draws: `value` for each weight draw, with shape (K, B); None for a deterministic model.
         events: that were filled.
     """

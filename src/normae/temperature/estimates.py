@@ -222,19 +222,14 @@ class Temperatures:
 
     def content(self) -> dict[str, Any]:
         """As JSON holds it; an error that is not known is null."""
-        return {
-            "model": self.model,
-            "estimates": {name: _pair(e) for name, e in self.estimates.items()},
-            "by_component": [_pair(e) for e in self.by_component],
-            "component_shares": self.shares,
-            "effective_dimension": _pair(self.dimension),
-            "mean_energy": _pair(self.mean_energy),
-            "events": self.events,
-        }
 
+        def pair(estimate: Estimate) -> dict[str, float | None]:
+            return {name: float(n) if np.isfinite(n) else None for name, n in estimate._asdict().items()}
 
-def _pair(estimate: Estimate) -> dict[str, float | None]:
-    return {name: float(n) if np.isfinite(n) else None for name, n in estimate._asdict().items()}
+        found = {"model": self.model, "estimates": {name: pair(e) for name, e in self.estimates.items()}}
+        found |= {"by_component": [pair(e) for e in self.by_component], "component_shares": self.shares}
+        found |= {"effective_dimension": pair(self.dimension), "mean_energy": pair(self.mean_energy)}
+        return found | {"events": self.events}
 
 
 def estimate_temperatures(
@@ -273,18 +268,12 @@ def estimate_temperatures(
     found = {"configurational": whole, "denoising": smeared, "components": along, "latent": inner}
     estimates = {name: part.temperature(None, seed) for name, part in found.items()}
     if sphere:
-        estimates["manifold"] = statistics.manifold_temperature(
-            even_energies(ScoringEnergy(model.autoencoder), z.float(), seed, EVEN_POINTS), latent_energies(energy, z)
-        )
-    return Temperatures(
-        model=model.temperature,
-        estimates=estimates | {"equipartition": parted.temperature},
-        by_component=[along.temperature(k, seed) for k in range(len(shares))],
-        shares=shares,
-        dimension=parted.dimension,
-        mean_energy=statistics.sample_mean(value.cpu().numpy()),
-        events=len(x),
-    )
+        even = even_energies(ScoringEnergy(model.autoencoder), z.float(), seed, EVEN_POINTS)
+        estimates["manifold"] = statistics.manifold_temperature(even, latent_energies(energy, z))
+    estimates["equipartition"] = parted.temperature
+    by_component = [along.temperature(k, seed) for k in range(len(shares))]
+    mean = statistics.sample_mean(value.cpu().numpy())
+    return Temperatures(model.temperature, estimates, by_component, shares, parted.dimension, mean, len(x))
 
 
 def _events(run: str | Path, data: str | Path | None, most: int) -> Tensor:
@@ -314,18 +303,13 @@ def write_temperatures(run: str | Path, found: Temperatures) -> Path:
     """Write temperature.json, and figures/temperature, into a run folder."""
     folder = RunFolder.existing(run)
     path = folder.path / "temperature.json"
-    with locked(folder.path):
-        write_json(path, found.content())
-        _draw(folder, found)
-    return path
-
-
-def _draw(folder: RunFolder, found: Temperatures) -> None:
     rows = found.estimates | {f"component {k + 1}": part for k, part in enumerate(found.by_component)}
     temperatures, errors = (np.array(column) for column in zip(*rows.values(), strict=True))
     columns = {"estimate": np.array([*rows]), "temperature": temperatures, "error": errors}
-    with figure_style():
+    with locked(folder.path), figure_style():
+        write_json(path, found.content())
         figure, axes = new_figure(1, 2, panel=(4.8, 3.5))
         temperature_estimates(axes[0, 0], found.estimates, found.model)
         component_temperatures(axes[0, 1], found.by_component, found.model)
         save_figure(figure, folder.figures, "temperature", columns | {"model": np.full(len(rows), found.model)})
+    return path

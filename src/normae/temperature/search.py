@@ -121,7 +121,9 @@ def search_temperature(
             while not _enough(points, settings):
                 temperature = float(f"{statistics.next_temperature(points, first, scatter):.3g}")
                 pair = _train_pair(configs, paths, temperature, folder, settings.epochs, trained)
-                points.append(statistics.SlopePoint(temperature, _slope(pair, sample, known, settings)))
+                a, b = (central(load(path, "auto").rows(sample.x, settings.draws, 0)) for path in pair)
+                line = statistics.fit_line(known, b - a, sample.labels, generator=stream(0, "temperature/slope"))
+                points.append(statistics.SlopePoint(temperature, line.slope))
                 _write(folder, points, described, scatter, figures)
             finished = True
     return SearchResult(points, statistics.unit_slope_temperature(points, scatter), finished)
@@ -197,12 +199,6 @@ def _train_pair(
         run = replace(config, start=start, training=training, temperature=fixed)
         found.append(trained(run, folder / f"T-{temperature:.3g}" / side))
     return found
-
-
-def _slope(pair: Sequence[Path], sample: Labelled, known: Array, settings: SearchSettings) -> Estimate:
-    """m of the dual test at the sample, with its error over events."""
-    a, b = (central(load(path, "auto").rows(sample.x, settings.draws, 0)) for path in pair)
-    return statistics.fit_line(known, b - a, sample.labels, generator=stream(0, "temperature/slope")).slope
 
 
 def _write(
