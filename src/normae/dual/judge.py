@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from normae import statistics
 from normae.data import Density
 from normae.data.labelled import Labelled
-from normae.errors import InputError
 from normae.inference import Rows
 from normae.random import stream
+from normae.sampling.config import require_that
 from normae.sources import MOST_EVENTS
 from normae.statistics.arrays import Array, Estimate, balanced_weights, over
 from normae.statistics.calibration import BinnedOdds, binned_odds, logistic_slope, unit_slope_shift
@@ -58,12 +58,10 @@ class DualSettings:
     network: RatioSettings = field(default_factory=RatioSettings)
 
     def __post_init__(self) -> None:
-        if not FEWEST_EVENTS <= self.events <= MOST_EVENTS:
-            raise InputError(f"events: expected {FEWEST_EVENTS} to {MOST_EVENTS} of each class, got {self.events}")
-        if self.draws is not None and not 2 <= self.draws <= MOST_DRAWS:
-            raise InputError(f"draws: expected 2 to {MOST_DRAWS}, since a spread needs two, got {self.draws}")
-        if self.seed < 0:
-            raise InputError(f"seed: expected a whole number of at least 0, got {self.seed}")
+        enough, some = FEWEST_EVENTS <= self.events <= MOST_EVENTS, self.draws is None or 2 <= self.draws <= MOST_DRAWS
+        require_that(enough, "events", f"{FEWEST_EVENTS} to {MOST_EVENTS} of each class", self.events)
+        require_that(some, "draws", f"2 to {MOST_DRAWS}, since a spread needs two", self.draws)
+        require_that(self.seed >= 0, "seed", "a whole number of at least 0", self.seed)
 
 
 def central(rows: Rows) -> Array:

@@ -100,12 +100,9 @@ class ComponentsStudy(TableStudy):
         data, given = self.config.data, self.config.coordinates.components
         assert given is not None
         size = f"{data.train:,}" if data.train else "all other"
-        return {
-            "training sample": f"{size} {data.jets} jets",
-            "test sample": f"{data.test:,} jets",
-            "components": f"{given.number} of pixel^{given.power:g}, basis {given.basis}, noise {given.noise:g} of a "
-            "component's width",
-        }
+        what = f"{given.number} of pixel^{given.power:g}, basis {given.basis}, noise {given.noise:g} of a component's"
+        samples = {"training sample": f"{size} {data.jets} jets", "test sample": f"{data.test:,} jets"}
+        return samples | {"components": f"{what} width"}
 
     def captions(self, metrics: Metrics) -> Captions:
         found, said = super().captions(metrics), (

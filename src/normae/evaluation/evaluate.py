@@ -132,12 +132,10 @@ class Study(ABC):
         if "temperature" in metrics:
             facts["temperature"] = f"{metrics['temperature'].value:.4g} ({_trained(self.config)})"
         facts |= self.numbers(metrics)
-        facts |= {
-            "device": f"{ran['device']}, backend {ran['backend']}",
-            "wall time of the training": f"{ran['wall_seconds']:.0f} s",
-            "seed": str(self.config.seed),
-            "versions": f"normae {ran['normae']}, torch {ran['torch']}, Python {ran['python']}",
-        }
+        facts["device"] = f"{ran['device']}, backend {ran['backend']}"
+        facts["wall time of the training"] = f"{ran['wall_seconds']:.0f} s"
+        facts["seed"] = str(self.config.seed)
+        facts["versions"] = f"normae {ran['normae']}, torch {ran['torch']}, Python {ran['python']}"
         pictures = []
         for name, (title, sentence) in self.captions(metrics).items():
             path = self.run.figures / f"{name}.svg"
@@ -193,7 +191,7 @@ commit `{facts["commit"]}`), {facts["rollbacks"]} rollbacks.{which + "evaluated 
 
     def health(self, spread: float = 1.0) -> list[Check]:
         """What can be said of any training; `spread` is how far E/T of single events goes."""
-        if not (lines := self.training_lines()):
+        if not (lines := self.lines("training")):
             return [self.stability()]
         tail = lines[-max(4, len(lines) // 10) :]
         gaps = np.array([(line["positive_energy"] - line["negative_energy"]) / line["temperature"] for line in tail])
@@ -211,9 +209,9 @@ commit `{facts["commit"]}`), {facts["rollbacks"]} rollbacks.{which + "evaluated 
         remedy = "Lower training.learning_rate, and look whether the data have rows far from all others."
         return good_if("stability", not count, said, remedy)
 
-    def training_lines(self) -> list[dict[str, Any]]:
-        """The lines of the NAE phase."""
-        return [one for one in self.run.read_history() if one["phase"] == "training" and "rollback" not in one]
+    def lines(self, phase: str) -> list[dict[str, Any]]:
+        """The lines of a phase: "training" of an NAE, "contrast" of a start by classification."""
+        return [one for one in self.run.read_history() if one["phase"] == phase and "rollback" not in one]
 
 
 def metrics_table(members: Sequence[Study]) -> str:
@@ -316,14 +314,14 @@ def draw_pretraining(run: RunFolder) -> bool:
 def draw_training(study: Study, draw: Callable[[Any, Any], Any], panels: int, names: Sequence[str] = ()) -> None:
     """figures/pretraining, and figures/training by `draw(axes, lines)`; `names` are its columns, by default all."""
     draw_pretraining(study.run)
-    lines = study.training_lines()
+    lines = study.lines("training")
     if not lines:
         return
     figure, axes = new_figure(1, panels)
     draw(axes[0], lines)
     names = names or [name for name, value in lines[0].items() if isinstance(value, int | float)]
-    rows = [[np.nan if line.get(name) is None else line[name] for name in names] for line in lines]
-    columns = {name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+    rows = {name: [line.get(name) for line in lines] for name in names}
+    columns = {name: np.array([np.nan if n is None else n for n in row]) for name, row in rows.items()}
     save_figure(figure, study.run.figures, "training", columns)
 
 

@@ -130,13 +130,13 @@ class JetStudy(Study):
 
     def numbers(self, metrics: Metrics) -> dict[str, str | Estimate]:
         count = " and ".join(f"{metrics[f'test_{of}'].value:,.0f} {of}" for of in ("background", "signal"))
+        mean, components = (f"{metrics[name].value:.3g}" for name in ("mse_mean_image", "mse_components"))
         return {
             "jets of this evaluation": f"{count} jets",
             "energy of the background": metrics["energy_background"],
-            "energy of the mean image alone": f"{metrics['mse_mean_image'].value:.3g}",
-            f"energy of {self.config.latent_dimensions} principal components":
-                f"{metrics['mse_components'].value:.3g}",
-        }  # fmt: skip
+            "energy of the mean image alone": mean,
+            f"energy of {self.config.latent_dimensions} principal components": components,
+        }
 
     def values(self) -> list[PaperValue]:
         """Those of section 4.1; of a Bayesian network with the spread over draws and the counting error."""
@@ -184,7 +184,7 @@ class JetStudy(Study):
     # --- health
 
     def checks(self, metrics: Metrics) -> list[Check]:
-        lines, checks = self.training_lines(), [self._reconstruction_check(metrics)]
+        lines, checks = self.lines("training"), [self._reconstruction_check(metrics)]
         if lines and self.config.training.epochs:
             checks += [_gap_check(lines), *self._latent_check(lines), study.acceptance_check(lines, self.config)]
             checks += self._equilibrium_check(metrics)
@@ -266,10 +266,7 @@ class JetStudy(Study):
 
 
 def simple_models(events: SparseEvents, components: int, device: torch.device) -> Metrics:
-    """What an autoencoder must beat: E of the mean image, and of as many principal components as it has dimensions.
-
-    Mean and components are those of the test jets themselves; `figures/pretraining` has them of the training jets.
-    """
+    """What an autoencoder must beat: E of the test jets' mean image, and of as many components as it has dimensions."""
     found = linear_errors(events, events, (0, components), device)
     return {name: sample_mean(e.numpy()) for name, e in zip(("mse_mean_image", "mse_components"), found, strict=True)}
 
@@ -350,11 +347,11 @@ def draw_generated(folder: Path, made: dict[int, tuple[jets.GeneratedJets, Metri
         samples.append(ObservableSample(label, found.generated, found.truth, text))
     figure, axes = new_figure(2, 3, panel=(4.0, 3.2))
     observable_panels(axes.ravel(), samples)
-    parts = [
-        {"class": np.full(len(values["mass"]), sample.kind), "generated": np.full(len(values["mass"]), flag), **values}
-        for sample in samples
-        for flag, values in ((1, sample.generated), (0, sample.truth))
-    ]
+    parts = []
+    for sample in samples:
+        for flag, values in ((1, sample.generated), (0, sample.truth)):
+            n = len(values["mass"])
+            parts.append({"class": np.full(n, sample.kind), "generated": np.full(n, flag), **values})
     save_figure(figure, folder, name, parts)
     for label, (found, _) in made.items():
         file = f"{name}-jets" if len(made) == 1 else f"{name}-jets-{CLASSES[label]}"

@@ -103,11 +103,6 @@ class JetScores:
     constant: float | None = None  # mean of those that the trainings of a mixture have, and E/T in it is less by
     trainings: int = 1  # of a mixture, whose draws are of each in turn
 
-    @property
-    def mixture(self) -> bool:
-        """Whether the density is the mean of those of the draws."""
-        return self.constant is not None
-
     def mean_energy(self, energies: NDArray[np.float32]) -> Array:
         """Mean over draws of E, with shape (N,), of the signal or the background; the constants are removed."""
         found: Array = energies.mean(axis=0, dtype=np.float64) + self.temperature * (self.constant or 0.0)
@@ -122,7 +117,8 @@ class JetScores:
     def central(self) -> tuple[Array, Array]:
         """E/T of signal and background, each with shape (N,): what the draws say together."""
         scores = (e.astype(np.float64) / self.temperature for e in (self.signal, self.background))
-        signal, background = (np.asarray(Rows(score, None, self.mixture).score()) for score in scores)
+        mixture = self.constant is not None  # the density is the mean of those of the draws
+        signal, background = (np.asarray(Rows(score, None, mixture).score()) for score in scores)
         return signal, background
 
 
@@ -328,11 +324,8 @@ class ClassifierStudy(Study):
     """A classifier of jets."""
 
     needed = ("auc", "rejection_20", "rejection_30", "ece", "ece_perfect")
-    own: ClassVar = {
-        "ece": "expected calibration error",
-        "ece_perfect": "the same of a perfect classifier",
-        "ece_corrected": "the same after correction",
-    }
+    own: ClassVar = {"ece": "expected calibration error", "ece_perfect": "the same of a perfect classifier",
+                     "ece_corrected": "the same after correction"}  # fmt: skip
     of_jets = True
 
     def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:  # noqa: ARG002
@@ -377,10 +370,10 @@ class ClassifierStudy(Study):
     def settings(self) -> dict[str, str]:
         given = self.config.classifier
         assert given is not None
+        rate = f"learning rate {given.learning_rate:g} ({given.schedule})"
         return {
             "network": f"the encoder, {self.config.network.channels} channels, one output",
-            "training": f"{given.epochs} epochs, batch {given.batch}, learning rate {given.learning_rate:g} "
-            f"({given.schedule}), the lowest validation loss kept",
+            "training": f"{given.epochs} epochs, batch {given.batch}, {rate}, the lowest validation loss kept",
             "input": "images divided by the root mean square pixel of the training sample; the score is corrected on "
             "validation jets where it is not calibrated there",
         }

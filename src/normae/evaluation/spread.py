@@ -66,13 +66,9 @@ def scatter(estimates: Sequence[Estimate]) -> Scatter:
     known = bool(((errors > 0) & np.isfinite(errors)).all())
     away = np.abs(values[:, None] - values) <= errors[:, None]
     others = ~np.eye(len(values), dtype=bool)
-    return Scatter(
-        Estimate(float(values.mean()), student(len(values)) * deviation / len(values) ** 0.5),
-        deviation,
-        float(np.sqrt((errors**2).mean())) if known else np.nan,
-        float(away[others].mean()) if known else np.nan,
-        tuple(values.tolist()),
-    )
+    mean = Estimate(float(values.mean()), student(len(values)) * deviation / len(values) ** 0.5)
+    stated, within = float(np.sqrt((errors**2).mean())), float(away[others].mean())
+    return Scatter(mean, deviation, *((stated, within) if known else (np.nan, np.nan)), tuple(values.tolist()))
 
 
 def _numbers(folders: Sequence[str | Path]) -> list[Numbers]:

@@ -60,26 +60,20 @@ class TableStudy(Study):
         draw_one(self.run, "scores", columns, score_histograms, test.scores, panel=WIDE)
         self._draw_columns(test)
         draw_training(self, training_curves, 3)
-        if (lines := self._start_lines()) and not self.training_lines():
+        if (lines := self.lines("contrast")) and not self.lines("training"):
             names = ("iteration", "loss", "validation_loss")
             course = {name: np.array([line[name] for line in lines]) for name in names}
             draw_one(self.run, "training", course, loss_curves, *course.values(), "update", panel=WIDE)
 
-    def _start_lines(self) -> list[dict[str, Any]]:
-        """The lines of the start by classification."""
-        return [one for one in self.run.read_history() if one["phase"] == "contrast" and "rollback" not in one]
-
     def _start_check(self) -> list[Check]:
         """Whether the start came to its end by itself."""
-        lines, given = self._start_lines(), self.config.contrast
+        lines, given = self.lines("contrast"), self.config.contrast
         if not lines or given is None:
             return []
         losses = [float(line["best_loss"]) for line in lines]
         gain = losses[-(len(losses) // 4) - 1] - losses[-1]
-        said = (
-            f"In the last quarter of its {lines[-1]['iteration']:,} updates the loss of rows held out fell by "
-            f"{gain:.4f}, to {losses[-1]:.4f}."
-        )
+        said = f"In the last quarter of its {lines[-1]['iteration']:,} updates the loss of rows held out fell by"
+        said += f" {gain:.4f}, to {losses[-1]:.4f}."
         remedy = f"Give it more updates, --set contrast.iterations={2 * given.iterations}."
         return [Check("learned to the end", graded(gain, LATE, 5 * LATE), said, remedy)]
 
@@ -148,7 +142,7 @@ class TableStudy(Study):
             "columns": ("Columns", "Held-out rows and samples of the model, for the columns that differ most. The "
                         "distance is the Wasserstein distance in standard deviations; two halves of the held-out rows "
                         "set the resolution."),
-            "training": COURSE if self.training_lines() else START,
+            "training": COURSE if self.lines("training") else START,
         }  # fmt: skip
 
     def limits(self) -> str:

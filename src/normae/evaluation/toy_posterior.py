@@ -262,10 +262,7 @@ def coverage_of_group(path: str | Path, device: str = "auto") -> dict[str, Estim
 
 
 def summary(tests: Sequence[Intervals]) -> dict[str, Estimate]:
-    """Coverage at the usual levels, by region, pulls and accuracy, as means over trainings with their errors.
-
-    What has no error is left out: a region with test events in one training only, a total width of two trainings.
-    """
+    """Coverage at the usual levels, by region, pulls and accuracy, as means over trainings, where they have errors."""
     numbers: dict[str, Estimate] = {"trainings": Estimate(len(tests), 0.0)}
     places, bands = tests[0].places(), _over_trainings(tests)
     for kind in KINDS:

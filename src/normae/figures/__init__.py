@@ -115,8 +115,7 @@ def band_stairs(ax: Axes, density: Array, edges: Array, band: ArrayLike | None, 
 
 def density_in(values: NDArray[Any], edges: Array) -> Array:
     """The share of N values per unit in each bin with `edges` (B + 1,), with shape (B,)."""
-    density: Array = np.histogram(values, edges)[0] / (values.size * np.diff(edges))
-    return density
+    return np.asarray(np.histogram(values, edges)[0] / (values.size * np.diff(edges)))
 
 
 def even_edges(values: NDArray[Any], tails: float, bins: int, least: float = 1e-6) -> Array:

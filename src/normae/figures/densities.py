@@ -137,11 +137,9 @@ def region_labels() -> list[str]:
 
 def region_legend(ax: Axes, bands: list[int], above: bool = False) -> None:
     """Colours and bands, in the lower right corner or in a row above the axes."""
-    labels = region_labels()
-    handles = [
-        Line2D([], [], linestyle="", marker="s", markersize=6, color=style.REGION_COLOURS[band], label=labels[band])
-        for band in bands
-    ]
+    looks: list[dict[str, Any]]
+    looks = [{"color": style.REGION_COLOURS[band], "label": region_labels()[band]} for band in bands]
+    handles = [Line2D([], [], linestyle="", marker="s", markersize=6, **look) for look in looks]
     place: dict[str, Any] = {"loc": "lower right", "labelspacing": 0.25}
     if above:
         place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 5, "columnspacing": 0.7}
@@ -217,10 +215,7 @@ class Curve(NamedTuple):
 
 
 def pull_histogram(ax: Axes, pulls: Mapping[str, ArrayLike]) -> Axes:
-    """Densities of pulls (N,), by label, beside the unit Gaussian, and, dashed, the Gaussian of their mean and width.
-
-    Those beyond the axis count in the total, in mean and width, and are named.
-    """
+    """Densities of pulls (N,) by label, the unit Gaussian, and, dashed, that of their mean and width."""
     edges = np.linspace(-REACH, REACH, 61)
     fine = np.linspace(-REACH, REACH, 301)
     unit = _normal(fine, 0.0, 1.0)
@@ -241,8 +236,7 @@ def pull_histogram(ax: Axes, pulls: Mapping[str, ArrayLike]) -> Axes:
 
 
 def _normal(t: Array, mean: float, width: float) -> Array:
-    density: Array = np.exp(-(((t - mean) / width) ** 2) / 2) / (width * np.sqrt(2 * np.pi))
-    return density
+    return np.asarray(np.exp(-(((t - mean) / width) ** 2) / 2) / (width * np.sqrt(2 * np.pi)))
 
 
 def coverage_curves(ax: Axes, levels: Array, curves: Sequence[Curve]) -> Axes:
@@ -281,10 +275,8 @@ def region_coverage(
 
 def _curve(ax: Axes, levels: Array, curve: Curve, colour: str) -> None:
     _, quantile, gaussian, half = curve
-    if not levels.shape == quantile.shape == gaussian.shape:
-        raise InputError(
-            f"{curve.label}: expected coverages of shape {levels.shape}, of quantiles and Gaussian intervals"
-        )
+    if not (shape := levels.shape) == quantile.shape == gaussian.shape:
+        raise InputError(f"{curve.label}: expected coverages of shape {shape}, of quantiles and Gaussian intervals")
     for values, line in ((quantile, "-"), (gaussian, style.DASHES)):
         ax.plot(levels, values, color=colour, linestyle=line, linewidth=1.4)
     if half is not None:
@@ -298,10 +290,8 @@ def _coverage_frame(
     """The diagonal, and a legend where it hides no curve: conservative ones leave the lower right free."""
     observed = np.array([kind for curve in curves for kind in (curve.quantile, curve.gaussian)])
     corner = "lower right" if np.nanmean(observed - levels) > 0 else "upper left"
-    kinds = [
-        Line2D([], [], color="0.4", linestyle=line, label=kind)
-        for kind, line in (("quantile", "-"), ("Gaussian", style.DASHES))
-    ]
+    lines = {"quantile": "-", "Gaussian": style.DASHES}
+    kinds = [Line2D([], [], color="0.4", linestyle=line, label=kind) for kind, line in lines.items()]
     ax.legend(handles=[*handles, *kinds], loc=corner, labelspacing=0.25, borderaxespad=0.4, **legend)
     ax.plot([0, 1], [0, 1], color=style.TRUE_COLOUR, linestyle=":", linewidth=1.2, zorder=1)
     ax.set(xlabel="nominal coverage", ylabel="observed coverage")

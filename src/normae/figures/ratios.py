@@ -95,10 +95,7 @@ def ratio_histograms(
 def reliability_diagram(
     axes: Sequence[Axes], bins: Reliability, label: str, text: str = "", colour: str = "tab:red", marker: str = "o"
 ) -> Sequence[Axes]:
-    """Points with error bars along the diagonal, with a text in the upper left corner, and below what they differ by.
-
-    Bins without events are left out. Call it again on the same axes for a second classifier.
-    """
+    """Points with error bars along the diagonal, and below what they differ by; again on the same axes for others."""
     x, y, dy = bins.predicted, bins.observed, bins.error
     above, below = axes
     if not above.lines:
@@ -151,22 +148,18 @@ class ComparedTemperatures(NamedTuple):
 
 
 def temperatures_compared(ax: Axes, rows: Sequence[ComparedTemperatures]) -> Axes:
-    """Every estimate over the temperature at which m = 1: a line for each model, the first on top, 10 % shaded.
-
-    Estimates of one model lie side by side. A point without a finite error is open; what is not positive is left out.
-    """
+    """Every positive estimate over the T at which m = 1: a line for each model, 10 % shaded; open without an error."""
     names = list(dict.fromkeys(name for row in rows for name in row.estimates))
     places = np.arange(len(rows))[::-1]
     ax.axvspan(0.9, 1.1, color="0.85", linewidth=0, label="within 10 %")
     ax.axvline(1, color=style.TRUE_COLOUR, linestyle="--", linewidth=1.2)
     for k, name in enumerate(names):
         shift = 0.25 - 0.5 * (k + 0.5) / len(names)
-        shown = [(y + shift, row.estimates.get(name), row.wanted) for y, row in zip(places, rows, strict=True)]
-        kept = [
-            (y, e.value / w.value, float(np.hypot(e.error / e.value, w.error / w.value)))
-            for y, e, w in shown
-            if e is not None and e.value > 0
-        ]
+        kept = []
+        for place, row in zip(places, rows, strict=True):
+            if (e := row.estimates.get(name)) is not None and e.value > 0:
+                error = np.hypot(e.error / e.value, row.wanted.error / row.wanted.value)
+                kept.append((place + shift, e.value / row.wanted.value, float(error)))
         y, value, error = np.array(kept).reshape(-1, 3).T
         look = {"fmt": MARKERS[k % len(MARKERS)], "color": f"C{k}", "capsize": 2}
         _log_points(ax, value, y, value * error, (name, None), **look)

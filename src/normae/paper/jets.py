@@ -155,7 +155,7 @@ def _draw_roc(runs: Runs, folder: Path, name: str, styles: dict[tuple[str, Varia
         for (network, variant), style in styles.items():
             if (model := JetModel(kind, network, variant)) in runs:
                 scores = runs[model].scores()
-                said = "mixture of BNAEs" if scores.mixture else network
+                said = "mixture of BNAEs" if variant == MODES else network
                 words = f"{said}, {CLASSES[1 - label]}-tagging, AUC {runs[model].metrics['auc']}"
                 curves.append(roc_curve_of(words, scores, 1 - label, style))
                 smallest = min(smallest, 10 / scores.background.shape[1])
@@ -257,8 +257,7 @@ def compare_temperatures(
     """Which estimate predicts m = 1: a row for each model of each pair, by title, and for each toy of the zoo.
 
     For a fixed pair of energies with one T the slope m of the dual test is proportional to T, so that it is 1 at T/m.
-    That needs the other class; the estimates of `normae temperature estimate` do not. For the toy T is learned, and
-    m = 1 with it.
+    For the toy T is learned, and m = 1 with it.
     """
     rows = []
     for title, (*runs, slope) in pairs.items():

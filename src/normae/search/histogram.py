@@ -88,9 +88,8 @@ class Binner:
 
     def sample(self, x: NDArray[Any], edges: Array, weights: NDArray[Any] | None = None) -> Sample:
         """The histogram of events with shape (N, *event), of which the network sees a block at a time."""
-        bins = len(edges) - 1
-        draws = np.zeros((self.settings.draws, bins)) if self.bayesian else None
-        total = Sample(np.zeros(bins), np.zeros(bins), draws, 0)
+        nothing = np.zeros(len(edges) - 1)
+        total = Sample(nothing, nothing, np.tile(nothing, (self.settings.draws, 1)) if self.bayesian else None, 0)
         for start in range(0, len(x), self.scorer.block):
             rows = slice(start, start + self.scorer.block)
             own = None if weights is None else weights[rows].astype(np.float64)
@@ -105,8 +104,6 @@ class Binner:
         if self.settings.quantity == "p_value":
             return tail_probability(score, self.scorer.background)[0]
         return score if self.settings.quantity == "score" else -score - self.log_z
-
-    # --- bins
 
     def edges(self) -> Array:
         """As the settings ask, rising."""
@@ -145,9 +142,10 @@ def _numbers(option: str, text: str) -> list[float]:
 # --- samples
 
 
-def fill_sample(
-    binner: Binner, name: str, edges: Array, files: Sequence[str | Path], dataset: str | None = None
-) -> Sample:
+Files = Sequence[str | Path]
+
+
+def fill_sample(binner: Binner, name: str, edges: Array, files: Files, dataset: str | None = None) -> Sample:
     """The histogram of all events of `files`; what is observed has no weights."""
     scorer, column = binner.scorer, binner.settings.weights if name != "observed" else None
     if not files:
@@ -181,9 +179,6 @@ def _weighted_events(
         table.know(scorer.columns, scorer.model.categories)
         for _, values in table.chunks([*scorer.columns, column], size=size, dtype=scorer.model.event_dtype):
             yield values[:, :-1], values[:, -1]
-
-
-Files = Sequence[str | Path]
 
 
 def templates_of(

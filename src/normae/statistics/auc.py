@@ -70,10 +70,7 @@ def _mean(above: Array, below: Array) -> Estimate:
 
 
 def background_efficiency(signal: ArrayLike, background: ArrayLike, efficiencies: ArrayLike) -> Array:
-    """eps_B at each signal efficiency, with shape (K,), for scores with shapes (M,) and (N,).
-
-    The cut is the signal event that keeps at least the wanted share; a background event that ties counts one half.
-    """
+    """eps_B at signal efficiencies (K,), for scores (M,) and (N,): the cut keeps at least that share, ties are 1/2."""
     wanted = np.atleast_1d(np.asarray(efficiencies, dtype=np.float64))
     if not ((wanted >= 0) & (wanted <= 1)).all():
         raise InputError(f"expected signal efficiencies from 0 to 1, got {wanted.min():g} to {wanted.max():g}")

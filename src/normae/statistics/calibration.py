@@ -194,17 +194,14 @@ def fit_temperature(log_ratio: ArrayLike, labels: ArrayLike) -> LinearRecalibrat
 
 
 def fit_isotonic(log_ratio: ArrayLike, labels: ArrayLike) -> IsotonicRecalibration:
-    """The rising function with the least squared error on held-out events, log r and labels with shape (N,).
-
-    A step of k of m events with label 1 counts as (k + 1/2) / (m + 1), so that no log r is infinite.
-    """
+    """The rising function with the least squared error on held-out events, log r and labels with shape (N,)."""
     ratio, positive = _held_out(log_ratio, labels)
     from sklearn.isotonic import IsotonicRegression  # here, since sklearn takes a second to import
 
     fitted = IsotonicRegression().fit_transform(ratio, positive.astype(np.float64))
     share, step = np.unique(fitted, return_inverse=True)
     size = np.bincount(step)
-    value = logit((share * size + 0.5) / (size + 1)) - prior_log_odds(positive)
+    value = logit((share * size + 0.5) / (size + 1)) - prior_log_odds(positive)  # with 1/2, so that none is infinite
     middle = np.bincount(step, ratio) / size
     return IsotonicRecalibration(middle, np.maximum.accumulate(value))
 

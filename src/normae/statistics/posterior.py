@@ -91,10 +91,7 @@ def _pull(draws: Array, true: Array) -> Array:
 
 
 def relative_density_ratio(score_draws: ArrayLike, log_draws: ArrayLike) -> Estimate:
-    """[sigma(p)/<p>] / sigma(E/T), the median over events where E/T moves, and half of what 68 % of them span.
-
-    From E/T of each draw, with shape (n, N), and log p of the same, each row with its own log Z.
-    """
+    """[sigma(p)/<p>] / sigma(E/T) of draws (n, N), the median where E/T moves, and half of what 68 % of events span."""
     scores, logs = as_draws(score_draws, "score_draws"), as_draws(log_draws, "log_draws")
     if scores.shape != logs.shape:
         raise InputError(f"expected the same draws of E/T and of log p, got shapes {scores.shape} and {logs.shape}")
@@ -237,10 +234,7 @@ def coverage_by_region(
 
 
 def coverage_over_trainings(coverages: Sequence[ArrayLike]) -> CoverageBand:
-    """Mean, standard error and spread over independent trainings, from one array of any common shape for each.
-
-    NaN (a region without events) is left out; an entry with fewer than two trainings has neither error nor spread.
-    """
+    """Mean, error and spread over trainings, from an array each; NaN, a region without events, is left out of them."""
     if len(coverages) < 2:
         raise InputError(f"a coverage is judged over at least 2 independent trainings, got {len(coverages)}")
     shapes = sorted({np.shape(array) for array in coverages})

@@ -114,9 +114,9 @@ def manifold_temperature(even: ArrayLike, events: ArrayLike) -> Estimate:
 
 
 def thermal_mean(even: ArrayLike, temperature: float) -> Estimate:
-    """Mean of E over exp(-E/T) on a space of finite measure, from energies (M,) at points spread evenly over it.
+    """Mean of E over exp(-E/T), from energies (M,) at points spread evenly over a space of finite measure.
 
-    The error is infinite where fewer than `LEAST_POINTS` count; those at an infinite energy do not.
+    The error is infinite where fewer than `LEAST_POINTS` count.
     """
     points = as_vector(even, "even", least=2)
     if not temperature > 0:

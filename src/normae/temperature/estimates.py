@@ -187,8 +187,7 @@ def chain_metrics(run: RunFolder, config: Run, model: Model) -> dict[str, Estima
     """Energies of the last negative samples, and of samples at T on the decoder's manifold; none without a sphere.
 
     Chains that reach equilibrium on the manifold, and are then relaxed in feature space, end at or below its energy.
-    What has no error is left out: a history of one line, a T so low that too few points count; and so are ensembles,
-    whose members have a manifold each.
+    What has no error is left out, and so are ensembles, whose members have a manifold each.
     """
     if config.ensemble is not None or not config.training.epochs or not model.autoencoder.sphere:
         return {}
