@@ -285,9 +285,7 @@ def _gap_check(lines: Sequence[dict[str, Any]]) -> Check:
 GALLERY, SMALL = 8, 1.5  # jets of a gallery, and inches that one picture is wide
 
 
-def draw_pictures(
-    folder: Path, name: str, rows: Mapping[str, np.ndarray], titles: Sequence[str], first: str = ""
-) -> None:
+def draw_pictures(folder: Path, name: str, rows: dict[str, Any], titles: Sequence[str], first: str = "") -> None:
     """Rows of pictures (K, 40, 40) by name, under the titles of their columns; in the CSV, one column for each."""
     figure, axes = new_figure(len(rows), 1, panel=(SMALL * len(titles), 1.3 * SMALL))
     picture_rows(axes[:, 0], list(rows.values()), list(rows), titles)

@@ -409,8 +409,8 @@ def classifier_curve(log_ratio: NDArray[np.float64], labels: NDArray[np.bool_], 
 
 def classifier_scores(
     run: RunFolder, test: JetTest, device: str, seed: int
-) -> tuple[ClassifierReference, NDArray[np.bool_]]:
-    """log r at the test jets, QCD first, with its calibration; and their labels."""
+) -> tuple[ClassifierReference, NDArray[Any]]:
+    """log r at the test jets, QCD first, with its calibration; and their labels, booleans."""
     key = digest(run, test.digest)
     labels = np.repeat([False, True], [len(test.background), len(test.signal)])
     kept = read_kept(run.scores, key, ("log_ratio", "uncorrected"))

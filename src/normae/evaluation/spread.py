@@ -14,6 +14,7 @@ from normae.runs.folder import RunFolder, is_number, is_pair, read_json
 from normae.runs.load import run_of, seed_folders, shared_settings
 from normae.statistics.arrays import Estimate, student
 
+Place = str | Path
 Numbers = dict[str, Estimate]
 ROUNDING = 1e-12  # share of a number by which the same one differs from sum to sum
 
@@ -28,15 +29,12 @@ class Scatter(NamedTuple):
     values: tuple[float, ...]  # of each training
 
 
-def spread_of_runs(
-    folders: Sequence[str | Path], out: str | Path | None = None, force: bool = False
-) -> dict[str, Scatter]:
+def spread_of_runs(folders: Sequence[Place], out: Place | None = None, force: bool = False) -> dict[str, Scatter]:
     """Finite numbers that all of the trainings have, in the order of the first.
 
     Args:
         folders: evaluated runs that differ in their seeds, or one folder of them; or folders of dual tests.
-        out: a JSON file to write.
-        force: replace what is there.
+        out: a JSON file to write; `force` replaces what is there.
     """
     if out is not None:
         check_new(out, force)
@@ -71,7 +69,7 @@ def scatter(estimates: Sequence[Estimate]) -> Scatter:
     return Scatter(mean, deviation, *((stated, within) if known else (np.nan, np.nan)), tuple(values.tolist()))
 
 
-def _numbers(folders: Sequence[str | Path]) -> list[Numbers]:
+def _numbers(folders: Sequence[Place]) -> list[Numbers]:
     tests = [Path(folder) / "dual.json" for folder in folders]
     if any(test.is_file() for test in tests):
         contents = []

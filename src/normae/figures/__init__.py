@@ -47,12 +47,9 @@ def figure_style() -> AbstractContextManager[None]:
 
 
 def new_figure(
-    rows: int = 1,
-    columns: int = 1,
-    panel: tuple[float, float] = PANEL,
-    height_ratios: Sequence[float] | None = None,
-    sharex: bool = False,
-) -> tuple[Figure, Any]:
+    rows: int = 1, columns: int = 1, panel: tuple[float, float] = PANEL,
+    height_ratios: Sequence[float] | None = None, sharex: bool = False,
+) -> tuple[Figure, Any]:  # fmt: skip
     """A figure of rows x columns panels of `panel` inches each, and its axes as an array with shape (rows, columns).
 
     With `height_ratios` the rows share the height of one panel instead, as a plot and its ratio do.

@@ -16,8 +16,10 @@ from normae.errors import InputError
 from normae.figures import density_in, even_edges
 from normae.statistics.arrays import Array
 
+Records = Sequence[Mapping[str, Any]]  # lines of a metrics.jsonl
 
-def training_curves(axes: Sequence[Axes], records: Sequence[Mapping[str, Any]]) -> Sequence[Axes]:
+
+def training_curves(axes: Sequence[Axes], records: Records) -> Sequence[Axes]:
     """Three axes for energies, temperature and acceptance, from those lines of a metrics.jsonl that have energies."""
     used = training_energies((axes[0], axes[2]), records, "data")
     iteration = _column(used, "iteration")
@@ -26,9 +28,7 @@ def training_curves(axes: Sequence[Axes], records: Sequence[Mapping[str, Any]]) 
     return axes
 
 
-def training_energies(
-    axes: Sequence[Axes], records: Sequence[Mapping[str, Any]], events: str = "jets"
-) -> Sequence[Mapping[str, Any]]:
+def training_energies(axes: Sequence[Axes], records: Records, events: str = "jets") -> Records:
     """Two axes: E+/T of events and E-/T of chains, and the acceptance of both chains; the lines that were used."""
     used = [record for record in records if {"positive_energy", "negative_energy", "temperature"} <= record.keys()]
     if not used:
@@ -70,7 +70,7 @@ def loss_curves(ax: Axes, epoch: Array, train: Array, validation: Array, unit: s
     return ax
 
 
-def _column(records: Sequence[Mapping[str, Any]], name: str) -> Array:
+def _column(records: Records, name: str) -> Array:
     """The values of `name` with shape (N,), NaN where a record has none."""
     values = (record.get(name) for record in records)
     return np.array([np.nan if value is None else value for value in values], dtype=np.float64)

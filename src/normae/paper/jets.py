@@ -251,9 +251,10 @@ def generated_rows(runs: Runs) -> Rows:
 # --- which temperature
 
 
-def compare_temperatures(
-    pairs: Mapping[str, ComparedPair], data: Path | None, device: str
-) -> list[ComparedTemperatures]:
+Compared = list[ComparedTemperatures]
+
+
+def compare_temperatures(pairs: Mapping[str, ComparedPair], data: Path | None, device: str) -> Compared:
     """Which estimate predicts m = 1: a row for each model of each pair, by title, and for each toy of the zoo.
 
     For a fixed pair of energies with one T the slope m of the dual test is proportional to T, so that it is 1 at T/m.
@@ -274,7 +275,7 @@ def compare_temperatures(
     return rows
 
 
-def temperature_rows(rows: list[ComparedTemperatures]) -> list[list[str]]:
+def temperature_rows(rows: Compared) -> Rows:
     """T of the model, T at m = 1, and each estimate over the latter."""
     names = list(dict.fromkeys(name for row in rows for name in row.estimates))
     table = [["model", "its T", "T at m = 1", *(f"{name} / T(m = 1)" for name in names)]]

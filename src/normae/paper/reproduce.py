@@ -18,7 +18,6 @@ from normae.dual.test import dual
 from normae.errors import InputError, Interrupted
 from normae.evaluation.evaluate import evaluate, report
 from normae.figures import figure_style
-from normae.figures.ratios import ComparedTemperatures
 from normae.files import atomic_path, write_json, write_text
 from normae.jets import PUBLIC
 from normae.paper import jets
@@ -277,9 +276,7 @@ def _noted(result: Reproduction, what: str) -> Iterator[None]:
         result.notes.append(f"Left out, {what}: {error}.")
 
 
-def _dual_tests(
-    runs: dict[JetModel, Judged], out: Path, settings: Settings, result: Reproduction
-) -> dict[str, Metrics]:
+def _dual_tests(runs: jets.Runs, out: Path, settings: Settings, result: Reproduction) -> dict[str, Metrics]:
     """Of the pairs that are there, by title, against the trained classifier where there is one."""
     found: dict[str, Metrics] = {}
     reference = runs[jets.CLASSIFIER].folder.path if jets.CLASSIFIER in runs else None
@@ -296,8 +293,8 @@ def _dual_tests(
 
 
 def _temperatures(
-    runs: dict[JetModel, Judged], duals: dict[str, Metrics], settings: Settings, result: Reproduction
-) -> list[ComparedTemperatures]:
+    runs: jets.Runs, duals: dict[str, Metrics], settings: Settings, result: Reproduction
+) -> jets.Compared:
     """Estimates for some pairs whose dual test tells at which T the slope is 1."""
     pairs: dict[str, jets.ComparedPair] = {}
     for network, variant in jets.ESTIMATED:

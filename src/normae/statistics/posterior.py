@@ -43,7 +43,7 @@ from normae.statistics.density import REGION_EDGES
 def mean_and_std(draws: ArrayLike) -> tuple[Array, Array]:
     """Mean and standard deviation (n - 1 in the denominator) over the draws (n, N); each with shape (N,)."""
     rows = as_draws(draws)
-    mean, std = np.empty(rows.shape[1]), np.empty(rows.shape[1])
+    mean, std = np.empty((2, rows.shape[1]))
     for part, values in chunks(rows):
         mean[part], std[part] = values.mean(axis=0), values.std(axis=0, ddof=1)
     return mean, std

@@ -42,6 +42,7 @@ from normae.statistics.thermometers import SCATTER
 SIDES = ("a", "b")
 JET_SCATTER = 0.25  # of the slopes of pairs of trainings on jets that differ in their seeds only: three have 0.2 to 0.3
 Pair = tuple[Run, Run]
+Points = list[statistics.SlopePoint]
 Starts = tuple[str | None, str | None]
 Trained = Callable[[Run, Path], Path]
 """Trains a run in a folder, or goes on; `_Stopped` where it did not come to its end."""
@@ -201,9 +202,7 @@ def _train_pair(
     return found
 
 
-def _write(
-    folder: Path, points: list[statistics.SlopePoint], described: dict[str, Any], scatter: float, figures: bool
-) -> None:
+def _write(folder: Path, points: Points, described: dict[str, Any], scatter: float, figures: bool) -> None:
     root = statistics.unit_slope_temperature(points, scatter)
     known = math.isfinite(root.value) and math.isfinite(root.error)
     rows = [{"temperature": p.temperature, "slope": p.slope.value, "error": p.slope.error} for p in points]
