@@ -237,12 +237,11 @@ def _trained(config: Run) -> str:
 
 def posterior_words(config: Run) -> str:
     """What the posterior of a Bayesian run is."""
-    events = {
-        "all": "all on the same events",
-        "bootstrap": "each on its own bootstrap of the events",
+    events = {  # how the members of an ensemble share them
+        "all": "all on the same events", "bootstrap": "each on its own bootstrap of the events",
         "half": "in pairs, on the two halves of a random cut of the events",
         "split": "each on its own part of the events",
-    }  # how the members of an ensemble share them
+    }  # fmt: skip
     if config.modes and config.ensemble is not None:
         mean_field = posterior_words(replace(config, ensemble=None))
         return f"mixture of {config.ensemble.members} trainings, {events[config.ensemble.events]}, each a {mean_field}"

@@ -27,8 +27,7 @@ from normae.statistics import Estimate, auc, sample_mean, wasserstein, wasserste
 from normae.statistics.arrays import unweighted
 from normae.training.two_sample import classifier_test
 
-ROWS = 20_000  # most rows of each kind that are looked at
-SAMPLES = 10_000  # most rows that are drawn from the model
+ROWS, SAMPLES = 20_000, 10_000  # most rows of each kind that are looked at, and that are drawn from the model
 START = (
     "Course of the training",
     "The loss of the classification of rows against draws of the base, 2 log 2 = 1.386 for a base that is right. The "

@@ -149,17 +149,18 @@ class ToyStudy(Study):
 
     def limits(self) -> str:
         bounds = list(self.config.sampling.feature.bounds or ())
-        rounded = (
-            "The chains ran in the fused kernel: products of fp16 factors summed in float32, and the acceptance ratio "
-            "in float32, so\nthat they are exact for an energy that is rounded to 10 bits of mantissa in its hidden "
-            "layers.\n"
-        )
-        return (
+        said = (
             "Trained on points within about four standard deviations of the peaks: further out the likelihood is an "
             f"extrapolation.\nlog p is normalized over the box {bounds} in each coordinate and is not a probability "
-            f"density beyond it.\n{rounded if self.run.read_provenance()['backend'] == 'fused' else ''}"
-            f"{self.uncertainty()}"
+            "density beyond it.\n"
         )
+        if self.run.read_provenance()["backend"] == "fused":
+            said += (
+                "The chains ran in the fused kernel: products of fp16 factors summed in float32, and the acceptance "
+                "ratio in float32, so\nthat they are exact for an energy that is rounded to 10 bits of mantissa in its "
+                "hidden layers.\n"
+            )
+        return said + self.uncertainty()
 
     def uncertainty(self) -> str:
         """What the error bars are."""

@@ -15,16 +15,13 @@ from normae.runs.folder import RunFolder, read_tensors, write_tensors
 from normae.scoring.scorer import open_scorer
 from normae.statistics import Estimate
 
-KEPT_LINES = 200  # of the training's history, evenly spaced
-MOST_BYTES = 900_000
-"""Of weights: a model of the zoo stays below a megabyte, with those that an NAE would begin with only if so small."""
+MOST_BYTES = 900_000  # of weights: below a megabyte, with those that an NAE would begin with only if so small
 
 
 def publish(group: str | Path, seed: int, target: str | Path) -> Path:
     """Copy the evaluated run of `seed` out of a folder of seeds to `target`, with a card over all that are evaluated.
 
-    A run folder serves too, as a group of one. Paths of this machine stay out of what is copied. What `normae coverage`
-    found for the folder is in the card.
+    A run folder serves too. Paths of this machine stay out of it; what `normae coverage` found is in the card.
     """
     members = RunFolder(group).members() or [RunFolder.existing(group)]
     chosen = [m for m in members if read(m.config).seed == seed]
@@ -35,12 +32,15 @@ def publish(group: str | Path, seed: int, target: str | Path) -> Path:
         raise InputError(f"{target}: expected a new folder or a model of a zoo to replace, got another one")
     chosen[0].read_metrics()
     with new_folder(target, force=True) as folder:
-        _fill(RunFolder(folder), chosen[0], members, RunFolder(group), target.name)
+        part = RunFolder(folder)
+        _fill(part, chosen[0])
+        card = study_of(part).card(target.name, [study_of(one) for one in members], _coverage(RunFolder(group)))
+        write_text(part.path / "card.md", card)
     return target
 
 
-def _fill(part: RunFolder, run: RunFolder, members: list[RunFolder], group: RunFolder, name: str) -> None:
-    """Write what belongs to a model of the zoo."""
+def _fill(part: RunFolder, run: RunFolder) -> None:
+    """Write what a model of the zoo has beside its card."""
     kept, weights = [run.metrics], [run.model]
     if study_of(run).of_jets and read(run.config).classifier is None:
         open_scorer(run.path)  # which keeps scores of held-out jets: p-values then need no other jets
@@ -50,7 +50,7 @@ def _fill(part: RunFolder, run: RunFolder, members: list[RunFolder], group: RunF
     for source in kept:
         shutil.copyfile(source, part.path / source.name)
     lines = run.read_history()
-    step = -(-len(lines) // KEPT_LINES)
+    step = -(-len(lines) // 200)  # evenly spaced
     write_text(part.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines[step - 1 :: step]))
     config, facts = read(run.config), run.read_provenance()  # without the places where jets and start lay
     start = None if config.start is None else Path(config.start).name
@@ -60,8 +60,6 @@ def _fill(part: RunFolder, run: RunFolder, members: list[RunFolder], group: RunF
     write_json(part.provenance, facts)
     for source in weights:
         write_tensors(part.path / source.name, *read_tensors(source))
-    card = study_of(part).card(name, [study_of(member) for member in members], _coverage(group))
-    write_text(part.path / "card.md", card)
 
 
 def _coverage(group: RunFolder) -> str:
@@ -78,10 +76,8 @@ def _coverage(group: RunFolder) -> str:
         number = found["trainings"].value
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{file}: lacks {error}; run normae coverage again") from None
-    rows = [
-        ["log p of test events", *[f"{level} %" for level in levels], "farthest training", "pull width"],
-        ["coverage", *cells],
-    ]
+    rows = [["log p of test events", *[f"{level} %" for level in levels], "farthest training", "pull width"]]
+    rows += [["coverage", *cells]]
     for k, name in enumerate(REGION_NAMES):
         names = [f"coverage_quantile_{level}_region_{k}" for level in levels]
         if all(one in found for one in names):

@@ -106,40 +106,31 @@ def _folder(name: str, out: Path, settings: Settings) -> RunFolder:
 # --- the toy
 
 
-class ToyModel(NamedTuple):
-    """A model: its name in the zoo, its preset, and what is set besides."""
-
-    name: str
-    preset: str
-    overrides: tuple[str, ...] = ()
-
-
 class Section(NamedTuple):
     """A section of the paper."""
 
     title: str
     values: tuple[PaperValue, ...]
-    models: dict[str, tuple[ToyModel, ...]]  # of each column, two for a dual test
+    models: dict[str, tuple[str, ...]]  # of each column, by their names in the zoo, two for a dual test
 
 
-ONE = ("data.density=one-gaussian",)
-NAE, NAE_PAPER = ToyModel("toy-2gauss-nae", "toy-best"), ToyModel("toy-2gauss-nae-paper", "toy-paper")
-BNAE, BNAE_PAPER = ToyModel("toy-2gauss-bnae", "toy-bayes-best"), ToyModel("toy-2gauss-bnae-paper", "toy-bayes-paper")
-NAE_ONE = ToyModel("toy-1gauss-nae", "toy-best", ONE)
-SPLIT = ("ensemble.events=split", "pretraining.epochs=16", "training.epochs=1000")
-"""An ensemble in which each member has an eighth of the events, for as many iterations."""
-BNAE_ONE = ToyModel("toy-1gauss-bnae", "toy-bayes-best", (*ONE, *SPLIT))
-PAPER_DUALS: dict[str, tuple[ToyModel, ...]] = {
-    "NAE": (NAE_PAPER, ToyModel("toy-1gauss-nae-paper", "toy-paper", ONE)),
-    "BNAE": (BNAE_PAPER, ToyModel("toy-1gauss-bnae-paper", "toy-bayes-paper", ONE)),
-}
-TWO = "on the two-Gaussian toy"
 SECTIONS = {
-    "toy": Section(f"Section 3.2: the NAE {TWO}", TOY, {"paper settings": (NAE_PAPER,), "best": (NAE,)}),
-    "bayes": Section(f"Section 3.3: the Bayesian NAE {TWO}", BAYES, {"paper settings": (BNAE_PAPER,), "best": (BNAE,)}),
+    "toy": Section("Section 3.2: the NAE on the two-Gaussian toy", TOY,
+                   {"paper settings": ("toy-2gauss-nae-paper",), "best": ("toy-2gauss-nae",)}),
+    "bayes": Section("Section 3.3: the Bayesian NAE on the two-Gaussian toy", BAYES,
+                     {"paper settings": ("toy-2gauss-bnae-paper",), "best": ("toy-2gauss-bnae",)}),
     "dual": Section("Section 3.4: the dual test, log p_1G - log p_2G", DUAL,
-                    {"NAE": (NAE, NAE_ONE), "BNAE": (BNAE, BNAE_ONE)}),
+                    {"NAE": ("toy-2gauss-nae", "toy-1gauss-nae"), "BNAE": ("toy-2gauss-bnae", "toy-1gauss-bnae")}),
 }  # fmt: skip
+
+
+def trained_by(name: str) -> tuple[str, tuple[str, ...]]:
+    """The preset that trains a model of a toy, and what is set besides."""
+    preset = f"toy{'-bayes' if 'bnae' in name else ''}-{'paper' if name.endswith('-paper') else 'best'}"
+    overrides: tuple[str, ...] = ("data.density=one-gaussian",) if "1gauss" in name else ()
+    if name == "toy-1gauss-bnae":  # each member of the ensemble has an eighth of the events, for as many iterations
+        overrides += ("ensemble.events=split", "pretraining.epochs=16", "training.epochs=1000")
+    return preset, overrides
 
 
 def reproduce(what: str, out: str | Path, settings: Settings | None = None, watch: Watch | None = None) -> Reproduction:
@@ -153,16 +144,19 @@ def reproduce(what: str, out: str | Path, settings: Settings | None = None, watc
         raise InputError(f"reproduce: expected {', '.join(SECTIONS)}, jets or all, got {what!r}")
     section, result = SECTIONS[what], Reproduction()
     chosen = section.models
-    if settings.paper:
-        chosen = PAPER_DUALS if what == "dual" else {"paper settings": chosen["paper settings"]}
-    for title, models in chosen.items():
-        missing = [] if settings.scratch else [model.name for model in models if model.name not in zoo.names()]
+    if settings.paper and what == "dual":
+        chosen = {title: tuple(f"{name}-paper" for name in names) for title, names in chosen.items()}
+    elif settings.paper:
+        chosen = {"paper settings": chosen["paper settings"]}
+    for title, names in chosen.items():
+        missing = [] if settings.scratch else [name for name in names if name not in zoo.names()]
         result.left_out += missing
         if not missing:
-            paths = [
-                run_of_model(name, preset, (*own, *settings.overrides), settings.seed, out, settings, watch).path
-                for name, preset, own in models
-            ]
+            paths = []
+            for name in names:
+                preset, own = trained_by(name)
+                overrides = (*own, *settings.overrides)
+                paths.append(run_of_model(name, preset, overrides, settings.seed, out, settings, watch).path)
             if len(paths) > 1:
                 made = dual(paths[0], paths[1], out=out / f"dual-{title.lower()}", force=True).metrics
             else:
@@ -172,11 +166,11 @@ def reproduce(what: str, out: str | Path, settings: Settings | None = None, watc
     if not result.metrics:
         raise InputError(f"{', '.join(sorted(result.left_out))}: not in the zoo; use --from-scratch")
     columns = list(result.metrics.values())
-    result.tables[section.title] = [["quantity", "paper", *[f"normae, {title}" for title in result.metrics]]] + [
-        [v.title, v.value, *[str(metrics.get(v.metric, "—")) for metrics in columns]]
-        for v in section.values
-        if any(v.metric in metrics for metrics in columns)
-    ]
+    rows = [["quantity", "paper", *[f"normae, {title}" for title in result.metrics]]]
+    for metric, words, printed, _ in section.values:
+        if any(metric in metrics for metrics in columns):
+            rows.append([words, printed, *[str(metrics.get(metric, "—")) for metrics in columns]])
+    result.tables[section.title] = rows
     result.write(out)
     return result
 

@@ -282,8 +282,7 @@ def pair_lines(reference: ArrayLike, draws_a: ArrayLike, draws_b: ArrayLike, lab
     a, b = _pair(draws_a, draws_b)
     ref = as_events(reference, "reference", a.shape[1])
     covariance, means = _second_moments(a, b, ref, balanced_weights(as_labels(labels, ref.size)))
-    n = len(a)
-    in_a, in_b, last = slice(0, n), slice(n, n + len(b)), -1
+    in_a, in_b, last = slice(0, len(a)), slice(len(a), -1), -1
     diagonal = np.diag(covariance)
     variance = diagonal[None, in_b] + diagonal[in_a, None] - 2 * covariance[in_a, in_b]
     joint = covariance[None, last, in_b] - covariance[in_a, last, None]
