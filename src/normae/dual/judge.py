@@ -144,9 +144,6 @@ class DualResult:
         return {name: f"Against {REFERENCES[name]} it {text[0].lower()}{text[1:]}" for name, text in said.items()}
 
 
-# --- from log p and references to a result
-
-
 def judge(
     sample: Labelled, a: Rows, b: Rows, densities: tuple[Density, Density] | None,
     classifier: ClassifierReference | None, settings: DualSettings | None = None,

@@ -126,9 +126,6 @@ def classifier_limits(result: DualResult) -> list[str]:
     return said
 
 
-# --- the page
-
-
 def page(result: DualResult, pictures: list[Picture], tested: Tested) -> Report:
     """The report of the test."""
     a, b = (short_name(name) for name in result.names)

@@ -79,8 +79,6 @@ class ComponentsStudy(TableStudy):
         rows = {"picture": x[:, 0], "its components": seen[:, 0], "parts": model.explain(x)[:, 0]}
         draw_pictures(self.run.figures, "pictures", rows, [f"$E/T$ = {score:.3g}" for score in scores[worst]])
 
-    # --- words
-
     def title(self) -> str:
         ensemble, jets_of = self.config.ensemble, "QCD" if self.config.data.jets == "qcd" else "top"
         which = f"seed {self.config.seed}" if ensemble is None else f"a mixture of {ensemble.members} trainings"

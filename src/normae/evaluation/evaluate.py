@@ -120,8 +120,6 @@ class Study(ABC):
         found["temperature"] = f"{config.temperature.initial:g} ({_trained(config)})"
         return found | ({"posterior": posterior_words(config)} if config.posteriors else {})
 
-    # --- page
-
     def page(self, metrics: Metrics) -> Report:
         """The report: what ran, whether to trust it, each figure with a sentence, the paper's values beside ours."""
         for name in self.needed:
@@ -149,8 +147,6 @@ class Study(ABC):
         again = f"normae evaluate {self.run.path} and normae report {self.run.path}"
         footer = f"normae {ran['normae']}, commit {ran['commit'] or 'unknown'}; made again by {again}"
         return Report(title, self.summary(metrics), facts, self.checks(metrics), compared, pictures, footer)
-
-    # --- card
 
     def card(self, name: str, members: Sequence["Study"], coverage: str) -> str:
         """The model card in Markdown, with the studies of all seeds, and a section on their coverage or nothing."""
@@ -226,9 +222,6 @@ def metrics_table(members: Sequence[Study]) -> str:
             cells = ["—" if n is None else f"{n.value:,.0f}" if whole else str(n) for n in ours]
             rows.append([title, printed, *cells])
     return markdown_table(rows)
-
-
-# --- words
 
 
 def _trained(config: Run) -> str:
@@ -322,9 +315,6 @@ def draw_training(study: Study, draw: Callable[[Any, Any], Any], panels: int, na
     rows = {name: [line.get(name) for line in lines] for name in names}
     columns = {name: np.array([np.nan if n is None else n for n in row]) for name, row in rows.items()}
     save_figure(figure, study.run.figures, "training", columns)
-
-
-# --- a study, and what it writes
 
 
 def study_of(run: RunFolder, data: Place | None = None) -> Study:

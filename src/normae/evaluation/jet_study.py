@@ -88,8 +88,6 @@ class JetStudy(Study):
 
         return metrics, draw
 
-    # --- words
-
     def title(self) -> str:
         kind = ("Bayesian " if self.config.posteriors else "") + ("normalized " if self.config.training.epochs else "")
         background, signal = self.classes
@@ -180,8 +178,6 @@ class JetStudy(Study):
         if config.posteriors:
             return said + f" Its error bars are of this posterior: {study.posterior_words(config)}."
         return said + " The model is deterministic: its scores have no error bars."
-
-    # --- health
 
     def checks(self, metrics: Metrics) -> list[Check]:
         lines, checks = self.lines("training"), [self._reconstruction_check(metrics)]
@@ -308,9 +304,6 @@ def energy_densities(scores: jets.JetScores, label: int) -> tuple[Array, list[Cl
     return np.asarray(10**cuts), shown
 
 
-# --- pictures of jets
-
-
 def draw_galleries(run: RunFolder, model: Model, test: jets.JetTest, scores: jets.JetScores) -> None:
     """The most anomalous jets of the test sample, and jets of the class trained on with scores near its median."""
     energy = np.concatenate([scores.background, scores.signal], axis=1) / scores.temperature
@@ -331,9 +324,6 @@ def draw_galleries(run: RunFolder, model: Model, test: jets.JetTest, scores: jet
             made = model.energy_function.decode(model.energy_function.encode(images.to(model.device))).cpu()
         rows = {"input": images[:, 0], "reconstruction": made[:, 0], "residual": images[:, 0] - made[:, 0]}
         draw_pictures(run.figures, name, {kind: row.numpy() for kind, row in rows.items()}, titles)
-
-
-# --- generated jets
 
 
 def draw_generated(folder: Path, made: dict[int, tuple[jets.GeneratedJets, Metrics]], name: str = "generated") -> None:

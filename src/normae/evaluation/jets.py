@@ -122,9 +122,6 @@ class JetScores:
         return signal, background
 
 
-# --- energies
-
-
 def jet_scores(run: RunFolder, model: Model, test: JetTest, draws: int) -> JetScores:
     """The energies of the test sample: those that scores.npz keeps, where they belong to this run and these jets."""
     key = digest(run, test.digest, str(draws))
@@ -171,9 +168,6 @@ def write_kept(path: Path, key: str, arrays: dict[str, NDArray[Any]]) -> None:
         np.savez_compressed(temporary, key=np.array(key), **arrays)  # type: ignore[arg-type]
 
 
-# --- numbers
-
-
 def tagging_metrics(scores: JetScores) -> Metrics:
     """AUC and background rejections, mean scores, and what the draws say of all of them."""
     signal, background = scores.central
@@ -196,9 +190,6 @@ def separation(signal: NDArray[Any], background: NDArray[Any]) -> Metrics:
     """AUC and rejections of scores with shapes (N,) and (M,)."""
     shares = {name: statistics.rejection(signal, background, share) for name, share in EFFICIENCIES.items()}
     return {"auc": statistics.auc(signal, background), **shares}
-
-
-# --- curves
 
 
 def roc_band(scores: JetScores) -> tuple[Array, Array | None]:
@@ -315,9 +306,6 @@ def generation_metrics(made: GeneratedJets, seed: int) -> Metrics:
     aucs = {"observables": _told_apart(truth, generated, truth.std(axis=0), generator)}
     aucs["images"] = Estimate(*map(float, made.auc))
     return metrics | {f"auc_generated_{of}": found for of, found in aucs.items() if np.isfinite(found).all()}
-
-
-# --- the classifier
 
 
 class ClassifierStudy(Study):

@@ -268,9 +268,6 @@ def chain_samples(
     return joined
 
 
-# --- figures
-
-
 def draw_common(
     run: RunFolder, test: DensityTest, learned: Sequence[tuple[np.ndarray, np.ndarray | None]], metrics: Metrics
 ) -> None:

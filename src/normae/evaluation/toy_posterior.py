@@ -225,9 +225,6 @@ def exact_draws(model: Model, n: int, generator: torch.Generator) -> Tensor:
     return centres[index] + (torch.rand(n, 2, generator=generator) - 0.5) * width
 
 
-# --- coverage over trainings
-
-
 def coverage_test(model: Model, config: Run, density: Density, events: Tensor) -> Intervals:
     """Coverage on the test set, and region by region on a grid over the paper's test grid."""
     limit = config.evaluation.grid_limit

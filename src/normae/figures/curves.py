@@ -157,9 +157,6 @@ def trigger_rates(ax: Axes, original: Mapping[str, ArrayLike], fixed: Mapping[st
     return ax
 
 
-# --- speed
-
-
 def speed_bars(ax: Axes, labels: Sequence[str], values: ArrayLike, errors: ArrayLike) -> Axes:
     """A bar for each of n positive ratios of speeds, with its error, the first on top; grey where it is below 1."""
     ratios, widths = np.asarray(values, dtype=np.float64), np.asarray(errors, dtype=np.float64)

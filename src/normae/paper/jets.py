@@ -100,9 +100,6 @@ def models() -> dict[str, JetModel]:
     return {model.name: model for model in found}
 
 
-# --- figures
-
-
 class Judged(NamedTuple):
     """An evaluated run."""
 
@@ -246,9 +243,6 @@ def generated_rows(runs: Runs) -> Rows:
                 count = f"{metrics['generated_jets'].value:.0f}"
                 rows.append([title, words, count, *distances, f"{min(halves):.3f} to {max(halves):.3f}", *aucs])
     return rows
-
-
-# --- which temperature
 
 
 Compared = list[ComparedTemperatures]

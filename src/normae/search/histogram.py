@@ -139,9 +139,6 @@ def _numbers(option: str, text: str) -> list[float]:
         raise InputError(f"{option}: expected numbers separated by commas, got {text!r}") from None
 
 
-# --- samples
-
-
 Files = Sequence[str | Path]
 
 
@@ -199,9 +196,6 @@ def templates_of(
     if data:
         found = replace(found, data=fill_sample(binner, "observed", edges, data, dataset).value)
     return found
-
-
-# --- output
 
 
 def histogram(

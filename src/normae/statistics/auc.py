@@ -102,9 +102,6 @@ def rejection(signal: ArrayLike, background: ArrayLike, efficiency: float) -> Es
     return Estimate(float(1 / share), float(math.sqrt(variance) / share**2))
 
 
-# --- the Wasserstein distance
-
-
 def wasserstein(sample: ArrayLike, truth: ArrayLike, n_bootstrap: int = 100, *, generator: torch.Generator) -> Estimate:
     """The distance of samples with shapes (N,) and (M,), in standard deviations of the truth.
 
