@@ -18,6 +18,12 @@ from normae.statistics.arrays import Array, Estimate
 from normae.training.two_sample import ClassifierReference
 from normae.version import __version__
 
+Tested = dict[str, str | None]  # what is tested: run_a, run_b, data, and reference where there is one
+CHOICES = {"c0": "$C = 0$", "log_z": r"$C$ from $\log\, Z$", "fit": "$C$ fitted"}
+INDEX = {"true": "true", "classifier": "class", "rows": "rows"}
+BEYOND = 0.0005  # share of the values, on either side, beyond the axes: single events would set them otherwise
+MOST_POINTS = 250_000  # of a map; more are not seen, and make the files large
+
 
 def short_name(run: str | Path) -> str:
     """The last part of a run's path, with the one before for a run of several seeds."""
@@ -33,9 +39,6 @@ def default_folder(
     sample = [] if data is None else [f"on-{Path(data).stem}"]
     by = [] if reference is None else [f"by-{short_name(reference)}"]
     return Path("dual") / "-".join([short_name(run_a), short_name(run_b), *sample, *by])
-
-
-Tested = dict[str, str | None]  # what is tested: run_a, run_b, data, and reference where there is one
 
 
 def write_dual(path: Path, result: DualResult, tested: Tested) -> None:
@@ -187,12 +190,6 @@ def _percent(estimate: Estimate) -> str:
 
 
 # --- figures
-
-
-CHOICES = {"c0": "$C = 0$", "log_z": r"$C$ from $\log\, Z$", "fit": "$C$ fitted"}
-INDEX = {"true": "true", "classifier": "class", "rows": "rows"}
-BEYOND = 0.0005  # share of the values, on either side, beyond the axes: single events would set them otherwise
-MOST_POINTS = 250_000  # of a map; more are not seen, and make the files large
 
 
 def draw_dual(result: DualResult, folder: Path) -> list[Picture]:

@@ -33,6 +33,7 @@ from normae.statistics import Estimate
 from normae.statistics.calibration import calibration
 from normae.training.two_sample import ClassifierReference, classifier_reference
 
+Place = str | Path
 DRAWS, QUICK = 100, 20_000  # weight draws, and jets of each class that a classifier is trained on here
 FILE_PARTS = (0.5, 0.125, 0.375)  # shares of a file that train the classifier, correct it, and test the models
 PARTS = (0.8, 0.2)  # the same where the test has a sample of its own
@@ -75,9 +76,6 @@ def alike(a: Coordinates, b: Coordinates) -> bool:
     """Whether two models see the same rows of an event."""
     one, other = a.tensors(), b.tensors()
     return one.keys() == other.keys() and all(torch.equal(one[name].cpu(), other[name].cpu()) for name in one)
-
-
-Place = str | Path
 
 
 def dual_test(

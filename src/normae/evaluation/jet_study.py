@@ -24,6 +24,7 @@ from normae.runs.load import load
 from normae.statistics.arrays import Array, Estimate, format_estimate, sample_mean
 from normae.temperature.estimates import chain_metrics, late_mean
 
+GALLERY, SMALL = 8, 1.5  # jets of a gallery, and inches that one picture is wide
 TRAINING_COLUMNS = ("iteration", "positive_energy", "negative_energy", "latent_acceptance", "feature_acceptance")
 BAYESIAN = {"last": "the last layer's weights", "decoder": "the decoder's weights", "all": "all weights"}
 """What a mean-field posterior is of, by its `layers`."""
@@ -276,9 +277,6 @@ def _gap_check(lines: Sequence[dict[str, Any]]) -> Check:
 
 
 # --- figures
-
-
-GALLERY, SMALL = 8, 1.5  # jets of a gallery, and inches that one picture is wide
 
 
 def draw_pictures(folder: Path, name: str, rows: dict[str, Any], titles: Sequence[str], first: str = "") -> None:

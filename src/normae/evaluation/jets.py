@@ -50,6 +50,9 @@ from normae.statistics.arrays import Array, Estimate, over, sample_mean
 from normae.statistics.calibration import calibration
 from normae.training.two_sample import ClassifierReference, classifier_test
 
+OTHERS = ("pictures", "auc", "counts", "acceptance")
+"""What generated.npz holds beside observables, in the order of `GeneratedJets`."""
+OBSERVED = tuple(f"{kind}_{name}" for kind in ("generated", "truth") for name in NAMES)  # the observables in it
 FEWEST_TESTED = 10  # jets of each class that numbers with errors need
 EFFICIENCIES = {"rejection_20": 0.2, "rejection_30": 0.3}  # signal efficiencies of the paper's table
 CURVE = np.concatenate([np.linspace(0.001, 0.05, 50, endpoint=False), np.linspace(0.05, 1.0, 191)])
@@ -219,10 +222,6 @@ def draw_roc(run: RunFolder, curve: RocCurve, background: int) -> None:
 
 
 # --- generated jets
-
-OTHERS = ("pictures", "auc", "counts", "acceptance")
-"""What generated.npz holds beside observables, in the order of `GeneratedJets`."""
-OBSERVED = tuple(f"{kind}_{name}" for kind in ("generated", "truth") for name in NAMES)  # the observables in it
 
 
 class GeneratedJets(NamedTuple):

@@ -27,6 +27,7 @@ from normae.statistics import Estimate, auc, sample_mean, wasserstein, wasserste
 from normae.statistics.arrays import unweighted
 from normae.training.two_sample import classifier_test
 
+Rows = NDArray[Any]  # with shape (N, d), float32 or float64
 ROWS, SAMPLES = 20_000, 10_000  # most rows of each kind that are looked at, and that are drawn from the model
 START = (
     "Course of the training",
@@ -149,9 +150,6 @@ class TableStudy(Study):
 
 
 # --- numbers
-
-
-Rows = NDArray[Any]  # with shape (N, d), float32 or float64
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,11 @@ from normae.errors import InputError
 from normae.figures import density_in, even_edges
 from normae.statistics.arrays import Array
 
+Values = NDArray[np.floating]
+KIND_COLOURS = {"training": "tab:gray", "held out": "tab:blue", "sampled": "tab:red"}
+SAMPLE_COLOURS = ("0.45", "tab:blue", "tab:red")
+MOST_POINTS = 2000
+SMALLEST_RATE = 1e-3
 Records = Sequence[Mapping[str, Any]]  # lines of a metrics.jsonl
 
 
@@ -90,9 +95,6 @@ def _dress(ax: Axes, iteration: Array, label: str) -> None:
 
 # --- scores
 
-Values = NDArray[np.floating]
-KIND_COLOURS = {"training": "tab:gray", "held out": "tab:blue", "sampled": "tab:red"}
-
 
 def score_histograms(ax: Axes, scores: Mapping[str, Values]) -> Axes:
     """Distributions of E/T for kinds of rows, each with shape (N,), on a logarithmic axis."""
@@ -119,11 +121,6 @@ def column_histograms(
         ax.text(0.03, 0.97, text, transform=ax.transAxes, va="top", fontsize=8)
     axes[0].legend(loc="upper right", fontsize=8)
     return axes
-
-
-SAMPLE_COLOURS = ("0.45", "tab:blue", "tab:red")
-MOST_POINTS = 2000
-SMALLEST_RATE = 1e-3
 
 
 def score_agreement(

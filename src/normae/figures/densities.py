@@ -24,10 +24,11 @@ from normae.errors import InputError
 from normae.statistics import REGION_EDGES, pearson
 from normae.statistics.arrays import Array, as_pair, as_vector
 
-LIMIT_SHARE = 0.002  # share of the cells at either end that a logarithmic colour scale leaves to its end colours
-
-
 Limits = tuple[float, float]
+RATIO_FLOOR = 0.01  # the ratio is drawn where the true density exceeds this share of its maximum
+CURVE_COLOURS = (style.LEARNED_COLOUR, "tab:blue", "tab:green", "tab:orange", "tab:purple")
+REACH = 5.0  # where the axis of pulls ends
+LIMIT_SHARE = 0.002  # share of the cells at either end that a logarithmic colour scale leaves to its end colours
 
 
 def field_map(
@@ -147,9 +148,6 @@ def region_legend(ax: Axes, bands: list[int], above: bool = False) -> None:
     ax.legend(handles=handles, title=title, handletextpad=0.1, handlelength=1.2, borderaxespad=0.3, **place)
 
 
-RATIO_FLOOR = 0.01  # the ratio is drawn where the true density exceeds this share of its maximum
-
-
 def marginal(
     axes: Sequence[Axes], x: Array, truth: Array, model: Array, band: Array | None = None, label: str = r"$x_1$"
 ) -> Sequence[Axes]:
@@ -200,9 +198,6 @@ def uncertainty_maps(axes: Any, x: Array, y: Array, score: Sequence[Array], dens
 # --- error bars against the truth
 #
 # A curve above the diagonal is conservative, one below is overconfident. Bands are the spread over trainings.
-
-CURVE_COLOURS = (style.LEARNED_COLOUR, "tab:blue", "tab:green", "tab:orange", "tab:purple")
-REACH = 5.0  # where the axis of pulls ends
 
 
 class Curve(NamedTuple):

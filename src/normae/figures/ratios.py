@@ -19,6 +19,8 @@ from normae.statistics import Estimate, SlopeLine, SlopePoint, balanced_pearson,
 from normae.statistics.arrays import Array, as_pair
 from normae.statistics.calibration import Reliability
 
+ESTIMATE_COLOUR, COMPONENT_COLOUR = "tab:red", "tab:blue"
+MARKERS = ("o", "s", "D", "^", "v", "P")
 SIDES = {"A": "tab:blue", "B": "tab:green"}  # the colour of each of the two models
 
 
@@ -113,10 +115,6 @@ def reliability_diagram(
 
 
 # --- temperatures
-
-
-ESTIMATE_COLOUR, COMPONENT_COLOUR = "tab:red", "tab:blue"
-MARKERS = ("o", "s", "D", "^", "v", "P")
 
 
 def temperature_estimates(ax: Axes, estimates: Mapping[str, Estimate], model: float) -> Axes:

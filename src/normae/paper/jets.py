@@ -21,6 +21,12 @@ from normae.sources import KINDS, Kind
 from normae.statistics.arrays import Array, Estimate
 from normae.temperature.estimates import estimate_temperatures
 
+ComparedPair = tuple[RunFolder, RunFolder, Estimate]  # the runs on QCD jets and on tops, and m of their dual test
+JETS, POINTS = 200, 20_000  # events of each class of jets, and of a toy density
+TOYS = {"toy-1gauss-nae": "one Gaussian", "toy-2gauss-nae": "two Gaussians"}
+QUANTITIES = {"pearson": "Pearson", "slope": "slope m"}  # of the dual test, for all jets and for each class
+CLASS_COLUMNS = ("QCD only", "tops only")
+Compared = list[ComparedTemperatures]
 Metrics = dict[str, Estimate]
 Rows = list[list[str]]
 SEEDS = 3  # trainings of the BNAE that make one model with several modes
@@ -180,13 +186,8 @@ def draw_compared(rows: list[ComparedTemperatures], folder: Path) -> None:
 
 # --- tables
 
-ComparedPair = tuple[RunFolder, RunFolder, Estimate]  # the runs on QCD jets and on tops, and m of their dual test
-JETS, POINTS = 200, 20_000  # events of each class of jets, and of a toy density
-TOYS = {"toy-1gauss-nae": "one Gaussian", "toy-2gauss-nae": "two Gaussians"}
 DUALS = (("AE", BEST), ("NAE", BEST), ("BNAE", BEST), ("NAE", PAPER), ("BNAE", PAPER), ("NAE", MIXING), ("BNAE", MODES))
 """Networks of the dual tests; that of the autoencoders, which the paper does not have, shows what the training adds."""
-QUANTITIES = {"pearson": "Pearson", "slope": "slope m"}  # of the dual test, for all jets and for each class
-CLASS_COLUMNS = ("QCD only", "tops only")
 ESTIMATED = (("NAE", BEST), ("BNAE", BEST), ("NAE", MIXING))  # whose temperatures are estimated
 GENERATORS = {"NAE, d_z = 6": ("NAE", BEST), "BNAE, d_z = 6": ("BNAE", BEST), "NAE, d_z = 3": ("NAE", SMALL)}
 TITLES = {
@@ -243,9 +244,6 @@ def generated_rows(runs: Runs) -> Rows:
                 count = f"{metrics['generated_jets'].value:.0f}"
                 rows.append([title, words, count, *distances, f"{min(halves):.3f} to {max(halves):.3f}", *aucs])
     return rows
-
-
-Compared = list[ComparedTemperatures]
 
 
 def compare_temperatures(pairs: Mapping[str, ComparedPair], data: Path | None, device: str) -> Compared:

@@ -38,6 +38,9 @@ from normae.statistics.arrays import Estimate
 
 Status = Literal["good", "warning", "bad"]
 Value = str | Estimate
+MOST_ROWS = 20_000  # rows of a CSV beyond which every k-th is kept, k the smallest number that suffices
+RASTER_DPI = 200
+Columns = Mapping[str, ArrayLike]
 OWN_SCRIPT = "'sha256-'"  # in the page's policy: stands for the one script that may run
 WIDE = 1.7  # aspect ratio from which a picture takes the whole width of the page
 SPACES = ("", "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}")  # of names in a picture
@@ -191,10 +194,6 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
 # --- figures on disk
 
 
-MOST_ROWS = 20_000  # rows of a CSV beyond which every k-th is kept, k the smallest number that suffices
-RASTER_DPI = 200
-
-
 class SavedFigure(NamedTuple):
     """Where the three files of a figure lie."""
 
@@ -205,9 +204,6 @@ class SavedFigure(NamedTuple):
     def picture(self, title: str, sentence: str) -> Picture:
         """For a page."""
         return Picture(title, self.svg.read_text(encoding="utf-8"), sentence)
-
-
-Columns = Mapping[str, ArrayLike]
 
 
 def save_figure(

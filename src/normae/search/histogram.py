@@ -31,6 +31,7 @@ from normae.search import Sample, Templates, hepdata_tables, workspace
 from normae.statistics.arrays import Array, unweighted
 from normae.statistics.histogram import check_edges, fill, tail_levels
 
+Files = Sequence[str | Path]
 AXIS_NAMES = {"score": "score $E/T$", "log_prob": r"$\log p$", "p_value": "p-value"}
 MOST_REFERENCES = 50_000  # held-out events that are scored with every draw, for p-values of draws
 MOST_EXPECTED = 1e12  # events; a fit of more loses its digits
@@ -137,9 +138,6 @@ def _numbers(option: str, text: str) -> list[float]:
         return [float(piece) for piece in text.split(",")]
     except ValueError:
         raise InputError(f"{option}: expected numbers separated by commas, got {text!r}") from None
-
-
-Files = Sequence[str | Path]
 
 
 def fill_sample(binner: Binner, name: str, edges: Array, files: Files, dataset: str | None = None) -> Sample:

@@ -23,6 +23,10 @@ import numpy as np
 from normae.statistics.arrays import Array
 from normae.statistics.histogram import covariance, shifts
 
+NAMES = {"score": "score E/T", "log_prob": "log p", "p_value": "p-value"}
+FLOWS = "Events beyond the outer edges are counted in the outer bins."
+CHANNEL, STRENGTH = "anomaly", "mu"
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -106,10 +110,6 @@ class Templates:
 # --- documents
 
 
-NAMES = {"score": "score E/T", "log_prob": "log p", "p_value": "p-value"}
-FLOWS = "Events beyond the outer edges are counted in the outer bins."
-
-
 def hepdata_tables(templates: Templates, comment: str) -> dict[str, list[dict[str, Any]]]:
     """The documents of each file of the submission, by its name; `comment` is what it is about."""
     entries = [_entry("Histogram", "histogram.yaml", f"Events in bins of the {NAMES[templates.quantity]}. {FLOWS}")]
@@ -156,9 +156,6 @@ def _covariance(templates: Templates, matrix: Array) -> dict[str, Any]:
     own = matrix[: len(bins), : len(bins)]
     values = _variable("Covariance", [{"value": float(value)} for value in own.ravel()])
     return {"independent_variables": [first, second], "dependent_variables": [values]}
-
-
-CHANNEL, STRENGTH = "anomaly", "mu"
 
 
 def workspace(templates: Templates) -> dict[str, Any]:

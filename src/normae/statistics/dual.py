@@ -43,6 +43,9 @@ from normae.errors import InputError
 from normae.statistics import arrays
 from normae.statistics.arrays import Array, Estimate, as_events, as_labels, balanced_weights, weighted_pearson
 
+Labels = ArrayLike | None  # None is refused with a sentence
+BLOCK = 2048
+"""Events whose pairs are counted at once: with 100 draws of each model 200k numbers, which stay in the cache."""
 LEAST_CORRELATION = 0.5  # within a class, below which a slope is not a matter of scale
 
 
@@ -106,9 +109,6 @@ class RatioComparison(NamedTuple):
     outside_b: Estimate
     residuals: BinnedResiduals
     verdict: Verdict
-
-
-Labels = ArrayLike | None  # None is refused with a sentence
 
 
 def fit_line(
@@ -263,10 +263,6 @@ def compare_ratios(
 
 
 # --- over all pairs of weight draws
-
-
-BLOCK = 2048
-"""Events whose pairs are counted at once: with 100 draws of each model 200k numbers, which stay in the cache."""
 
 
 class PairLines(NamedTuple):

@@ -39,6 +39,11 @@ from normae.errors import InputError
 from normae.statistics.arrays import Array, Estimate, as_draws, as_vector, chunks, few_mean, student
 from normae.statistics.density import REGION_EDGES
 
+LEAST, ROUNDS = 10, 10_000  # events that constants can come from, and iterations for them
+CLOSE = 1e-6  # where the iteration for the constants ends: all shares of the events are the same to this part
+SMALLEST = 1e-30  # share at which a constant grows as fast as it may
+Kind = Literal["quantile", "gaussian"]
+
 
 def mean_and_std(draws: ArrayLike) -> tuple[Array, Array]:
     """Mean and standard deviation (n - 1 in the denominator) over the draws (n, N); each with shape (N,)."""
@@ -105,10 +110,6 @@ def relative_density_ratio(score_draws: ArrayLike, log_draws: ArrayLike) -> Esti
 
 # --- several trainings as one posterior
 
-LEAST, ROUNDS = 10, 10_000  # events that constants can come from, and iterations for them
-CLOSE = 1e-6  # where the iteration for the constants ends: all shares of the events are the same to this part
-SMALLEST = 1e-30  # share at which a constant grows as fast as it may
-
 
 def mixture_constants(scores: Array) -> Array:
     """Constants c_j for E/T of K members, (K, N), with which all have the same share of events; the largest is 0.
@@ -135,9 +136,6 @@ def mixture_constants(scores: Array) -> Array:
 
 
 # --- coverage
-
-
-Kind = Literal["quantile", "gaussian"]
 
 
 class CoverageBand(NamedTuple):

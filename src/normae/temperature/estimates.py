@@ -61,11 +61,13 @@ from normae.sources import KINDS, check_jets, file_in, held_out, jets_path, load
 from normae.statistics.arrays import Array, Estimate
 from normae.tensors import norm
 
-# --- gradient and curvature of an energy
-
-
 ROWS = 512  # events at a time
 NUMBERS = 2**18  # their features: the gradient of a convolutional network keeps some hundred times as many
+EVEN_POINTS, QUICK_POINTS = 20_000, 5_000  # on the latent sphere; the second where a mean is enough
+COMPONENTS = 20  # most principal components of the residuals that are looked at
+WIDTH, LATENT_WIDTH = 0.1, 0.02  # of a difference; the first in units of the residuals' root mean square
+MOST_PAIRS = 4000  # events whose pairs give the effective dimension
+# --- gradient and curvature of an energy
 
 
 class Curvature(NamedTuple):
@@ -150,9 +152,6 @@ def _piecewise(x: Tensor, part: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Cu
 # --- energies over the decoder's manifold, f_d(z) with z on the latent sphere
 
 
-EVEN_POINTS, QUICK_POINTS = 20_000, 5_000  # on the latent sphere; the second where a mean is enough
-
-
 def even_energies(energy: ReconstructionEnergy, like: Tensor, seed: int, points: int) -> Array:
     """E(f_d(z)) at points that are spread evenly over the sphere in which `like` (N, d_z) lies."""
     even = normal((points, like.shape[1]), stream(seed, "temperature/manifold", like.device), like)
@@ -201,10 +200,6 @@ def chain_metrics(run: RunFolder, config: Run, model: Model) -> dict[str, Estima
 
 
 # --- estimates of a run
-
-COMPONENTS = 20  # most principal components of the residuals that are looked at
-WIDTH, LATENT_WIDTH = 0.1, 0.02  # of a difference; the first in units of the residuals' root mean square
-MOST_PAIRS = 4000  # events whose pairs give the effective dimension
 
 
 @dataclass(frozen=True)
