@@ -33,10 +33,7 @@ def degree_of(terms: int, k: int, most: int = 8) -> int:
 
 
 def polynomials(t: Tensor, edges: Tensor, degree: int) -> Tensor:
-    """Products of Chebyshev polynomials of t (N, k), up to a total degree, with shape (N, K), 1 first.
-
-    Beyond `edges`, the range of t, with shape (2, k), they stay as they are at its edge.
-    """
+    """Products of Chebyshev polynomials of t (N, k) in its range (2, k), up to a total degree: (N, K), 1 first."""
     s = ((2 * t - edges[0] - edges[1]) / (edges[1] - edges[0]).clamp_min(1e-9)).clamp(-1, 1)
     each = [torch.ones_like(s), s]
     while len(each) <= degree:
@@ -50,10 +47,8 @@ def polynomials(t: Tensor, edges: Tensor, degree: int) -> Tensor:
 def fit_location(terms: Tensor, u: Tensor) -> tuple[float, Tensor, Tensor]:
     """Coefficients of mean and log width of columns u with shape (N, d), (K, d) each, by the Gaussian likelihood.
 
-    The first number is the criterion of Bayes and Schwarz, up to a constant: low for a degree that suits the rows.
-
-    A mean is a weighted least square, and a step of the log widths one of Fisher scoring: their information is
-    2 X^T X, whatever they are.
+    The first number is the criterion of Bayes and Schwarz, up to a constant: low for a degree that suits the rows. A
+    mean is a weighted least square, a step of the log widths one of Fisher scoring, whose information is 2 X^T X.
     """
     log_width = u.new_zeros(terms.shape[1], u.shape[1])
     log_width[0] = (u.std(0) + 1e-3).log()

@@ -3,12 +3,11 @@
 It is made with C = 0, as in the paper, and with C from the two log Z, which shifts log r and changes nothing else;
 against the true ratio where both densities are known, and against a classifier whose calibration is measured.
 
-What a classifier says far out, where one class has no events, nothing can check; its calibration error, a matter of
-probabilities, is blind to it. So against a classifier linearity is judged between the values of log r beyond which
-either class still has n events, n = 1/tolerance^2 for the tolerance on log r, since n events fix a log ratio to
-1/sqrt(n). What lies beyond counts in the slope, the correlation and the shares. A classifier has an error of its own:
-the spread over several is added to the errors of slopes and residuals. And a logistic fit of the labels gives its own
-log r a factor; how far that is from 1 is added to the tolerance of slopes, and its error to their errors.
+What a classifier says far out, where one class has no events, nothing can check. So against a classifier linearity is
+judged between the values of log r beyond which either class still has n events, n = 1/tolerance^2 for the tolerance on
+log r, since n events fix a log ratio to 1/sqrt(n). A classifier has an error of its own: the spread over several is
+added to the errors of slopes and residuals. And a logistic fit of the labels gives its own log r a factor; how far that
+is from 1 is added to the tolerance of slopes, and its error to their errors.
 
 **Labels alone** judge too, without any reference: the factor b of a logistic fit of the labels on log r is 1 for a
 calibrated one, and in bins of log r the ratio of labels must be r.

@@ -25,6 +25,30 @@ BEYOND = 0.0005  # share of the values, on either side, beyond the axes: single 
 MOST_POINTS = 250_000  # of a map; more are not seen, and make the files large
 
 
+QUANTITIES = {
+    "pearson_pairs": "Pearson correlation over pairs of draws", "pearson_a": "Pearson correlation within A",
+    "pearson_b": "Pearson correlation within B", "pearson": "Pearson correlation",
+    "slope_pairs": "slope over pairs of draws", "slope_a": "slope m within A", "slope_b": "slope m within B",
+    "slope": "slope m",
+    "constant_pairs": "constant over pairs of draws", "constant": "constant C",
+    "outside_a": "share off, events of A", "outside_b": "share off, events of B", "outside": "share off, all events",
+}  # fmt: skip
+WORDS = {
+    "constant_log_z": "log Z of A minus log Z of B", "log_z_a": "log Z of A", "log_z_b": "log Z of B",
+    "temperature_a": "T of A", "temperature_b": "T of B",
+    "slope_members_classifier": "slope over the classifiers",
+    "slope_members_a_classifier": "the same within A", "slope_members_b_classifier": "the same within B",
+    "logistic_slope": "factor b that labels give to log r",
+    "classifier_logistic_slope": "factor that labels give to the classifier's log r",
+    "classifier_ece": "calibration error (ECE) of the classifier",
+    "classifier_ece_perfect": "ECE of a perfect classifier", "classifier_ece_corrected": "ECE after correction",
+    "classifier_cross_entropy": "cross-entropy of the classifier",
+    "classifier_cross_entropy_corrected": "cross-entropy after correction",
+    "classifier_pearson_true": "Pearson correlation of classifier and true ratio",
+    "classifier_outside_true": "share of events where the classifier is off",
+}  # fmt: skip
+
+
 def short_name(run: str | Path) -> str:
     """The last part of a run's path, with the one before for a run of several seeds."""
     path = Path(run)
@@ -151,30 +175,6 @@ def page(result: DualResult, pictures: list[Picture], tested: Tested) -> Report:
     return Report(title, summary, facts, pictures=pictures, footer=footer)
 
 
-QUANTITIES = {
-    "pearson_pairs": "Pearson correlation over pairs of draws", "pearson_a": "Pearson correlation within A",
-    "pearson_b": "Pearson correlation within B", "pearson": "Pearson correlation",
-    "slope_pairs": "slope over pairs of draws", "slope_a": "slope m within A", "slope_b": "slope m within B",
-    "slope": "slope m",
-    "constant_pairs": "constant over pairs of draws", "constant": "constant C",
-    "outside_a": "share off, events of A", "outside_b": "share off, events of B", "outside": "share off, all events",
-}  # fmt: skip
-WORDS = {
-    "constant_log_z": "log Z of A minus log Z of B", "log_z_a": "log Z of A", "log_z_b": "log Z of B",
-    "temperature_a": "T of A", "temperature_b": "T of B",
-    "slope_members_classifier": "slope over the classifiers",
-    "slope_members_a_classifier": "the same within A", "slope_members_b_classifier": "the same within B",
-    "logistic_slope": "factor b that labels give to log r",
-    "classifier_logistic_slope": "factor that labels give to the classifier's log r",
-    "classifier_ece": "calibration error (ECE) of the classifier",
-    "classifier_ece_perfect": "ECE of a perfect classifier", "classifier_ece_corrected": "ECE after correction",
-    "classifier_cross_entropy": "cross-entropy of the classifier",
-    "classifier_cross_entropy_corrected": "cross-entropy after correction",
-    "classifier_pearson_true": "Pearson correlation of classifier and true ratio",
-    "classifier_outside_true": "share of events where the classifier is off",
-}  # fmt: skip
-
-
 def _described(metric: str) -> str:
     """The name of a metric in words: "slope m, C = 0, against the true ratio" for slope_true_c0."""
     if metric in WORDS:
@@ -187,9 +187,6 @@ def _described(metric: str) -> str:
 
 def _percent(estimate: Estimate) -> str:
     return f"{100 * estimate.value:.2g} %"
-
-
-# --- figures
 
 
 def draw_dual(result: DualResult, folder: Path) -> list[Picture]:

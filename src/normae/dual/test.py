@@ -1,8 +1,5 @@
 """The dual test of two runs, from run folders or the zoo to a folder with numbers, figures and a page.
 
-`dual_test` gives a `DualResult` and writes nothing; `dual` writes it too. What is tested, and how it is judged, is in
-`normae.dual.judge`.
-
 **Jets.** A folder of jets has a file `test`, on which the models are tested; a classifier that is trained here learns
 from its `train` and is corrected with its `val`, so that the test is made on all of the test jets. One file of jets is
 cut, as a file of labelled events is; it must not hold jets that the models were trained on. Label 1 is the class that B

@@ -1,8 +1,7 @@
 """A study of a run: how it is judged, drawn, reported and described. One class for each kind of data.
 
 `study_of` chooses the class once; who calls `judge`, `page` and `card` does not ask which it is. Here is what all kinds
-share: the order of page and card, the settings in words, checks of any training, its course drawn; and `evaluate` and
-`report`, which write what a study says into a run.
+share, and `evaluate` and `report`, which write what a study says into a run.
 """
 
 from abc import ABC, abstractmethod
@@ -40,10 +39,8 @@ COURSE = (
 class Study(ABC):
     """One kind of run: its folder, and its configuration, which may name another place of the data than the folder."""
 
-    needed: ClassVar[tuple[str, ...]] = ()
-    """Metrics without which there is no page."""
-    own: ClassVar[Mapping[str, str]] = {}
-    """Metrics beside the paper's that a card states, with their words."""
+    needed: ClassVar[tuple[str, ...]] = ()  # metrics without which there is no page
+    own: ClassVar[Mapping[str, str]] = {}  # metrics beside the paper's that a card states, with their words
     of_jets: ClassVar[bool] = False
 
     def __init__(self, run: RunFolder, config: Run) -> None:

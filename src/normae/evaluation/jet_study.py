@@ -276,9 +276,6 @@ def _gap_check(lines: Sequence[dict[str, Any]]) -> Check:
     return Check("energies meet", study.graded(abs(gap), 0.1, 0.5), f"{said} samples follow the data.", remedy)
 
 
-# --- figures
-
-
 def draw_pictures(folder: Path, name: str, rows: dict[str, Any], titles: Sequence[str], first: str = "") -> None:
     """Rows of pictures (K, 40, 40) by name, under the titles of their columns; in the CSV, one column for each."""
     figure, axes = new_figure(len(rows), 1, panel=(SMALL * len(titles), 1.3 * SMALL))

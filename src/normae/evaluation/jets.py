@@ -1,16 +1,14 @@
 """Numbers of runs on jets: how one class is told from the other, and what is generated; the study of a classifier.
 
 **Tagging**, section 4.1 of the paper. The score is E/T: whoever was trained on QCD jets tags tops, and the other way
-round. Numbers without "_draws" are of all weight draws together, with counting errors; those with it are the mean over
-draws of the same number of each draw, with the standard deviation over draws as error, as in the paper's table for
-Bayesian networks. The energies of the test sample are kept in scores.npz, with a key that stands for weights, jets and
-draws: drawing again needs no new pass through the network.
+round. Numbers without "_draws" are of all weight draws together, with counting errors; those with it are mean and
+standard deviation over draws, as in the paper's table for Bayesian networks. The energies of the test sample are kept
+in scores.npz, with a key that stands for weights, jets and draws.
 
 **Generated jets**, appendix C.2. The paper's recipe: latent chains of 240 steps from noise, without the buffer,
-decoded, then the feature chain of the training. A picture is divided by its sum before observables are made of it, true
-or generated, so that masses are in units of the jet's pT and do not depend on how well a model learned the sum. Two
-classifiers try to tell generated from true jets, one from the six observables, one from the pictures; their inputs are
-centred and scaled by the mean and the standard deviation of the truth (of all pixels together, for pictures).
+decoded, then the feature chain of the training. A picture, true or generated, is divided by its sum before observables
+are made of it: masses are in units of the jet's pT. Two classifiers try to tell generated from true jets, one from the
+six observables, one from the pictures; their inputs are centred and scaled by the truth's.
 
 **A supervised classifier** is the benchmark of section 4.1, with the reliability diagram of section 4.2. Its score is
 log r = log p_top - log p_QCD; label 1 is top. It was corrected on validation jets; the test jets only measure.
@@ -50,8 +48,7 @@ from normae.statistics.arrays import Array, Estimate, over, sample_mean
 from normae.statistics.calibration import calibration
 from normae.training.two_sample import ClassifierReference, classifier_test
 
-OTHERS = ("pictures", "auc", "counts", "acceptance")
-"""What generated.npz holds beside observables, in the order of `GeneratedJets`."""
+OTHERS = ("pictures", "auc", "counts", "acceptance")  # in generated.npz beside observables, ordered as `GeneratedJets`
 OBSERVED = tuple(f"{kind}_{name}" for kind in ("generated", "truth") for name in NAMES)  # the observables in it
 FEWEST_TESTED = 10  # jets of each class that numbers with errors need
 EFFICIENCIES = {"rejection_20": 0.2, "rejection_30": 0.3}  # signal efficiencies of the paper's table

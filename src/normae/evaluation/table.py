@@ -1,7 +1,6 @@
-"""The study of a run on a table of the user's own, whose density nobody knows, by what the table itself can tell.
+"""The study of a run on a table of the user's own, whose density nobody knows: are rows held out as likely as others?
 
-Are rows held out as likely as those of the training? Do samples of the model look like rows held out, column by column
-and to a classifier that sees all columns at once? None of it needs a signal.
+Do samples of the model look like them, column by column and to a classifier? None of it needs a signal.
 """
 
 from dataclasses import dataclass
@@ -147,9 +146,6 @@ class TableStudy(Study):
 
     def limits(self) -> str:
         return "The score is learned from this table: for rows far outside its range it is an extrapolation."
-
-
-# --- numbers
 
 
 @dataclass(frozen=True)

@@ -167,9 +167,6 @@ class ToyStudy(Study):
         return "The model is deterministic: it gives no uncertainty of its likelihood."
 
 
-# --- numbers
-
-
 @dataclass(frozen=True)
 class DensityTest:
     """Learned and true log p on the paper's grid, whose first coordinate runs slowest, and on the test set."""
@@ -246,9 +243,8 @@ def chain_samples(
 ) -> dict[str, tuple[Tensor, Estimate]]:
     """`n` samples of each kind, with the acceptance of the feature steps since the kind before.
 
-    "recipe" is the paper's: a latent chain from noise, eight times as long as in training, then a feature chain as in
-    training. "long" are the same chains gone on to a multiple of that length, "generation" gone on to the length that
-    `model.sample` uses, where the preset sets one. `lengths` are steps of the feature chain for each kind, rising.
+    "recipe" is the paper's: a latent chain from noise, eight times as long as in training, then a feature chain. "long"
+    and "generation" are the same chains gone on. `lengths` are steps of the feature chain for each kind, rising.
     """
     first = min(lengths.values())
     chains: dict[str, list[Chain]] = {name: [] for name in lengths}

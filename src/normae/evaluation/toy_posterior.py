@@ -128,9 +128,6 @@ class BayesianToyStudy(ToyStudy):
         )
 
 
-# --- numbers
-
-
 class Intervals(NamedTuple):
     """Error bars of one training against the truth."""
 
@@ -294,9 +291,6 @@ def _draw_group(group: RunFolder, tests: Sequence[Intervals]) -> None:
         draw_one(group, "coverage-regions", columns, densities.region_coverage, levels, *regional)
         pull, density_pull = (np.concatenate(of) for of in zip(*(test.pulls for test in tests), strict=True))
         _draw_pulls(group, pull, density_pull, every=max(1, len(tests) // 2))
-
-
-# --- figures
 
 
 def _draw_pulls(run: RunFolder, log_density: np.ndarray, density: np.ndarray, every: int = 1) -> None:

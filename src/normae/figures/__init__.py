@@ -1,7 +1,6 @@
 """Figures: arrays and axes in, the axes out. Here is their look, made to be read at 45 % of a page's width.
 
-Settings act on what is created while they hold, so a figure is made, drawn and saved inside `with figure_style():`.
-Nothing here or in the other files of this folder uses pyplot's current figure, and nothing saves.
+A figure is made, drawn and saved inside `with figure_style():`. Nothing uses pyplot's current figure, nothing saves.
 """
 
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ LEARNED_COLOUR = "tab:red"
 DASHES = (0, (4, 1.5))
 OUTSIDE_COLOUR = "tab:red"
 INSIDE_COLOUR = "0.82"
+TIGHT: dict[str, Any] = {"handletextpad": 0.1, "columnspacing": 0.8, "borderaxespad": 0.3}  # of a legend above the axes
 PANEL = (3.9, 3.5)
 """Width and height of one panel in inches."""
 
@@ -83,8 +83,6 @@ def square(ax: Axes, low: float, high: float) -> Axes:
 
 
 # --- points in a plane
-
-TIGHT: dict[str, Any] = {"handletextpad": 0.1, "columnspacing": 0.8, "borderaxespad": 0.3}  # of a legend above the axes
 
 
 def scatter_outside(ax: Axes, points: ArrayLike, outside_mask: ArrayLike) -> NDArray[np.bool_]:

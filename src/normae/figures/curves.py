@@ -93,9 +93,6 @@ def _dress(ax: Axes, iteration: Array, label: str) -> None:
         ax.legend()
 
 
-# --- scores
-
-
 def score_histograms(ax: Axes, scores: Mapping[str, Values]) -> Axes:
     """Distributions of E/T for kinds of rows, each with shape (N,), on a logarithmic axis."""
     everything = np.concatenate(list(scores.values()))

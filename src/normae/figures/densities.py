@@ -171,12 +171,9 @@ def marginal(
 
 
 def uncertainty_maps(axes: Any, x: Array, y: Array, score: Sequence[Array], density: Sequence[Array]) -> Any:
-    """Six maps: E/T, its width and relative width above, the same of p below.
+    """Six maps (2, 3) over a grid of x (N,) and y (M,): E/T, its width and relative width above, the same of p below.
 
-    Args:
-        axes: with shape (2, 3), of panels that are wide enough for a colour bar: (4.2, 3.3) inches.
-        x, y: the grid's points along each axis, with shapes (N,) and (M,).
-        score, density: mean and standard deviation over the draws of E/T and of p, each with shape (N, M).
+    `score` and `density` are mean and standard deviation over draws, each with shape (N, M).
     """
     (mean, width), (p, p_width) = score, density
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -250,10 +247,8 @@ def region_coverage(
     """The curves of each region in its colour; regions without events, all NaN, are left out.
 
     Args:
-        levels: with shape (L,).
-        quantile, gaussian, band: observed coverage, and the half-width of the former, with shape (R, L).
-        text: the title of the legend in the free corner.
-        legend: names the regions in a row above the axes.
+        quantile, gaussian, band: coverage at levels (L,), and the half-width of the former, with shape (R, L).
+        text: the title of the legend in the free corner; `legend` names the regions in a row above the axes.
     """
     rows = [kind for kind in (quantile, gaussian, band) if kind is not None]
     shown = [region for region, row in enumerate(quantile) if not np.isnan(row).all()]

@@ -35,11 +35,7 @@ class RocCurve(NamedTuple):
 
 
 def roc_curves(axes: Sequence[Axes], curves: Sequence[RocCurve], smallest: float) -> Sequence[Axes]:
-    """Two axes: signal over background efficiency, and background rejection over signal efficiency.
-
-    Args:
-        smallest: background efficiency that the sample can still show; the rejection is drawn up to its inverse.
-    """
+    """Two axes: signal over background efficiency, and background rejection, up to 1/`smallest`, over signal."""
     plain, rejecting = axes
     plain.plot([0, 1], [0, 1], color="0.6", linestyle=":", linewidth=1.0)
     for curve in curves:

@@ -54,9 +54,7 @@ def ratio_outside_map(
 
     Args:
         outside_mask: with shape (N,), which points are red.
-        axis: points of an even grid along either axis, with shape (G,).
-        densities: of A and B on the grid, each with shape (G, G); contours are at exp(-1/2), solid, and exp(-9/2),
-            dashed, of the largest value.
+        densities: of A and B on an even grid with points `axis` (G,) along either axis, each with shape (G, G).
     """
     outside = style.scatter_outside(ax, points, outside_mask)
     x, count = np.asarray(axis, dtype=np.float64), f"{int(outside.sum()):,} of {outside.size:,}"
@@ -112,9 +110,6 @@ def reliability_diagram(
     above.text(0.04, 0.96, text, transform=above.transAxes, va="top")
     below.set(xlim=(0, 1), ylim=(-reach, reach), xlabel="mean predicted probability", ylabel="difference")
     return axes
-
-
-# --- temperatures
 
 
 def temperature_estimates(ax: Axes, estimates: Mapping[str, Estimate], model: float) -> Axes:

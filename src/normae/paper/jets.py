@@ -56,6 +56,18 @@ SEEDED = tuple(
 MODES = Variant("-modes", f", mixture of {SEEDS} trainings")
 
 
+DUALS = (("AE", BEST), ("NAE", BEST), ("BNAE", BEST), ("NAE", PAPER), ("BNAE", PAPER), ("NAE", MIXING), ("BNAE", MODES))
+"""Networks of the dual tests; that of the autoencoders, which the paper does not have, shows what the training adds."""
+ESTIMATED = (("NAE", BEST), ("BNAE", BEST), ("NAE", MIXING))  # whose temperatures are estimated
+GENERATORS = {"NAE, d_z = 6": ("NAE", BEST), "BNAE, d_z = 6": ("BNAE", BEST), "NAE, d_z = 3": ("NAE", SMALL)}
+TITLES = {
+    "tagging": "Section 4.1: tagging",
+    "ratio": "Section 4.2: the dual test, log r = log p_top - log p_QCD, against the classifier",
+    "generated": "Appendix C.2: generated jets",
+    "temperature": "Which temperature: estimates without a signal sample, over the one at which m = 1",
+}
+
+
 class JetModel(NamedTuple):
     """A model of the section: what it was trained on, the network as the paper's table calls it, and how."""
 
@@ -182,20 +194,6 @@ def draw_compared(rows: list[ComparedTemperatures], folder: Path) -> None:
     cells = [(row.name, name, *one, *row.wanted) for row in rows for name, one in row.estimates.items()]
     columns = dict(zip(names, zip(*cells, strict=True), strict=True))
     save_figure(figure, folder, "temperatures", columns)
-
-
-# --- tables
-
-DUALS = (("AE", BEST), ("NAE", BEST), ("BNAE", BEST), ("NAE", PAPER), ("BNAE", PAPER), ("NAE", MIXING), ("BNAE", MODES))
-"""Networks of the dual tests; that of the autoencoders, which the paper does not have, shows what the training adds."""
-ESTIMATED = (("NAE", BEST), ("BNAE", BEST), ("NAE", MIXING))  # whose temperatures are estimated
-GENERATORS = {"NAE, d_z = 6": ("NAE", BEST), "BNAE, d_z = 6": ("BNAE", BEST), "NAE, d_z = 3": ("NAE", SMALL)}
-TITLES = {
-    "tagging": "Section 4.1: tagging",
-    "ratio": "Section 4.2: the dual test, log r = log p_top - log p_QCD, against the classifier",
-    "generated": "Appendix C.2: generated jets",
-    "temperature": "Which temperature: estimates without a signal sample, over the one at which m = 1",
-}
 
 
 def tagging_rows(runs: Runs) -> Rows:

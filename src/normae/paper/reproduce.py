@@ -103,9 +103,6 @@ def _folder(name: str, out: Path, settings: Settings) -> RunFolder:
     return RunFolder(out / ("scratch" if settings.scratch else "zoo") / name)
 
 
-# --- the toy
-
-
 class Section(NamedTuple):
     """A section of the paper."""
 
@@ -192,9 +189,6 @@ def reproduce_all(out: Path, settings: Settings, watch: Watch | None = None) -> 
         whole.left_out += kept.get("left_out", [])
         whole.write(out)
     return whole
-
-
-# --- jets
 
 
 def reproduce_jets(out: Path, settings: Settings, watch: Watch | None = None) -> Reproduction:

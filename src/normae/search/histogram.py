@@ -1,9 +1,7 @@
 """`normae histogram`: binned scores of samples, with their covariance over weight draws, for a search.
 
-A sample is read in chunks and filled bin by bin, with the mean over weight draws and with every draw. The value of a
-bin is that of the mean score, the one that `normae score` writes and that data are binned in; the draws give the
-covariance.
-Edges at quantiles come from the run's own held-out background, not from the samples, so that counts stay Poisson.
+The value of a bin is that of the mean score, the one that `normae score` writes; the draws give the covariance. Edges
+at quantiles come from the run's own held-out background, not from the samples, so that counts stay Poisson.
 """
 
 from collections.abc import Iterator, Sequence
@@ -201,17 +199,15 @@ def histogram(
     columns: Sequence[str] | None = None, dataset: str | None = None, device: str = "auto", experiments: int = 0,
     force: bool = False,
 ) -> tuple[Templates, list[str]]:  # fmt: skip
-    """Bin the scores of background `files` into a new folder `out`.
+    """Bin scores of background `files`: histogram.json, a pyhf workspace.json, HEPData tables and a figure in `out`.
 
     Args:
         signal: files of a second sample, whose strength is the parameter of interest.
         data: files of what was seen; without them the workspace has the background expectation.
         experiments: pseudo-experiments to draw from the background-only model.
-        force: replace what is there.
 
     Returns:
-        The templates, which `out` holds as histogram.json, a pyhf workspace.json, HEPData tables and a figure, and
-        what the search found, in sentences.
+        The templates, and what the search found, in sentences.
     """
     require_that(experiments >= 0, "--pseudo-experiments", "0 or more", experiments)
     if settings.expected_signal is not None and not signal:
@@ -249,10 +245,7 @@ def write_templates(templates: Templates, folder: Path, name: str) -> None:
 
 
 def draw_templates(axes: Sequence[Axes], templates: Templates) -> dict[str, Array]:
-    """Counts above and their ratio to the background below; what was drawn, by column, with shape (B,).
-
-    Bins are drawn equally wide, with their edges as labels, since those at quantiles differ by orders of magnitude.
-    """
+    """Counts above and their ratio to the background below, in bins drawn equally wide; the columns, shapes (B,)."""
     ax, ratio = axes
     n, error = templates.background.value, np.sqrt(templates.background.variance)
     place = np.arange(len(n) + 1, dtype=np.float64)

@@ -1,16 +1,12 @@
 """What a search takes over: binned samples with what is known of their errors, and documents of them for others.
 
-**HEPData**: a submission of YAML documents, each a dictionary here.
+**HEPData**: a submission of YAML documents. One table has the bins with their counts, the statistical error and the
+spread over weight draws; the other the whole covariance over draws, which says how the bins move together.
 
-One table has the bins with their counts, the statistical error and the spread over weight draws; the other the whole
-covariance over draws, which says how the bins move together.
-
-**pyhf**: HistFactory's model in JSON.
-
-Expected events in a bin are mu s_b + n_b, each sample moved by shared nuisance parameters: `staterror`, the limited
-number of simulated events; `histosys` for each shift of the covariance over weight draws, n_b + a d_b with a ~ N(0, 1),
-under the same name in all samples, so that one parameter moves them together; `normsys` for the yield of the
-background. Without data the observation is the background expectation (Asimov).
+**pyhf**: HistFactory's model in JSON. Expected events in a bin are mu s_b + n_b, each sample moved by shared nuisance
+parameters: `staterror`, the limited number of simulated events; `histosys` for each shift of the covariance over weight
+draws, n_b + a d_b with a ~ N(0, 1), under the same name in all samples, so that one parameter moves them together;
+`normsys` for the yield of the background. Without data the observation is the background expectation (Asimov).
 """
 
 from dataclasses import dataclass
@@ -105,9 +101,6 @@ class Templates:
         poisson = np.sqrt(np.maximum(self.background.value, 0) + self.background.variance)
         found = shifts(self.covariance, np.tile(poisson, len(self.samples)), self.least)
         return {name: found[:, k * bins : (k + 1) * bins] for k, name in enumerate(self.samples)}
-
-
-# --- documents
 
 
 def hepdata_tables(templates: Templates, comment: str) -> dict[str, list[dict[str, Any]]]:

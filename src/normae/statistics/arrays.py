@@ -187,10 +187,7 @@ def few_mean(values: ArrayLike) -> Estimate:
 
 
 def over(values: ArrayLike, trainings: int = 1) -> Estimate:
-    """Mean over draws, or pairs of them, with their standard deviation as error; 0 of one.
-
-    For draws of several `trainings` in turn: what lies between these is the scatter of a few, with Student's factor.
-    """
+    """Mean and standard deviation over draws; between `trainings`, which have them in turn, with Student's factor."""
     found = np.asarray(values, dtype=np.float64)
     if trainings == 1:
         return Estimate(float(found.mean()), float(found.std(ddof=1)) if found.size > 1 else 0.0)
@@ -201,10 +198,7 @@ def over(values: ArrayLike, trainings: int = 1) -> Estimate:
 
 
 def line_mean(values: ArrayLike) -> Estimate:
-    """Mean of lines of a history, with shape (N,), which are correlated: the error is the largest of those of blocks.
-
-    Means of blocks of 1, 2, 4, ... lines are less correlated the longer these are; there are five of them or more.
-    """
+    """Mean of correlated lines of a history (N,), with the largest error of means of five or more blocks of 2^k."""
     x = np.asarray(values, dtype=np.float64)
     size, errors = 1, [few_mean(x).error]
     while x.size // (2 * size) >= 5:

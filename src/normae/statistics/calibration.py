@@ -20,8 +20,8 @@ known, and is no test of zero.
 the temperature scaling log r / tau (a = 1/tau, b = 0), or the best monotonic function (isotonic regression). The
 sample's log(n_1/n_0) is a fixed offset in the fit, so that the result stays a likelihood ratio. Platt's targets (n_1 +
 1)/(n_1 + 2) and 1/(n_0 + 2) in place of 1 and 0 keep a separable sample from driving a to infinity. Which of the three:
-the simplest that leaves a calibrated score. Each is fitted on one half of the events and judged on the other, and the
-other way round, since it would flatter itself on its own half. If none suffices, the one with the least cross-entropy.
+the simplest that leaves a calibrated score on the half of the events that it was not fitted to, or, if none does, the
+one with the least cross-entropy.
 """
 
 import math

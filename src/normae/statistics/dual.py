@@ -44,8 +44,7 @@ from normae.statistics import arrays
 from normae.statistics.arrays import Array, Estimate, as_events, as_labels, balanced_weights, weighted_pearson
 
 Labels = ArrayLike | None  # None is refused with a sentence
-BLOCK = 2048
-"""Events whose pairs are counted at once: with 100 draws of each model 200k numbers, which stay in the cache."""
+BLOCK = 2048  # events whose pairs are counted at once: 200k numbers for 100 draws of each model, which stay in cache
 LEAST_CORRELATION = 0.5  # within a class, below which a slope is not a matter of scale
 
 

@@ -44,10 +44,7 @@ def covariance(counts: ArrayLike) -> Array:
 
 
 def shifts(matrix: ArrayLike, errors: ArrayLike | None = None, least: float = 0.0) -> Array:
-    """Shifts d with shape (r, B) of a covariance with shape (B, B), the largest first.
-
-    Those that are smaller than a share `least` of the statistical errors (B,) in every bin are left out.
-    """
+    """Shifts d (r, B) of a covariance (B, B), the largest first, without those below a share `least` of all errors."""
     found, vectors = np.linalg.eigh(np.asarray(matrix, dtype=np.float64))
     found, vectors = found[::-1], vectors[:, ::-1]
     kept = found > max(ROUNDING * float(found[0]), 0.0)

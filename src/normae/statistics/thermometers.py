@@ -41,8 +41,7 @@ SCATTER = 0.03  # by which slopes of two trainings of a toy with the same settin
 LEAST_SLOPE = 0.05
 FIRST_FACTOR, LARGEST_FACTOR = 2.0, 4.0  # from the first temperature to the second; beyond those that were tried
 MARGIN = 0.1  # of a bracket that the next temperature stays away from its ends
-LEAST_POINTS = 50
-"""Of those spread evenly that must count; with 30 the error of a temperature comes out too small by a third."""
+LEAST_POINTS = 50  # of those spread evenly that must count; with 30 errors come out too small by a third
 
 
 def configurational_temperature(

@@ -86,12 +86,9 @@ class Curvature(NamedTuple):
 def curvature(
     energy: Energy, x: Tensor, width: float, generator: torch.Generator, directions: int = 8, sphere: bool = False
 ) -> Curvature:
-    """In all directions, summed: arrays with shape (N, 1).
+    """In all directions, summed, from random ones at events (N, *event): arrays with shape (N, 1).
 
-    Args:
-        x: events with shape (N, *event); vectors of unit length where `sphere` is set, which asks along the sphere.
-        width: h, small against the lengths over which the energy changes.
-        directions: random ones for each event.
+    `width` is h, small against the lengths over which the energy changes; `sphere` asks along it, for unit vectors.
     """
 
     def part(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -166,10 +163,7 @@ def latent_energies(energy: ReconstructionEnergy, z: Tensor) -> Array:
 
 
 def late_mean(history: Sequence[dict[str, Any]], name: str) -> Estimate:
-    """Mean of a logged number over the last tenth of the NAE phase; its error knows that lines are correlated.
-
-    What a rollback took back is not part of it: there the training stood at a later iteration than it did afterwards.
-    """
+    """Mean of a logged number over the last tenth of the NAE phase, without what a rollback took back."""
     lines: list[dict[str, Any]] = []
     for line in history:
         if line.get("phase") == "training" and name in line:
@@ -199,9 +193,6 @@ def chain_metrics(run: RunFolder, config: Run, model: Model) -> dict[str, Estima
     return {name: one for name, one in metrics.items() if np.isfinite(one.error)}
 
 
-# --- estimates of a run
-
-
 @dataclass(frozen=True)
 class Temperatures:
     """What each way says."""
@@ -229,10 +220,7 @@ class Temperatures:
 def estimate_temperatures(
     run: str | Path, events: int = 2000, seed: int = 0, device: str = "auto", data: str | Path | None = None
 ) -> Temperatures:
-    """The estimates for a run folder or a model of the zoo, from at most so many events. Nothing is written.
-
-    `data` is another file or folder of the run's kind than the one it was trained on.
-    """
+    """The estimates for a run, from at most so many events, of other `data` than its own where given."""
     if events < 10:
         raise InputError(f"events: expected at least 10, got {events}")
     if read(run_of(run).config).modes:
