@@ -19,15 +19,7 @@ from normae.energy import Energy, Latent, held
 from normae.errors import InputError
 from normae.progress import Tick, ignore
 from normae.random import Generators, uniform
-from normae.sampling.config import (
-    BoundsRule,
-    ChainConfig,
-    ClipRule,
-    Metropolis,
-    SamplingConfig,
-    Sphere,
-    require_that,
-)
+from normae.sampling.config import BoundsRule, ChainConfig, ClipRule, Metropolis, SamplingConfig, Sphere, require_that
 from normae.sampling.langevin import Scalar, Scale, init, step
 
 
@@ -142,8 +134,7 @@ def langevin(
     )  # fmt: skip
     require_that(0 < temperature < math.inf, "temperature", "a positive number", temperature)
     require_that(trace is None or trace >= 1, "trace", "a number of steps of at least 1", trace)
-    position = _start(start, config)
-    chain = run_chain(energy, position, config, float(temperature), generator, trace=trace)
+    chain = run_chain(energy, _start(start, config), config, float(temperature), generator, trace=trace)
     chain = chain._replace(acceptance=chain.acceptance[:, 0])
     if isinstance(start, Tensor):
         return chain
@@ -178,24 +169,14 @@ class ReplayBuffer:
 
     Position and fill are tensors too, so that an iteration captured in a CUDA graph moves them.
 
-    Args:
+    Attributes:
         storage: with shape (S, capacity, *point).
         written: number of points ever written, int64, shape (); the oldest points leave first.
     """
 
-    def __init__(self, storage: Tensor, written: Tensor) -> None:
-        self.storage = storage
-        self.written = written
-
-    @classmethod
-    def empty(cls, members: int, capacity: int, point: tuple[int, ...], device: torch.device) -> "ReplayBuffer":
-        """An empty buffer for points of shape `point`."""
-        storage = torch.zeros(members, capacity, *point, device=device)
-        return cls(storage, torch.zeros((), dtype=torch.int64, device=device))
-
-    @property
-    def capacity(self) -> int:
-        return int(self.storage.shape[1])
+    def __init__(self, members: int, capacity: int, point: tuple[int, ...], device: torch.device) -> None:
+        self.capacity, self.storage = capacity, torch.zeros(members, capacity, *point, device=device)
+        self.written = torch.zeros((), dtype=torch.int64, device=device)
 
     def slots(self, n: int) -> Tensor:
         """The next `n` places of the ring, shape (n,)."""
@@ -214,10 +195,6 @@ class ReplayBuffer:
         stored = self.storage[rows, index].flatten(0, 1)
         use = (u[:, 1] < replay) & (fill > 0)
         return torch.where(use.reshape(-1, *[1] * (noise.ndim - 1)), stored, noise)
-
-    def read(self, slots: Tensor) -> Tensor:
-        """The points at `slots` of every model, with shape (S * n, *point)."""
-        return self.storage[:, slots].flatten(0, 1)
 
     def push(self, points: Tensor) -> None:
         """Write points with shape (S * B, *point), the oldest leave. More points than places: the last ones stay."""
@@ -262,34 +239,33 @@ def negatives(
         sizes: step sizes of the latent and of the feature chain, with shape (2, S).
     """
 
+    members = energy.members
+
     def walk(of: object, start: Tensor, chain: ChainConfig, size: Tensor) -> Chain:
-        n = len(start) // energy.members
-        return runner(
-            of, start, chain, spread(temperature, n), generators, step_size=spread(size, n), members=energy.members
-        )
+        n = len(start) // members
+        return runner(of, start, chain, spread(temperature, n), generators, step_size=spread(size, n), members=members)
 
     def on_manifold(z: Tensor) -> tuple[Chain, Tensor]:
         chain = walk(energy.latent(), z, config.latent, sizes[0])
         with torch.no_grad():
             return chain, into_bounds(energy.decode(chain.position), config.feature)
 
-    if config.buffer_space == "latent":
-        noise = energy.latent_noise(energy.members * batch, generators, buffer.storage)
-        latent, start = on_manifold(buffer.draw(noise, config.replay, generators))
-        buffer.push(latent.position)
-        feature = walk(energy, start, config.feature, sizes[1])
-        return Negatives(feature.position, latent.acceptance.mean(0), feature.acceptance.mean(0))
-
-    start = buffer.read(buffer.slots(batch))
-    fresh = round((1 - config.replay) * batch)
     acceptance = torch.ones_like(temperature, dtype=torch.float64)
-    if fresh > 0:
-        latent, new = on_manifold(energy.latent_noise(energy.members * fresh, generators, buffer.storage))
+    if config.buffer_space == "latent":
+        noise = energy.latent_noise(members * batch, generators, buffer.storage)
+        latent, start = on_manifold(buffer.draw(noise, config.replay, generators))
         acceptance = latent.acceptance.mean(0)
-        blocks = [new.unflatten(0, (energy.members, -1)), start.unflatten(0, (energy.members, -1))[:, fresh:]]
-        start = torch.cat(blocks, dim=1).flatten(0, 1)
+        buffer.push(latent.position)
+    else:
+        blocks = buffer.storage[:, buffer.slots(batch)]
+        if (fresh := round((1 - config.replay) * batch)) > 0:
+            latent, new = on_manifold(energy.latent_noise(members * fresh, generators, buffer.storage))
+            acceptance = latent.acceptance.mean(0)
+            blocks = torch.cat([new.unflatten(0, (members, -1)), blocks[:, fresh:]], dim=1)
+        start = blocks.flatten(0, 1)
     feature = walk(energy, start, config.feature, sizes[1])
-    buffer.push(feature.position)
+    if config.buffer_space == "feature":
+        buffer.push(feature.position)
     return Negatives(feature.position, acceptance, feature.acceptance.mean(0))
 
 

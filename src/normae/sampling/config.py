@@ -83,11 +83,9 @@ class ChainConfig:
 
     def describe(self) -> str:
         """One line that says which chain ran."""
-        test = "no Metropolis test" if self.metropolis == "off" else "Metropolis test"
+        test = "no Metropolis test" if self.metropolis == "off" else "exact Metropolis test"
         if self.metropolis == "exact" and not self.exact:
             test = "approximate Metropolis test (the proposal is clamped or projected)"
-        elif self.exact:
-            test = "exact Metropolis test"
         sigma = math.sqrt(2 * self.step_size) if self.noise is None else self.noise
         return f"{self.steps} steps of lambda = {self.step_size:g}, sigma = {sigma:g}, {test}"
 
@@ -111,10 +109,8 @@ class SamplingConfig:
             space, and only fresh chains go through the latent space.
         chains_from: where persistent feature chains begin: "latent", points decoded from latent noise, or "data",
             training events.
-        keep_chains: whether the run keeps persistent feature chains, and samples of the model go on from them. Always
-            so where they began at the data.
-        generation: length of the feature chain that generates samples; as in training where it is None, which is the
-            paper's recipe. The latent chain of generation is eight times as long as in training.
+        keep_chains: keep persistent feature chains, from which samples go on; always so where they began at the data.
+        generation: length of the feature chain that generates samples; None for that of the training, as in the paper.
         latent, feature: the two chains of the on-manifold start.
     """
 

@@ -25,8 +25,6 @@ from normae.sampling.config import SamplingConfig
 log = logging.getLogger(__name__)
 
 Iterate = Callable[[], None]
-Tensors = Callable[[], dict[str, Tensor]]
-"""Gives everything that changes during a training, live."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +51,11 @@ class Backend:
             return OwnEnergy(architecture, layout.views(weights))
         return ReconstructionEnergy(architecture, layout.views(weights), explicit=self.name != "reference")
 
-    def capture(self, iterate: Iterate, tensors: Tensors, generators: Sequence[torch.Generator]) -> Iterate:
-        """`iterate` itself, or the replay of its CUDA graph."""
-        return capture_graph(iterate, tensors, generators) if self.graph else iterate
 
-
-def capture_graph(iterate: Iterate, tensors: Tensors, generators: Sequence[torch.Generator]) -> Iterate:
-    """Record one iteration, which changes what `tensors` gives and draws from the generators.
+def capture_graph(
+    iterate: Iterate, tensors: Callable[[], dict[str, Tensor]], generators: Sequence[torch.Generator]
+) -> Iterate:
+    """Record one iteration, which changes what `tensors` gives, live, and draws from the generators.
 
     The warm-up that CUDA asks for changes the state, so the state is put back after it.
     """
@@ -133,15 +129,10 @@ def _fused(architecture: Autoencoder, sampling: SamplingConfig, device: torch.de
 class Group:
     """The processes of one training; by itself one process, to which there is nothing to say.
 
-    Several are all those of `torch.distributed`, which must be initialized. Each process keeps a part of the events,
-    runs its own chains on its own network with its own buffer and generators, and takes an equal part of the batch.
-    Their gradients are averaged, and since they began with the same weights and make the same update, the weights stay
-    the same, bit for bit. All losses are means over events, so the average of the gradients is the gradient of the
-    whole batch.
-
-    This is the arithmetic of DistributedDataParallel. Its wrapper is not used, because what it adds is already here:
-    all weights of all models are one tensor, so that one all-reduce takes the whole gradient, and the chains, which
-    must run on the unwrapped network, find nothing to unwrap.
+    Several are all those of `torch.distributed`, which must be initialized. Each has its part of the events and of the
+    batch, and its own chains, buffer and generators. Their gradients are averaged, and since they began with the same
+    weights and make the same update, the weights stay the same, bit for bit. This is the arithmetic of
+    DistributedDataParallel, whose wrapper has nothing to add: all weights are one tensor already.
     """
 
     rank: int = 0

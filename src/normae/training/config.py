@@ -158,11 +158,11 @@ class EnsembleConfig:
     Args:
         members: how many; fewer than four do not tell their own spread, but two can be the modes of a mean field.
         events: what each is trained on. "bootstrap": as many events drawn with replacement; the spread is that of one
-            training on another sample, at least the error of the mean. "split": its own part of the events, so that
-            members are independent, and the error of their mean is their spread over sqrt(members), but for what all
-            of them get wrong alike. "half": in pairs, on the two halves of a random cut; halves scatter around
-            their mean as the whole does around the truth. Members of a table then have bases of their own, and are the
-            draws. "all": the same events; the spread is that of the training alone.
+            training on another sample, at least the error of the mean. "split": its own part of the events; members
+            are independent, and the error of their mean is their spread over sqrt(members), but for what all of them
+            get wrong alike. "half": in pairs, on the two halves of a random cut; halves scatter around their mean as
+            the whole does around the truth, and of a table members are the draws. "all": the same events; the spread
+            is that of the training alone.
     """
 
     members: int = 8
@@ -173,11 +173,7 @@ class EnsembleConfig:
 class ClassifierConfig:
     """A supervised classifier of the two classes of jets, in place of an autoencoder; the paper's by default.
 
-    Args:
-        epochs: passes over the training sample; the weights of the lowest validation loss are kept.
-        batch: events of an update.
-        learning_rate: of Adam with its default parameters.
-        schedule: "constant", or "cosine" down to a hundredth of the learning rate.
+    Its keys are as in `PhaseConfig`. The weights of the epoch with the lowest validation loss are kept.
     """
 
     epochs: int = 300

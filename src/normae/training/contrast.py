@@ -28,7 +28,7 @@ from normae.networks.lattice import draws, known
 from normae.random import normal, stream
 from normae.training.config import PhaseConfig
 from normae.training.phases import Phase, clip_rows
-from normae.training.state import Adam, Order, Samples, Setup, State
+from normae.training.state import Adam, Order, Setup, State
 
 START = 0.1
 """Factor on the last layer's first weights."""
@@ -73,6 +73,8 @@ class Contrast(Phase):
     """Weights, T and c of S models; a model whose held-out loss has not improved for long is done.
 
     Attributes:
+        draws_told: draws of q that the rows are told from: as many as rows, where no kernel makes that slow.
+        looked_at, few: where the rows held out are, and the numbers of those that are looked at, (S, n).
         log_z: c, with shape (S, 1), or the coefficients of c(m), (S, K).
         first, best: the first and the best rows of weights, log T and c, side by side.
         best_loss, latest: the held-out loss of `best` and of the last look, (S,).
@@ -82,12 +84,16 @@ class Contrast(Phase):
     name = "contrast"
 
     def __init__(self, setup: Setup, state: State) -> None:
-        super().__init__(setup, state)
-        assert setup.schedules.contrast is not None
-        self.contrast = setup.schedules.contrast
-        rate = self.contrast.learning_rate
-        self.config = PhaseConfig(batch=self.contrast.batch, learning_rate=rate, schedule="cosine")
-        base = setup.architecture.base
+        config = setup.schedules.contrast
+        assert config is not None
+        shared = {name: getattr(config, name) for name in ("iterations", "batch", "learning_rate")}
+        super().__init__(setup, state, PhaseConfig(**shared, schedule="cosine"))
+        self.contrast, base, data = config, setup.architecture.base, setup.data
+        slow = any(one is not None and one.kernels for one in (base.each if isinstance(base, Bases) else [base]))
+        self.draws_told = config.draws if slow else max(config.draws, min(data.size, ROWS))
+        self.looked_at = setup.validation or data
+        few = torch.arange(min(self.looked_at.size, HELD_OUT), device=setup.device)
+        self.few = few.expand(setup.members, -1)
         terms = len(base.offset) if isinstance(base, ConditionalBase) else 1
         self.log_z = state.log_temperature.new_zeros(setup.members, terms)
         self.optimizer = Adam(self.log_z)
@@ -101,32 +107,9 @@ class Contrast(Phase):
         state.extra |= {"contrast.found": self.found} | self.optimizer.state("contrast.adam")
 
     @property
-    def length(self) -> int:
-        """Iterations, at most."""
-        return self.contrast.iterations
-
-    @property
     def over(self) -> bool:
         """Whether the iterations are done, or every model is."""
         return super().over or bool((self._waited() >= 0).all())
-
-    @property
-    def held_out(self) -> int:
-        """Rows that are looked at."""
-        return min((self.setup.validation or self.setup.data).size, HELD_OUT)
-
-    @property
-    def draws_told(self) -> int:
-        """Draws of q that the rows are told from: as many as rows, where these are more and no kernel makes it slow."""
-        base, most = self.setup.architecture.base, self.contrast.draws
-        bases = base.each if isinstance(base, Bases) else [base]
-        slow = any(one is not None and one.kernels for one in bases)
-        return most if slow else max(most, min(self.setup.data.size, ROWS))
-
-    def _held_samples(self) -> tuple[Samples, Tensor]:
-        """Where the rows that are looked at are, and their numbers, (S, n)."""
-        few = torch.arange(self.held_out, device=self.setup.device).expand(self.setup.members, -1)
-        return self.setup.validation or self.setup.data, few
 
     def _waited(self) -> Tensor:
         """Iterations since each model should have improved, (S,), below 0 before: who was best early is done early."""
@@ -149,17 +132,15 @@ class Contrast(Phase):
             last = max(k for k, shape in enumerate(layout.shapes) if len(shape) > 1)
             state.weights[:, sum(layout.sizes[:last]) : sum(layout.sizes)] *= START
         if base is not None or self.contrast.gaussian:
-            state.log_temperature.fill_(
-                math.log((0.0 if base is None else SCALE) + 2 / math.prod(self.setup.data.event))
-            )
-        few = torch.arange(self.held_out, device=self.setup.device).expand(self.setup.members, -1)
-        rows = self.setup.data.take(few % self.setup.data.size)
+            temperature = (0.0 if base is None else SCALE) + 2 / math.prod(self.setup.data.event)
+            state.log_temperature.fill_(math.log(temperature))
+        rows = self.setup.data.take(self.few % self.setup.data.size)
         with torch.no_grad():
-            given = self._noise(few) if self.contrast.gaussian else (rows, Known.of(rows, base, self._places()))
+            given = self._noise(self.few) if self.contrast.gaussian else (rows, Known.of(rows, base, self._places()))
             logit = self._logit(*given, state.weights, state.log_temperature, torch.zeros_like(self.log_z))
         mean = logit.mean(1, keepdim=True)
         if self.contrast.gaussian:
-            mean = torch.logsumexp(logit, 1, keepdim=True) - math.log(few.shape[1])
+            mean = torch.logsumexp(logit, 1, keepdim=True) - math.log(self.few.shape[1])
         self.log_z.zero_()[:, :1] = self.setup.group.mean(mean)
         self.found.zero_()
         self.best_loss.fill_(torch.inf)
@@ -171,7 +152,7 @@ class Contrast(Phase):
 
         They are the same for all models with the same q, whatever their seeds.
         """
-        setup, base, n = self.setup, self.setup.architecture.base, self.draws_told + NOISE * self.held_out
+        setup, base, n = self.setup, self.setup.architecture.base, self.draws_told + NOISE * self.few.shape[1]
         if self.drawn is None:
             generator = stream(0, "contrast/draws", setup.device)
             with torch.no_grad():
@@ -191,12 +172,12 @@ class Contrast(Phase):
     def prepare(self) -> None:
         """The rows, those held out, and the draws that they are told from: all come from the seeds alone."""
         setup = self.setup
-        n, base = self.held_out, setup.architecture.base
+        n, base = self.few.shape[1], setup.architecture.base
         self.rows = min(setup.data.size, max(ROWS, self.contrast.draws))
         whole = torch.arange(self.rows, device=setup.device).expand(setup.members, -1)
         with torch.no_grad():
-            samples, few = self._held_samples()
-            self.known, held = Known.of(setup.data.take(whole), base, self._places()), samples.take(few)
+            held = self.looked_at.take(self.few)
+            self.known = Known.of(setup.data.take(whole), base, self._places())
             later = (self.draws_told + torch.arange(NOISE * n, device=setup.device)).expand(setup.members, -1)
             self.held = held, Known.of(held, base, self._places()), *self._noise(later)
         super().prepare()
@@ -235,14 +216,15 @@ class Contrast(Phase):
         samples, index = self.setup.data, self.index
         if held:
             rows, known, noise, drawn = self.held
-            samples, index = self._held_samples()
+            samples, index = self.looked_at, self.few
         else:
             rows, known = samples.take(index), self.known.take((index + self._first(self.rows)).flatten())
             noise, drawn = self._noise(self.noise_index)
         members = self.setup.members
-        x = torch.cat([part.unflatten(0, (members, -1)) for part in (rows, noise)], dim=1).flatten(0, 1)
-        both = [torch.cat([a.unflatten(0, (members, -1)), b.unflatten(0, (members, -1))], dim=1).flatten()
-                for a, b in zip(known, drawn, strict=True)]  # fmt: skip
+        x, *both = (
+            torch.cat([a.unflatten(0, (members, -1)), b.unflatten(0, (members, -1))], dim=1).flatten(0, 1)
+            for a, b in zip((rows, *known), (noise, *drawn), strict=True)
+        )
         logit = self._logit(x, Known(*both), weights, log_temperature, log_z)
         n = len(rows) // members
         return samples.weighed(softplus(-logit[:, :n]), index), softplus(logit[:, n:])
@@ -277,7 +259,6 @@ class Contrast(Phase):
         state.sums[0] += self.setup.group.mean(loss.detach())
 
     def values(self, means: dict[str, list[float]]) -> dict[str, list[float]]:
-        """A line of metrics."""
         return {
             "loss": means["positive_energy"],
             "validation_loss": self.latest.tolist(),

@@ -23,12 +23,12 @@ from normae.networks.mlp import MLP
 from normae.networks.reconstruction import LocalEnergy, ReconstructionEnergy, mean_square
 from normae.sampling.chain import Runner, adapted, into_bounds, negatives, run_chain
 from normae.tensors import norm
+from normae.training.backends import capture_graph
 from normae.training.config import PhaseConfig, TrainingConfig
 from normae.training.state import Order, Setup, State
 
 TUNING = 40  # short chains that find the step size before the first update, after a start by classification
 TUNING_CHAINS = 64
-VALIDATION_ROWS = 2048  # of the validation sample that are dense at a time
 
 
 def by_member(values: Tensor, members: int) -> Tensor:
@@ -76,32 +76,26 @@ def clip_rows(grad: Tensor, largest: float | None) -> Tensor:
 
 
 class Phase(ABC):
-    """A part of a training with a loss of its own.
+    """A part of a training with a loss of its own; its settings are those of its name, where `config` gives no others.
 
     A subclass says what an update is: `update`, in place on the state's tensors, can be captured in a CUDA graph.
+
+    Attributes:
+        batch: events of an update on this process.
+        per_epoch: iterations of an epoch; an incomplete last batch is left out.
+        length: iterations of the phase, at most.
     """
 
     name: str
     config: PhaseConfig
     advice = "lower training.learning_rate or the chain's step_size"
 
-    def __init__(self, setup: Setup, state: State) -> None:
-        self.setup, self.state = setup, state
-
-    @property
-    def batch(self) -> int:
-        """Events of an update on this process."""
-        return min(self.config.batch // self.setup.group.size, self.setup.data.size)
-
-    @property
-    def per_epoch(self) -> int:
-        """Iterations of an epoch."""
-        return self.setup.data.size // self.batch
-
-    @property
-    def length(self) -> int:
-        """Iterations; an incomplete last batch of an epoch is left out."""
-        return self.config.epochs * self.per_epoch if self.config.iterations is None else self.config.iterations
+    def __init__(self, setup: Setup, state: State, config: PhaseConfig | None = None) -> None:
+        self.setup, self.state, self.config = setup, state, config or getattr(setup.schedules, self.name)
+        self.batch = min(self.config.batch // setup.group.size, setup.data.size)
+        self.per_epoch = setup.data.size // self.batch
+        whole = self.config.epochs * self.per_epoch
+        self.length = whole if self.config.iterations is None else self.config.iterations
 
     @property
     def over(self) -> bool:
@@ -119,7 +113,8 @@ class Phase(ABC):
         setup = self.setup
         self.order = Order(setup.seeds, setup.group.named(self.name), setup.data.size, self.batch, setup.device)
         self.index = torch.zeros(setup.members, self.batch, dtype=torch.int64, device=setup.device)
-        self.iterate = setup.backend.capture(self.update, self.state.tensors, self.state.generators)
+        graph = setup.backend.graph
+        self.iterate = capture_graph(self.update, self.state.tensors, self.state.generators) if graph else self.update
 
     def factor(self) -> float:
         """What the learning rates are multiplied by: warm-up times schedule."""
@@ -177,8 +172,7 @@ def validation_energy(phase: Phase) -> dict[str, list[float]]:
         return {}
     energy = phase.state.energy(setup.noise.mean(phase.state.weights))
     total = torch.zeros(setup.members, dtype=torch.float64, device=setup.device)
-    for rows in torch.split(torch.arange(samples.size, device=setup.device), VALIDATION_ROWS):
-        index = rows.expand(setup.members, -1)
+    for index in samples.pieces():
         total += samples.weighed(energy.error(samples.take(index)), index).reshape(setup.members, -1).double().sum(1)
     return {"validation_energy": (total / samples.size).tolist()}
 
@@ -188,10 +182,6 @@ class Pretraining(Phase):
 
     name = "pretraining"
     measured = validation_energy
-
-    def __init__(self, setup: Setup, state: State) -> None:
-        super().__init__(setup, state)
-        self.config = setup.schedules.pretraining
 
     def update(self) -> None:
         config, state, noise, group = self.config, self.state, self.setup.noise, self.setup.group
@@ -213,11 +203,8 @@ class Likelihood(Phase):
     """The normalized autoencoder, with negative samples from its chains."""
 
     name = "training"
+    config: TrainingConfig
     measured = validation_energy
-
-    def __init__(self, setup: Setup, state: State) -> None:
-        super().__init__(setup, state)
-        self.config: TrainingConfig = setup.schedules.training
 
     def begin(self) -> None:
         """Fresh optimizers and averages, the first chains, and a step size that suits them."""
@@ -298,10 +285,8 @@ class Likelihood(Phase):
             state.temperature_optimizer.update(gradient, state.temperature_rate)
         state.average.lerp_(state.weights, 1 - state.keep)
         state.average_log_temperature.lerp_(state.log_temperature, 1 - state.keep)
-        for size, acceptance, chain in zip(
-            state.log_sizes, numbers[2:], (sampling.latent, sampling.feature), strict=True
-        ):
-            size.copy_(adapted(size, acceptance, chain.adapt))
+        for k, chain in enumerate((sampling.latent, sampling.feature)):
+            state.log_sizes[k] = adapted(state.log_sizes[k], numbers[2 + k], chain.adapt)
         state.sums += numbers
 
     def values(self, means: dict[str, list[float]]) -> dict[str, list[float]]:

@@ -7,7 +7,7 @@ on a CPU.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ from normae.data import SparseEvents
 from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.bayesian import WeightNoise, rho_of
-from normae.networks.reconstruction import Layout, ReconstructionEnergy
+from normae.networks.reconstruction import Layout, ReconstructionEnergy, prefixed
 from normae.networks.spectral import SpectralNorm
 from normae.random import stream
 from normae.sampling.chain import ReplayBuffer
@@ -30,27 +30,26 @@ CHANGING = (
     "weights", "log_temperature", "average", "average_log_temperature", "log_sizes", "rate_scale", "rollbacks",
     "position", "sums",
 )  # fmt: skip
+PIECE = 2048  # events that are dense at a time outside the training
 SUMS = ("positive_energy", "negative_energy", "latent_acceptance", "feature_acceptance")
 
 
 # --- what stays
 
 
+Data = Sequence[Tensor] | Sequence[SparseEvents]
+"""S tensors with shape (N, *event), or S sets of N sparse images."""
+
+
 class Samples:
     """S samples of equal size N, on the device, model after model.
 
     Args:
-        samples: S tensors with shape (N, *event), or S sets of N sparse images.
         device: where batches are taken.
         weights: S tensors with shape (N,) and mean 1, of events that have weights.
     """
 
-    def __init__(
-        self,
-        samples: Sequence[Tensor] | Sequence[SparseEvents],
-        device: torch.device,
-        weights: Sequence[Tensor] | None = None,
-    ) -> None:
+    def __init__(self, samples: Data, device: torch.device, weights: Sequence[Tensor] | None = None) -> None:
         if len({tuple(sample.shape) for sample in samples}) != 1:
             raise InputError(f"expected training samples of one shape, got {[tuple(s.shape) for s in samples]}")
         self.size, self.device = len(samples[0]), device
@@ -65,6 +64,11 @@ class Samples:
     def take(self, index: Tensor) -> Tensor:
         """The events at `index`, int64 with shape (S, B): dense, with shape (S * B, *event)."""
         return self._events[(index + self._first).flatten()]
+
+    def pieces(self) -> Iterator[Tensor]:
+        """Numbers of all events, with shape (S, B) and B such that dense ones fit into memory."""
+        for rows in torch.arange(self.size, device=self.device).split(PIECE):
+            yield rows.expand(len(self._first), -1)
 
     def weighed(self, values: Tensor, index: Tensor) -> Tensor:
         """Values at the events of `index`, with S * B entries, times the weights of these events."""
@@ -154,9 +158,7 @@ class Adam:
 
     def state(self, prefix: str = "adam") -> dict[str, Tensor]:
         """The tensors that a checkpoint holds."""
-        return {
-            f"{prefix}.first": self.first, f"{prefix}.second": self.second, f"{prefix}.updates": self.updates
-        }  # fmt: skip
+        return {f"{prefix}.{name}": getattr(self, name) for name in ("first", "second", "updates")}
 
     @torch.no_grad()
     def update(self, grad: Tensor, rate: Tensor) -> None:
@@ -201,7 +203,7 @@ class State:
         self.average, self.average_log_temperature = self.weights.clone(), self.log_temperature.clone()
         self.optimizer, self.temperature_optimizer = Adam(self.weights), Adam(self.log_temperature)
         point = (setup.architecture.latent_dimension,) if sampling.buffer_space == "latent" else setup.data.event
-        self.buffer = ReplayBuffer.empty(members, -(-sampling.buffer // setup.group.size), point, device)
+        self.buffer = ReplayBuffer(members, -(-sampling.buffer // setup.group.size), point, device)
         sizes = torch.tensor((sampling.latent.step_size, sampling.feature.step_size), device=device)
         self.log_sizes = sizes.log()[:, None].repeat(1, members)
         self.rate_scale = torch.ones(members, device=device)
@@ -238,10 +240,8 @@ class State:
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Put back what `tensors()` or `whole()` gave."""
-        prefix = f"process.{self.setup.group.rank}."
-        own = {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+        own, mine = prefixed(state, f"process.{self.setup.group.rank}."), self.tensors()
         state = {name: tensor for name, tensor in state.items() if not name.startswith("process.")} | own
-        mine = self.tensors()
         others = {name for name in mine if name not in state or state[name].shape != mine[name].shape}
         if set(state) != set(mine) or any(not name.startswith("generator.") for name in others):
             raise InputError("the checkpoint does not belong to this configuration; start in another folder")
@@ -253,17 +253,14 @@ class State:
         put_back(mine, self.generators, state)
 
     def energy(self, weights: Tensor) -> ReconstructionEnergy:
-        """The energy of the models with weights (S, P), divided by their singular values where that is asked for."""
+        """The energy of the models with weights (S, P), not yet divided by their singular values."""
         setup = self.setup
-        if self.spectral is not None:
-            weights = self.spectral.normalized(weights)
-        return setup.backend.energy(setup.architecture, setup.layout, weights)
+        return setup.backend.energy(setup.architecture, setup.layout, self._normalized(weights))
 
     def start(self) -> dict[str, Tensor]:
         """Copies of what an NAE training can begin with: rows of weights (S, P + B), not yet divided by their singular
         values, and the vectors of the spectral normalization (S, V), where there is one."""
-        parts = {"weights": self.weights} | ({"spectral": self.spectral.vectors} if self.spectral else {})
-        return {name: tensor.clone() for name, tensor in parts.items()}
+        return {name: tensor.clone() for name, tensor in self.tensors().items() if name in ("weights", "spectral")}
 
     @torch.no_grad()
     def begin_with(self, start: Mapping[str, Tensor]) -> None:
@@ -281,8 +278,10 @@ class State:
             last: the weights as they are now, as of an autoencoder before its NAE phase.
         """
         averaged = self.setup.schedules.training.average > 0 and not last
-        weights = self.average if averaged else self.weights
+        weights = self._normalized(self.average if averaged else self.weights)
         log_temperature = self.average_log_temperature if averaged else self.log_temperature
-        if self.spectral is not None:
-            weights = self.spectral.normalized(weights)
         return weights, log_temperature.exp().flatten(), self.log_sizes.exp()
+
+    def _normalized(self, weights: Tensor) -> Tensor:
+        """Divided by their singular values where that is asked for."""
+        return weights if self.spectral is None else self.spectral.normalized(weights)

@@ -1,17 +1,14 @@
 """Networks that are trained on labels: a short fit in one call, and the classifier of jets as a training of the loop.
 
 The classifier of section 4.2 of the paper is the encoder of the autoencoder with one output f, the logit of class 1,
-trained on the binary cross-entropy
-
-    L = -mean[ y log s(f(x)) + (1 - y) log(1 - s(f(x))) ],    s the sigmoid,
-
-with Adam; after each epoch the loss on a validation sample is measured, and the weights of the lowest one are the
-result. Pixels of 1e-3 are divided by the root mean square pixel of the training sample, one number for all of them.
+trained on the binary cross-entropy with Adam. The weights of the lowest loss on a validation sample, which is measured
+after each epoch, are the result. Images are divided by the root mean square pixel of the training sample.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -24,10 +21,9 @@ from normae.progress import counted
 from normae.sampling.config import SamplingConfig
 from normae.training.config import ClassifierConfig, GuardConfig, PhaseConfig, Schedules
 from normae.training.phases import Phase
-from normae.training.state import Samples, Setup, State
+from normae.training.state import Setup, State
 from normae.training.trainer import Trainer
 
-ROWS = 2048  # images that are dense at a time outside the training
 Classes = Sequence[SparseEvents]
 """Images of class 0 and of class 1."""
 
@@ -112,12 +108,12 @@ class Classification(Phase):
     advice = "lower classifier.learning_rate"
 
     def __init__(self, setup: Setup, state: State, config: ClassifierConfig, zeros: tuple[int, int]) -> None:
-        super().__init__(setup, state)
-        self.config, data, held = PhaseConfig(**asdict(config)), setup.data, setup.validation
+        super().__init__(setup, state, PhaseConfig(**asdict(config)))
+        data, held = setup.data, setup.validation
         assert held is not None
         pairs = ((data.size, zeros[0]), (held.size, zeros[1]))
         self.labels, self.held_labels = ((torch.arange(n, device=setup.device) >= first).float() for n, first in pairs)
-        squares = sum(float(part.double().square().sum()) for part in _pieces(data))
+        squares = sum(float(data.take(index).double().square().sum()) for index in data.pieces())
         self.scale = 1 / math.sqrt(squares / (data.size * math.prod(data.event)))
         self.prior = math.log((data.size - zeros[0]) / zeros[0])
         self.best = state.weights.clone()
@@ -138,8 +134,9 @@ class Classification(Phase):
     @torch.no_grad()
     def held_logits(self, weights: Tensor) -> Tensor:
         """The logits of the validation sample, float64 with shape (N,), class 0 before class 1, for weights (1, P)."""
-        assert self.setup.validation is not None
-        return torch.cat([self._logits(weights, part) for part in _pieces(self.setup.validation)]).double()
+        held = self.setup.validation
+        assert held is not None
+        return torch.cat([self._logits(weights, held.take(index)) for index in held.pieces()]).double()
 
     def values(self, means: dict[str, list[float]]) -> dict[str, list[float]]:
         return {"loss": means["positive_energy"]}
@@ -154,12 +151,6 @@ class Classification(Phase):
         return {"validation_loss": [loss], "best_loss": [float(self.best_loss)]}
 
 
-def _pieces(samples: Samples) -> Iterator[Tensor]:
-    """Dense images of one sample, some at a time."""
-    for rows in torch.split(torch.arange(samples.size, device=samples.device), ROWS):
-        yield samples.take(rows[None])
-
-
 def classifier_trainer(
     network: nn.Module, train: Classes, validation: Classes, config: ClassifierConfig, seed: int, device: torch.device
 ) -> Trainer:
@@ -168,19 +159,14 @@ def classifier_trainer(
     Args:
         network: maps images (N, *event) to logits (N, 1).
         train, validation: images of class 0 and of class 1.
-        config: how to train.
         seed: gives the order of events.
-        device: where to train.
     """
-    n = sum(len(images) for images in train)
+    n, zeros = sum(len(images) for images in train), (len(train[0]), len(validation[0]))
     per_epoch = n // min(config.batch, n)
+    schedules = Schedules(guard=GuardConfig(log_every=per_epoch, checkpoint_every=per_epoch))
+    sampling = SamplingConfig(backend="graph" if device.type == "cuda" else "reference", buffer=1)
+    phases, held = [partial(Classification, config=config, zeros=zeros)], [SparseEvents.joined(validation)]
+    events = [SparseEvents.joined(train)]
     return Trainer(
-        [EnergyNetwork(network)],
-        [SparseEvents.joined(train)],
-        Schedules(guard=GuardConfig(log_every=per_epoch, checkpoint_every=per_epoch)),
-        SamplingConfig(backend="graph" if device.type == "cuda" else "reference", buffer=1),
-        [seed],
-        device,
-        validation=[SparseEvents.joined(validation)],
-        phases=lambda setup, state: [Classification(setup, state, config, (len(train[0]), len(validation[0])))],
+        [EnergyNetwork(network)], events, schedules, sampling, [seed], device, validation=held, phases=phases
     )

@@ -24,11 +24,10 @@ from normae.training.backends import Group, choose_backend
 from normae.training.config import GuardConfig, Schedules
 from normae.training.contrast import Contrast
 from normae.training.phases import Likelihood, Phase, Pretraining
-from normae.training.state import SUMS, Samples, Setup, State
+from normae.training.state import SUMS, Data, Samples, Setup, State
 
 RECENT = 2
 """Good places to return to that are kept beside the last and the beginning of the phase."""
-Data = Sequence[Tensor] | Sequence[SparseEvents]
 
 
 class Record(NamedTuple):
@@ -38,6 +37,10 @@ class Record(NamedTuple):
     iteration: int
     epoch: float
     values: dict[str, list[float]]
+
+    def of(self, k: int) -> dict[str, float]:
+        """The values of model k."""
+        return {name: column[k] for name, column in self.values.items()}
 
 
 class Checkpoint(NamedTuple):
@@ -58,13 +61,15 @@ class Rollback(NamedTuple):
 Happening = Record | Checkpoint | Rollback
 
 
-class Guard:
-    """Watches S models.
+def gap(values: Mapping[str, float]) -> float:
+    """abs(E+ - E-)/T of one model's values; 0 in a phase without negative samples."""
+    if "negative_energy" not in values:
+        return 0.0
+    return abs(values["positive_energy"] - values["negative_energy"]) / values["temperature"]
 
-    Args:
-        config: the limits.
-        seeds: of the models, for the reasons.
-    """
+
+class Guard:
+    """Watches S models with these seeds, within the limits of `config`."""
 
     def __init__(self, config: GuardConfig, seeds: Sequence[int]) -> None:
         self.config, self.seeds = config, seeds
@@ -76,19 +81,15 @@ class Guard:
 
     def remember(self, training: "Trainer", record: Record) -> None:
         """A checkpoint is a place to return to if all is well: who runs away is ill for a while before."""
-        columns, limit = record.values, self.config.calm * self.config.largest_gap
-        names = ("positive_energy", "negative_energy", "temperature")
-        energies = zip(*(columns[name] for name in names), strict=True) if names[1] in columns else ()
-        if all(abs(up - down) / t <= limit for up, down, t in energies):
+        limit = self.config.calm * self.config.largest_gap
+        if all(gap(record.of(k)) <= limit for k in range(len(self.seeds))):
             self.good[1:] = [*self.good[1:][-RECENT:], training.snapshot()]
 
     def trouble(self, training: "Trainer", record: Record) -> dict[int, str]:
         """Models that ran away, each with the reason."""
-        finite = torch.isfinite(training.weights).all(dim=1).tolist()
-        found: dict[int, str] = {}
+        finite, found = torch.isfinite(training.weights).all(dim=1).tolist(), {}
         for k, seed in enumerate(self.seeds):
-            values = {name: column[k] for name, column in record.values.items()}
-            reason = self._reason(values) if finite[k] else "a weight is not finite"
+            reason = self._reason(record.of(k)) if finite[k] else "a weight is not finite"
             if reason:
                 found[k] = f"seed {seed}: {reason} at iteration {record.iteration} of {record.phase}"
         return found
@@ -111,16 +112,12 @@ class Guard:
         training.rollbacks.copy_(count)
 
     def _reason(self, values: dict[str, float]) -> str | None:
-        config = self.config
         for name, value in values.items():
             if not math.isfinite(value):
                 return f"{name} is not finite"
-        if "negative_energy" not in values:
-            return None
-        gap = abs(values["positive_energy"] - values["negative_energy"]) / values["temperature"]
-        if gap > config.largest_gap:
-            return f"abs(E+ - E-)/T = {gap:.3g} exceeds {config.largest_gap:g}"
-        if values["feature_acceptance"] < config.smallest_acceptance:
+        if gap(values) > self.config.largest_gap:
+            return f"abs(E+ - E-)/T = {gap(values):.3g} exceeds {self.config.largest_gap:g}"
+        if values.get("feature_acceptance", 1.0) < self.config.smallest_acceptance:
             return f"the feature chain accepts {values['feature_acceptance']:.2g} of its steps"
         return None
 
@@ -131,23 +128,16 @@ class Trainer:
     Args:
         autoencoders: the S models.
         data: their training samples, S tensors of one shape (N, *event), or S sets of sparse images.
-        schedules: how to train.
-        sampling: how to make negative samples.
-        seeds: one seed for each model.
-        device: where to train.
+        seeds: one for each model.
         group: the processes that train together; each takes its part of the events, of the batch and of the buffer.
         validation: samples at which the energy is watched, S of one shape; each process takes all of them.
         weights: of the events of `data` and of `validation`, S tensors (N,) with mean 1 each, where events have some.
-        phases: of another training than that of an autoencoder.
+        phases: what makes those of another training than that of an autoencoder.
 
     Attributes:
         setup: what stays during the training.
-        models: what changes.
+        models: what changes; `position`, `weights`, `rate_scale` and `rollbacks` are those of the models.
         guard: says when a model has run away, and where it returns to.
-        position: number of the phase, and iterations of it that are done.
-        weights: with shape (S, P).
-        rate_scale: factor on the learning rates, (S,).
-        rollbacks: how often each model was put back, (S,).
         stop: set by the caller, from a signal or another thread.
     """
 
@@ -164,7 +154,7 @@ class Trainer:
         group: Group | None = None,
         validation: Data | None = None,
         weights: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None,
-        phases: Callable[[Setup, State], list[Phase]] | None = None,
+        phases: Sequence[Callable[[Setup, State], Phase]] | None = None,
     ) -> None:
         group = group or Group()
         architecture = deepcopy(autoencoders[0]).to(device)  # its fixed matrices must be where the events are
@@ -179,7 +169,8 @@ class Trainer:
             architecture, layout, noise, samples, held, schedules, sampling, backend, list(seeds), device, group
         )
         self.models = State(self.setup, layout.flatten(autoencoders).to(device))
-        self.phases = (phases or _phases)(self.setup, self.models)
+        first = Pretraining if schedules.contrast is None else Contrast
+        self.phases = [kind(self.setup, self.models) for kind in phases or (first, Likelihood)]
         self.position, self.weights = self.models.position, self.models.weights
         self.rate_scale, self.rollbacks = self.models.rate_scale, self.models.rollbacks
         self.guard = Guard(schedules.guard, self.setup.seeds)
@@ -286,12 +277,6 @@ class Trainer:
         return record
 
 
-def _phases(setup: Setup, state: State) -> list[Phase]:
-    """Those of an autoencoder."""
-    first = Pretraining if setup.schedules.contrast is None else Contrast
-    return [first(setup, state), Likelihood(setup, state)]
-
-
 def _part(data: Any, schedules: Schedules, group: Group) -> Any:
     """This process's events of each model, with shape (N, *event), or their weights."""
     if group.size == 1:
@@ -305,5 +290,4 @@ def _part(data: Any, schedules: Schedules, group: Group) -> Any:
     if n == 0:
         raise InputError(f"expected at least one event for each of {group.size} processes, got {len(data[0])} events")
     rows = torch.arange(group.rank, n * group.size, group.size)
-    dense = [d[rows] for d in data if isinstance(d, Tensor)]
-    return dense or [d.rows(rows) for d in data if isinstance(d, SparseEvents)]
+    return [d.rows(rows) if isinstance(d, SparseEvents) else d[rows] for d in data]

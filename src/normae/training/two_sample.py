@@ -1,33 +1,25 @@
 """The classifier test: can a network tell samples of the model from samples of the truth?
 
-As in the paper (section 3.1): 250k points of each kind, mixed and cut into 300k for training, 50k for validation and
-150k for the test; an MLP with three hidden layers of 64 ReLU units on the raw inputs; the binary cross-entropy
+As in the paper (section 3.1), an MLP on the raw inputs has the binary cross-entropy
 
     L = -mean[ y log s(f(x)) + (1 - y) log(1 - s(f(x))) ],    y = 1 for the model, s the sigmoid,
 
-with Adam at 1e-3 and batches of 2048, for at most 200 epochs, until the validation loss has not improved for 20. The
-weights of the best validation loss are judged by the AUC on the test part. The minimum of L is
-f = log p_model - log p_true, so an AUC of 1/2 is the best that a model can do.
+whose minimum is f = log p_model - log p_true, so that an AUC of 1/2 on the test part is the best that a model can do.
+Its sizes are in `ClassifierSettings`. Every random number is drawn on the device of the generator that is passed in:
+the split, the first weights and the order of the batches are the same wherever the network runs.
 
-Every random number comes from the generator that is passed in, and is drawn on that generator's device: the split, the
-first weights and the order of the batches are the same wherever the network runs.
+**The reference of the dual test** is such a classifier of labelled events, on standardized inputs. Its logit tends to
 
-**The reference of the dual test** is such a classifier, its calibration measured and, if needed, corrected.
-Three samples that share no event: one trains the classifier, one finds out whether its score is calibrated and fits the
+    f(x) = log[n_1 p_B(x)] - log[n_0 p_A(x)] = log r(x) + log(n_1 / n_0),
+
+Eq. (lr_clf) of the paper for n_1 = n_0, the numbers of events of B (label 1) and A (label 0) that it was trained on.
+Three samples share no event: one trains the classifier, one finds out whether its score is calibrated and fits the
 correction, one measures the calibration before and after and is where the dual test is made.
 
 A classifier has an error of its own, which its calibration does not show: trainings on 20k events of each class differ
 by some percent in the slope. So there are several, each trained on a random half of the first sample, and the reference
 is the mean of their log r. If the full sample gives a number with the variance v, random halves of it scatter by v
 around their mean (a half has 2 v, of which v is common to all halves): their spread is the error that the test adds.
-
-Trained on labelled events with the cross-entropy, the logit of a classifier tends to
-
-    f(x) = log[n_1 p_B(x)] - log[n_0 p_A(x)] = log r(x) + log(n_1 / n_0),
-
-Eq. (lr_clf) of the paper for n_1 = n_0, the numbers of events of B (label 1) and A (label 0) that it was trained on.
-What it gives is log r, without the composition of the sample. Network and training are those of the test; the
-inputs are standardized first, so that pixels of 1e-3 train as well as numbers of order one.
 """
 
 import math
@@ -89,16 +81,13 @@ def classifier_test(
         weights: of the true events, with shape (N,) and mean 1; negative ones count as such.
     """
     settings = settings or ClassifierSettings()
-    two = [events(true, "true"), events(model, "model")]
-    if weights is not None:  # as one more column, until the parts are cut
-        columns = (torch.from_numpy(weights).float(), torch.ones(len(two[1])))
-        two = [torch.cat([x, column[:, None]], dim=1) for x, column in zip(two, columns, strict=True)]
-    parts = _parts(two[0], two[1], settings, generator, device)
-    train, validation, test = (p if weights is None else Part(p.x[:, :-1], p.label, p.x[:, -1]) for p in parts)
+    own = None if weights is None else torch.from_numpy(weights).float()
+    two = (events(true, "true"), events(model, "model"))
+    train, validation, test = _parts(*two, settings, generator, device, own)
     layers, losses = fit_logits(train, validation, settings, generator)
     scores, label = logits(layers, test.x).double().cpu().numpy(), test.label.cpu().numpy() == 1
-    own = None if test.weight is None else test.weight.cpu().numpy()[~label]
-    return ClassifierResult(auc(scores[label], unweighted(scores[~label], own)), len(losses.train), *losses)
+    counts = None if test.weight is None else test.weight.cpu().numpy()[~label]
+    return ClassifierResult(auc(scores[label], unweighted(scores[~label], counts)), len(losses.train), *losses)
 
 
 def events(sample: np.ndarray[Any, Any] | Tensor, name: str) -> Tensor:
@@ -113,25 +102,29 @@ def events(sample: np.ndarray[Any, Any] | Tensor, name: str) -> Tensor:
 
 
 def _parts(
-    true: Tensor, model: Tensor, settings: ClassifierSettings, generator: torch.Generator, device: torch.device | str
-) -> tuple[Part, Part, Part]:
-    """Disjoint random parts for training, validation and test, on `device`."""
+    true: Tensor,
+    model: Tensor,
+    settings: ClassifierSettings,
+    generator: torch.Generator,
+    device: torch.device | str,
+    weights: Tensor | None = None,
+) -> list[Part]:
+    """Disjoint random parts for training, validation and test, on `device`; weights are those of true events."""
     if true.shape[1] != model.shape[1]:
         raise InputError(f"expected events of one size, got {true.shape[1]} (true) and {model.shape[1]} (model)")
     points = min(settings.points, len(true), len(model))
     sizes = [size * points // settings.points for size in (settings.train, settings.validation, settings.test)]
     if min(sizes) < 4:
         raise InputError(f"a classifier test needs more events: {points} of each kind leave parts of {sizes}")
-    x = torch.cat([_draw(true, points, generator).to(device), _draw(model, points, generator).to(device)])
+    some, others = (  # without replacement; all of them, as they are, if there are no more
+        slice(None) if len(events) == points else permutation(len(events), generator, events.device)[:points]
+        for events in (true, model)
+    )
+    x = torch.cat([true[some].to(device), model[others].to(device)])
     label = (torch.arange(2 * points, device=device) >= points).float()
+    weight = None if weights is None else torch.cat([weights[some], torch.ones(points)]).to(device)
     pieces = torch.split(permutation(2 * points, generator, x.device)[: sum(sizes)], sizes)
-    train, validation, test = (Part(x[piece], label[piece]) for piece in pieces)
-    return train, validation, test
-
-
-def _draw(events: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """`n` of the events without replacement; all of them, as they are, if there are no more."""
-    return events if len(events) == n else events[permutation(len(events), generator, events.device)[:n]]
+    return [Part(x[piece], label[piece], None if weight is None else weight[piece]) for piece in pieces]
 
 
 def _forward(weights: Sequence[Tensor], x: Tensor) -> Tensor:
