@@ -9,7 +9,7 @@ from torch.nn.functional import interpolate
 
 from normae.errors import InputError
 from normae.networks import NetworkConfig, build_autoencoder
-from normae.networks.autoencoder import Upsample, to_sphere, upsampling_matrix
+from normae.networks.autoencoder import Upsample, to_sphere
 from normae.networks.scoring_energy import ScoringEnergy
 from plain_conv import PlainConv
 
@@ -54,7 +54,7 @@ def test_upsampling_is_torch_s(n):
     x = torch.randn(3, 2, n, n, generator=torch.Generator().manual_seed(n))
     expected = interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
     torch.testing.assert_close(Upsample(n)(x), expected, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(upsampling_matrix(n).sum(1), torch.ones(2 * n))
+    torch.testing.assert_close(Upsample(n).matrix.sum(1), torch.ones(2 * n))
 
 
 @pytest.mark.parametrize(("output", "start"), [("sigmoid", 6.25e-4), ("linear", 6.25e-4)])

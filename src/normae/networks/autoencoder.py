@@ -148,30 +148,26 @@ def build_conv_autoencoder(config: NetworkConfig, event: tuple[int, ...], genera
     sizes = (event[1], config.channels, config.hidden[0], config.latent)
     weights = config.hidden[0] * (event[1] ** 2 // 4 + config.latent) + 27 * config.channels**2
     check_memory(8 * weights, f"network.hidden = {list(config.hidden)}, channels = {config.channels}: a network")
-    encoder = conv_encoder(*sizes, generator)
-    decoder = conv_decoder(*sizes, config.output == "sigmoid", generator)
-    if config.output_start is not None:
-        start_output_at(decoder, config.output_start)
+    encoder, sigmoid, start = conv_encoder(*sizes, generator), config.output == "sigmoid", config.output_start
+    decoder = conv_decoder(*sizes, sigmoid, generator)
+    if start is not None:
+        bias = decoder[-2 if sigmoid else -1].get_parameter("bias")
+        nn.init.constant_(bias, math.log(start / (1 - start)) if sigmoid else start)
     return Autoencoder(encoder, decoder, config.latent, config.latent_space == "sphere", config.spectral_norm)
 
 
 # --- layers of the paper's convolutional network, for images (1, side, side)
 
 
-def upsampling_matrix(n: int) -> Tensor:
-    """Bilinear upsampling by two of n points along one axis, with shape (2 n, n)."""
-    rows = interpolate(torch.eye(n)[:, None], scale_factor=2, mode="linear", align_corners=False)
-    return rows[:, 0].T.contiguous()
-
-
 class Upsample(nn.Module):
-    """Bilinear upsampling by two of images (N, C, n, n) to (N, C, 2 n, 2 n)."""
+    """Bilinear upsampling by two of images (N, C, n, n) to (N, C, 2 n, 2 n); `matrix` is U with shape (2 n, n)."""
 
     matrix: Tensor
 
     def __init__(self, n: int) -> None:
         super().__init__()
-        self.register_buffer("matrix", upsampling_matrix(n), persistent=False)
+        rows = interpolate(torch.eye(n)[:, None], scale_factor=2, mode="linear", align_corners=False)
+        self.register_buffer("matrix", rows[:, 0].T.contiguous(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.matrix @ (x @ self.matrix.T)
@@ -206,16 +202,6 @@ def conv_decoder(
         _conv(channels, 1, generator, transposed=True),
     ]  # fmt: skip
     return nn.Sequential(*layers, nn.Sigmoid()) if sigmoid else nn.Sequential(*layers)
-
-
-def start_output_at(decoder: nn.Sequential, value: float) -> None:
-    """Set the last layer's bias so that the output starts near `value`, such as the mean pixel."""
-    sigmoid = isinstance(decoder[-1], nn.Sigmoid)
-    layer = decoder[-2 if sigmoid else -1]
-    assert isinstance(layer, nn.Conv2d)
-    assert layer.bias is not None
-    with torch.no_grad():
-        layer.bias.fill_(math.log(value / (1 - value)) if sigmoid else value)
 
 
 def _conv(n_in: int, n_out: int, generator: torch.Generator, transposed: bool = False) -> nn.Conv2d:

@@ -4,15 +4,13 @@ Each Bayesian weight has q(w) = N(w | mu, s^2) with s = softplus(rho), and the p
 
     KL(q || prior) = sum_w [ log(s_0/s) + (s^2 + mu^2)/(2 s_0^2) - 1/2 ].
 
-A weight draw w = mu + s eps is explicit: it gives an ordinary deterministic model, of any architecture (linear,
-convolution, transposed convolution), that stays fixed for as long as it is in use. Since all weights of a model are one
-row (`Layout`), the Bayesian ones are a set of columns of it. A training keeps one row (S, P + B) for each model, P
-means and B values of rho, so that the optimizer, the average, a rollback and a checkpoint treat both alike.
+A weight draw w = mu + s eps gives an ordinary deterministic model, of any architecture, that stays fixed for as long as
+it is in use. A training keeps one row (S, P + B) for each model, P means and B values of rho, so that the optimizer,
+the average, a rollback and a checkpoint treat both alike.
 
 Local reparameterization draws the *output* of a linear layer instead: with mean a = W_mu x + b_mu and variance
 v = W_s^2 x^2 + b_s^2, y = a + sqrt(v) eps, anew for each event. It is not a weight draw; it serves where the variance
-of a gradient counts and correlations between events do not, as in autoencoder pretraining. Both passes are the layer
-itself, with other weights and inputs, so it works for every layer that is linear in its weights.
+of a gradient counts and correlations between events do not, as in autoencoder pretraining.
 """
 
 from collections.abc import Mapping
@@ -29,9 +27,6 @@ from normae.networks.reconstruction import Layout, call, last_input, prefixed
 from normae.random import Generators, normal
 from normae.sampling.config import require_that
 
-Which = Literal["last", "decoder", "all"]
-"""Which weights are Bayesian: the last layer of the decoder, the whole decoder, or all."""
-
 
 @dataclass(frozen=True)
 class BayesianConfig:
@@ -47,7 +42,7 @@ class BayesianConfig:
             on the mean of E over that noise (`LocalEnergy`).
     """
 
-    layers: Which = "last"
+    layers: Literal["last", "decoder", "all"] = "last"
     prior_width: float = 1.0
     initial_width: float = 0.01
     pretraining: Literal["local", "shared"] = "local"
@@ -86,10 +81,9 @@ class WeightNoise:
 
         (<E>_data - <E>_model)/T + KL/N,    or    <E>_data - <E>_model + T KL/N
 
-    in the form that is not divided by T (T detached): the posterior is exp(-N L) times the prior, N the number of
-    training events. The autoencoder phase is of the second form with the initial T. One draw serves the chain, E+ and
-    E- of an iteration: the width of the posterior comes from the correlation between the weights and the samples drawn
-    with them.
+    in the form that is not divided by T (T detached), N the number of training events. The autoencoder phase is of the
+    second form with the initial T. One draw serves the chain, E+ and E- of an iteration: the width of the posterior
+    comes from the correlation between the weights and the samples drawn with them.
 
     Args:
         config: which of the weights are Bayesian; None for a deterministic training.
@@ -140,20 +134,17 @@ class WeightNoise:
 
     def tensors(self, row: Tensor) -> dict[str, Tensor]:
         """Of one model, (P + B,): the means by parameter name, and the rho of Bayesian ones as "rho.NAME"."""
-        named = {name: view[0] for name, view in self.layout.views(self.mean(row[None])).items()}
-        if self.config is None:
-            return named
         spread = torch.full_like(row[: self.size], torch.nan).index_copy(0, self.columns, row[self.size :])
-        views = {name: view[0] for name, view in self.layout.views(spread[None]).items()}
-        return named | {f"rho.{name}": view for name, view in views.items() if not view.isnan().any()}
+        means, rho = self.layout.views(self.mean(row[None])), self.layout.views(spread[None])
+        bayesian = {f"rho.{name}": view[0] for name, view in rho.items() if not view.isnan().all()}
+        return {name: view[0] for name, view in means.items()} | bayesian
 
     def row(self, tensors: dict[str, Tensor]) -> Tensor:
         """The inverse of `tensors`, (P + B,)."""
-        means = [tensors[name].reshape(-1) for name in self.layout.names]
-        if self.config is None:
-            return torch.cat(means)
-        names = [name for name in self.layout.names if f"rho.{name}" in tensors]
-        return torch.cat([*means, *(tensors[f"rho.{name}"].reshape(-1) for name in names)])
+        names = list(self.layout.names)
+        if self.config is not None:
+            names += [f"rho.{name}" for name in self.layout.names if f"rho.{name}" in tensors]
+        return torch.cat([tensors[name].reshape(-1) for name in names])
 
     def decode(self, row: Tensor, z: Tensor, generators: Generators) -> Tensor:
         """Events from latent points (S * N, d_z), with local reparameterization of the last layer."""

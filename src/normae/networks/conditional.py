@@ -40,11 +40,9 @@ class ConditionalBase(Base):
         return polynomials(t, self.edges, degree_of(len(self.offset), t.shape[1]))
 
     def forward(self, y: Tensor) -> Tensor:
-        """-s log b + T c with shape (N,)."""
         return self.both(y)[0]
 
     def both(self, y: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """-s log b + T c and log q with shape (N,)."""
         value, log_q = super().both(y, rows)
         return value + self.terms(y) @ self.offset, log_q
 
@@ -58,7 +56,6 @@ class ConditionalBase(Base):
         return self.conditions[which.to(self.conditions.device)]
 
     def value_and_grad(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """-s log b + T c with shape (N,) and its gradient with shape (N, d + k)."""
         return autograd_value_and_grad(self, y)
 
 

@@ -88,13 +88,6 @@ class Kernel:
         self._check(self._driver.cuLaunchKernel(self._function, *shape, self.shared, stream, pointers, None), "launch")
 
 
-def compile_kernel(source: str, name: str, defines: Sequence[tuple[str, int]]) -> Kernel:
-    """The kernel `name` for the current device. Raises `CudaSourceError` where that is not possible."""
-    major, minor = torch.cuda.get_device_capability()
-    options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", "-diag-suppress=128"]
-    return Kernel(_binary(source, [*options, *(f"-D{key}={value}" for key, value in defines)]), name)
-
-
 def _binary(source: str, options: Sequence[str]) -> bytes:
     compiler, program = _nvrtc(), ctypes.c_void_p()
     if compiler.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"normae.cu", 0, None, None):
@@ -178,7 +171,9 @@ def kernel(name: str, chosen: Defines, device: int) -> Kernel:
     folder = files("normae.networks")
     texts = [(folder / f"conv_{part}.cu").read_text(encoding="utf-8") for part in ("network", name)]
     with torch.cuda.device(device):
-        return compile_kernel("\n".join(texts), name, chosen)
+        major, minor = torch.cuda.get_device_capability()
+        options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", "-diag-suppress=128"]
+        return Kernel(_binary("\n".join(texts), [*options, *(f"-D{key}={value}" for key, value in chosen)]), name)
 
 
 def multiprocessors(device: torch.device) -> int:
@@ -250,7 +245,6 @@ class FusedConvEnergy(ReconstructionEnergy):
         self._packed: tuple[Tensor, Tensor] | None = None
 
     def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Energies (N,) and the latent points (N, d_z) that they went through."""
         if x.requires_grad:
             return super().with_latent(x)
         both: tuple[Tensor, Tensor] = _WeightsToEnergy.apply(self.weights, x, self)  # type: ignore[no-untyped-call]

@@ -6,17 +6,16 @@ MLP, y = W_n a(... a(W_1 x + b_1) ...) + b_n, the vector-Jacobian product is the
     v -> W_n^T v,  then for each hidden layer  v -> W_k^T (a'(h_k) * v),
 
 which costs as many matrix products as the forward pass and none of autograd's bookkeeping. `Pass` writes that down for
-one network, with x of shape (N, in), and for a stack of networks, with x of shape (S, N, in) and weights of shape
-(S, out, in). On a CPU the time beside the products is memory, and Python: what a pass does is planned once, as a list
-of operations on buffers, and then run for each gradient of a chain. Large products are oneDNN's: torch's own come from
-MKL, which takes twice as long on processors of another maker.
+one network, or for a stack of them with x of shape (S, N, in) and weights of shape (S, out, in). On a CPU the time
+beside the products is memory, and Python: a pass is planned once, as a list of operations on buffers, and then run for
+each gradient of a chain. Large products are oneDNN's: torch's own, of MKL, take twice as long on some processors.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +39,16 @@ class Activation(NamedTuple):
     keeps_output: bool
 
 
+def _activation(forward: Callable[[Tensor], Tensor], out: Any, backward: Any, keeps_output: bool) -> Activation:
+    """By torch's own operations of the nonlinearity and of its pullback."""
+    return Activation(
+        forward,
+        lambda h, to: out.out(h, out=to),
+        lambda v, kept: backward.grad_input(v, kept, grad_input=kept),
+        keeps_output,
+    )
+
+
 _aten = torch.ops.aten
 ACTIVATIONS: Mapping[str, Activation] = {
     "relu": Activation(
@@ -48,35 +57,16 @@ ACTIVATIONS: Mapping[str, Activation] = {
         lambda v, y: _aten.threshold_backward.grad_input(v, y, 0, grad_input=y),
         keeps_output=True,
     ),
-    "silu": Activation(
-        nn.functional.silu,
-        lambda h, out: _aten.silu.out(h, out=out),
-        lambda v, h: _aten.silu_backward.grad_input(v, h, grad_input=h),
-        keeps_output=False,
-    ),
-    "gelu": Activation(
-        nn.functional.gelu,
-        lambda h, out: _aten.gelu.out(h, out=out),
-        lambda v, h: _aten.gelu_backward.grad_input(v, h, grad_input=h),
-        keeps_output=False,
-    ),
-    "tanh": Activation(
-        torch.tanh,
-        lambda h, out: torch.tanh(h, out=out),
-        lambda v, y: _aten.tanh_backward.grad_input(v, y, grad_input=y),
-        keeps_output=True,
-    ),
+    "silu": _activation(nn.functional.silu, _aten.silu, _aten.silu_backward, keeps_output=False),
+    "gelu": _activation(nn.functional.gelu, _aten.gelu, _aten.gelu_backward, keeps_output=False),
+    "tanh": _activation(torch.tanh, _aten.tanh, _aten.tanh_backward, keeps_output=True),
 }
 
 Layer = tuple[Tensor, Tensor]
 """Weight with shape (out, in) or (S, out, in), and bias with shape (out,) or (S, out)."""
-
-
 LARGE = 1 << 20  # multiplications from which oneDNN is faster than MKL
 NARROW = 16
 """On a CPU, results of fewer columns than this are computed as their transpose: y^T = W x^T is four times faster."""
-
-
 Plan = list[Callable[[], object]]
 """Operations on buffers, to be called one after the other."""
 

@@ -1,9 +1,8 @@
 """A whole Langevin chain of MLP autoencoders in one Triton kernel.
 
 A step of `langevin.step` is some 45 small kernels, whose launches take longer than their arithmetic. Here one program
-keeps a block of samples of one model for all steps: proposal, encoder and decoder, pullback, Metropolis test and random
-numbers happen where the samples are, and only the end points leave the chip. The mathematics is that of `langevin`,
-`energy` and `networks.mlp`, and the tests hold it against them.
+keeps a block of samples of one model for all steps, and only the end points leave the chip. The mathematics is that of
+`langevin`, `energy` and `networks.mlp`, and the tests hold it against them.
 
 Inside a program everything stands as (feature, sample), so that a layer is h = W x + b with the weight as left factor
 and, for the pullback, v -> W^T v with the same weight transposed: a tall weight times a narrow block of samples is the
@@ -14,12 +13,11 @@ A `LocalEnergy` adds sum_j c_j h_j^2 with h the input of the decoder's last laye
 there.
 
 Numbers. Energies, gradients and the log acceptance ratio are in float32, where `run_chain` takes the ratio in float64.
-`precision` is the arithmetic of the H x H products. "fp16" rounds both factors to 10 bits of mantissa, as tf32 does,
-with half of its traffic (1.6 ms instead of 2.9 for the paper's toy iteration), so that the paper's weights stay in
-shared memory; activations must then stay below 65504, and the vectors pulled back are scaled to be of order one. "ieee"
-is float32, which tells an error from a rounding. The first and last layers, which see the events themselves, are summed
-in float32 always. The Metropolis test takes the rounded energy with any deterministic gradient, so the chain is exact
-for exp(-E/T) of the rounded E, up to the float32 ratio. Random numbers: see `fused_chain`.
+`precision` is the arithmetic of the H x H products. "fp16" rounds both factors to 10 bits of mantissa, so that the
+paper's weights stay in shared memory (1.6 ms instead of 2.9 with tf32 for the paper's toy iteration); activations must
+stay below 65504, and the vectors pulled back are scaled to be of order one. "ieee" is float32, which tells an error
+from a rounding. The first and last layers, which see the events themselves, are summed in float32 always. The chain is
+exact for exp(-E/T) of the rounded E, up to the float32 ratio. Random numbers: see `fused_chain`.
 """
 
 from __future__ import annotations  # triton's types in signatures, where triton may be absent

@@ -5,7 +5,7 @@ looks at other events (BatchNorm), or throws dice (Dropout), is refused before a
 one, and otherwise by what it does to a batch, to its rows one by one, and to the same batch again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, NoReturn
 
@@ -30,7 +30,6 @@ class EnergyNetwork(Autoencoder):
         self.energy = energy
 
     def forward(self, x: Tensor) -> Tensor:
-        """Energies with shape (N,)."""
         out: Tensor = self.energy(x)
         return out
 
@@ -166,17 +165,14 @@ def _check_gradient(module: nn.Module, name: str, x: Tensor) -> None:
         value = module(leaf).sum()
     if not value.requires_grad:
         raise InputError(f"{name}: the output has no gradient, expected one that can be differentiated")
-    found: Sequence[Tensor | None] = torch.autograd.grad(value, [leaf, *module.parameters()], allow_unused=True)
-    by_input, *by_weights = found
-    if by_input is None or all(grad is None for grad in by_weights):
-        what = "input" if by_input is None else "weights"
-        raise InputError(f"{name}: the output has no gradient with respect to its {what}")
+    by_input, *by_weights = torch.autograd.grad(value, [leaf, *module.parameters()], allow_unused=True)
+    for what, grads in (("input", [by_input]), ("weights", by_weights)):
+        if all(grad is None for grad in grads):
+            raise InputError(f"{name}: the output has no gradient with respect to its {what}")
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    if one.shape != other.shape:
-        return False
-    return bool((one - other).abs().max() <= TOLERANCE * one.abs().max())
+    return one.shape == other.shape and bool((one - other).abs().max() <= TOLERANCE * one.abs().max())
 
 
 def _first_line(error: Exception) -> str:

@@ -8,9 +8,9 @@ For MLPs `value_and_grad` and `held` are written with explicit pullbacks: with t
 
 The energy of a table has a base, to which the reconstruction error is added (`networks.base`).
 
-One object stands for S models side by side (seeds, an ensemble): events then come as S equal blocks, model after
-model. Their weights are one tensor of shape (S, P), a row for each model; the named weights are views of it. An
-optimizer step, an average, a norm, a rollback or a checkpoint is then a single operation, whatever the architecture.
+One object stands for S models side by side (seeds, an ensemble): events come as S equal blocks, model after model. All
+weights are one tensor (S, P), and the named ones are views of it: an optimizer step, a rollback or a checkpoint is a
+single operation, whatever the architecture.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -102,9 +102,8 @@ def call(module: nn.Module, parameters: Mapping[str, Tensor], x: Tensor) -> Tens
     if members == 1:
         single: Tensor = functional_call(module, {name: p[0] for name, p in parameters.items()}, (x,))
         return single
-    stacked: Tensor = vmap(lambda p, block: functional_call(module, p, (block,)))(
-        dict(parameters), x.unflatten(0, (members, -1))
-    )
+    each = vmap(lambda p, block: functional_call(module, p, (block,)))
+    stacked: Tensor = each(dict(parameters), x.unflatten(0, (members, -1)))
     return stacked.flatten(0, 1)
 
 
@@ -135,10 +134,13 @@ class ReconstructionEnergy:
         explicit: use explicit pullbacks where both networks are MLPs; off means plain autograd.
     """
 
+    rebuilds = True
+    """Whether the energy is the error of a reconstruction."""
+
     def __init__(
         self, autoencoder: Autoencoder, parameters: Mapping[str, Tensor] | None = None, explicit: bool = True
     ) -> None:
-        self.in_place = parameters is None
+        self.in_place = parameters is None  # the weights are the autoencoder's own: its modules are called as they are
         if parameters is None:
             parameters = {name: p[None] for name, p in autoencoder.named_parameters()}
         self.autoencoder = autoencoder
@@ -147,11 +149,6 @@ class ReconstructionEnergy:
         self.members = next(iter(parameters.values())).shape[0]
         networks = (autoencoder.encoder, autoencoder.decoder)
         self.explicit = explicit and not autoencoder.sphere and all(isinstance(n, MLP) for n in networks)
-
-    rebuilds = True
-    """Whether the energy is the error of a reconstruction."""
-    in_place = False
-    """Whether the weights are the autoencoder's own; its modules are then called as they are."""
 
     def encode(self, x: Tensor) -> Tensor:
         """Latent points with shape (N, d_z), on the sphere if the latent space is one."""
@@ -180,9 +177,7 @@ class ReconstructionEnergy:
 
     def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Energies (N,) and gradients (N, *event)."""
-        if not self.explicit:
-            return autograd_value_and_grad(self, x)
-        return self.held().value_and_grad(x)
+        return self.held().value_and_grad(x) if self.explicit else autograd_value_and_grad(self, x)
 
     def held(self) -> "ReconstructionEnergy | ExplicitEnergy":
         """For a chain, during which the weights stay: with buffers that are kept from gradient to gradient."""
@@ -225,7 +220,6 @@ class LocalEnergy(ReconstructionEnergy):
         self.variances = {name.rpartition(".")[2]: s.square() for name, s in widths.items()}
 
     def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean errors (N,) and the latent points (N, d_z) that they went through."""
         z = self.encode(x)
         hidden, last, prefix = last_input(self.autoencoder.decoder, self.decoder_parameters, z)
         out = call(last, prefixed(self.decoder_parameters, prefix), hidden)
@@ -247,12 +241,10 @@ class LatentEnergy:
         return self.energy(self.energy.decode(z))
 
     def value_and_grad(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Energies (N,) and gradients (N, d_z)."""
         held = self.held()
         return autograd_value_and_grad(self, z) if held is self else held.value_and_grad(z)
 
     def held(self) -> "LatentEnergy | ExplicitEnergy":
-        """For a chain: see `ReconstructionEnergy.held`."""
         explicit = self.energy.explicit and self.energy.autoencoder.base is None
         return ExplicitEnergy(self.energy, latent=True) if explicit else self
 
@@ -276,10 +268,9 @@ class ExplicitEnergy:
         """Energies (N,) and gradients (N, d)."""
         blocks = x if self.members == 1 else x.unflatten(0, (self.members, -1))
         rows = x.shape[0] if x.is_cuda else self.ROWS // self.members + 1
-        if blocks.shape[-2] <= rows:
-            energy, grad = self._at(blocks)
-        else:
-            parts = [self._at(part) for part in blocks.split(rows, dim=-2)]
+        parts = [self._at(part) for part in blocks.split(rows, dim=-2)]
+        energy, grad = parts[0]
+        if len(parts) > 1:
             energy, grad = torch.cat([e for e, _ in parts], dim=-1), torch.cat([g for _, g in parts], dim=-2)
         return energy.reshape(-1), grad.reshape(x.shape)
 
@@ -359,11 +350,10 @@ def conv_shape(architecture: Autoencoder) -> ConvShape | None:
     upsample = next((layer for layer in decoder if isinstance(layer, Upsample)), None)
     if upsample is None or not isinstance(encoder[0], nn.Conv2d) or not isinstance(decoder[0], nn.Linear):
         return None
-    side, channels, hidden = upsample.matrix.shape[0], encoder[0].out_channels, decoder[0].out_features
-    sigmoid = isinstance(decoder[-1], nn.Sigmoid)
-    generator, sizes = torch.Generator(), (side, channels, hidden, architecture.latent_dimension)
+    sizes = (upsample.matrix.shape[0], encoder[0].out_channels, decoder[0].out_features, architecture.latent_dimension)
+    sigmoid, generator = isinstance(decoder[-1], nn.Sigmoid), torch.Generator()
     expected = (conv_encoder(*sizes, generator), conv_decoder(*sizes, sigmoid, generator))
     for mine, theirs in zip(expected, (encoder, decoder), strict=True):
         if [type(layer) for layer in mine] != [type(layer) for layer in theirs] or Layout.of(mine) != Layout.of(theirs):
             return None
-    return ConvShape(side, channels, hidden, architecture.latent_dimension, architecture.sphere, sigmoid)
+    return ConvShape(*sizes, architecture.sphere, sigmoid)

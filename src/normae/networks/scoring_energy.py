@@ -2,10 +2,8 @@
 
 Scores need no gradient. For a convolutional autoencoder a GPU then takes the fused kernel (`conv_cuda`), which rounds
 factors to 10 bits of mantissa: energies of the paper's jet network differ by some 3e-4 of their value from those in
-float32. A CPU takes, for many images, layers compiled for eight channels (`conv_lanes`; numba). Values are those of the
-layers, up to rounding. Few images go through the layers themselves, in pieces whose activations stay in the caches.
-Gradients, chains, and every other architecture are those of `ReconstructionEnergy`. Memory is bounded, however many
-events come.
+float32. A CPU takes, for many images, layers compiled for eight channels (`conv_lanes`; numba), and for few the layers
+themselves. Gradients, chains, and every other architecture are those of `ReconstructionEnergy`.
 """
 
 import importlib.util
@@ -112,10 +110,7 @@ class LanesForward:
 
     @staticmethod
     def _run(kernel, x: Array, weights: tuple[Array | np.float32, ...], found: Array) -> None:  # type: ignore[no-untyped-def]
-        threads = min(torch.get_num_threads(), len(x))
-        if threads < 2:
-            kernel(x, *weights, found)
-            return
+        threads = max(1, min(torch.get_num_threads(), len(x)))
         edges = np.linspace(0, len(x), threads + 1).astype(int)
         parts = [slice(*pair) for pair in pairwise(edges)]
         with ThreadPoolExecutor(threads) as pool:

@@ -9,17 +9,10 @@ A `Posterior` is where draws come from: `weights` (mean field, ensemble, modes).
 them at once, which know their n energies at any x, and each alone. A deterministic model has a posterior too, with
 exactly one draw, `Certain`: so nobody has to ask which kind of model it is.
 
-What draws say `together` is the mean of their log p. Of a mixture, a posterior with several modes, it is the log of the
-mean of their p.
-
 Every consumer (scores of files, dual test, histograms, export, evaluation) gets `Rows` from `model.rows(x, n)`, a row
-for each draw, with the rule that joins them:
+for each draw, with the rule that joins them (`together`):
 
     log p_k(x) = -s_k(x) - log Z_k,    s_k(x) = E_k(y(x))/T_k - log |dy/dx|.
-
-Arrays go through the network a piece at a time, so that memory stays bounded. A copy to a GPU is fast only from pinned
-memory: events go there through two pinned buffers, which take turns. One is filled while the other one's events are
-copied and computed.
 """
 
 import math
@@ -133,9 +126,9 @@ def bar_of_halves(scores: NDArray[Any]) -> float:
 
         W = <(a - b)^2>/4 = V + C/2 = Var[(a + b)/2],
 
-    the error of a pair. That there are J of them makes C smaller still, and is not counted: what all members get wrong
-    alike stands against it. The ratio of W to the variance over members is averaged over events, since J differences
-    tell it at no single one; that these are few is in it as Student's t. Of no pairs, or one, all is taken for V.
+    the error of a pair. That J of them have a smaller C is not counted: what all members get wrong alike stands against
+    it. The ratio of W to the variance over members is averaged over events, and that differences are few is in it as
+    Student's t. Of no pairs, or one, all is taken for V.
 
     >>> import numpy as np
     >>> from normae.posterior.draw import bar_of_halves
@@ -213,11 +206,7 @@ class Rows(NamedTuple):
 
 
 def as_events(x: Any, columns: Sequence[str] | None, categories: Categories, name: str) -> Any:
-    """Arrays and tensors as they are; of a data frame these columns, or all where their names are not known.
-
-    Args:
-        categories: of the columns of text.
-    """
+    """Arrays and tensors as they are; of a data frame these columns, with the categories of text, or all of them."""
     if isinstance(x, Tensor | np.ndarray):
         return x
     return np.asarray(x) if column_names(x) is None else as_rows(x, columns, name, categories=categories).values
@@ -251,7 +240,11 @@ def in_pieces(
 def _on_device(
     events: NDArray[Any], device: torch.device, most: int | None, dtype: type[np.floating[Any]]
 ) -> Iterator[Tensor]:
-    """Tensors on the device, at least one; a consumer has launched what it does before it asks for the next."""
+    """Tensors on the device, at least one; a consumer has launched what it does before it asks for the next.
+
+    A copy to a GPU is fast only from pinned memory: two pinned buffers take turns. One is filled while the other one's
+    events are copied and computed.
+    """
     if device.type != "cuda":
         size = most or CPU_PIECE
         for start in range(0, max(len(events), 1), size):

@@ -48,28 +48,22 @@ class WeightDraws:
         return ReconstructionEnergy(self.autoencoder, weights)
 
     def energies(self, x: Tensor) -> Tensor:
-        if self._only_last_layer():
-            return self.one(0).based(self._last_layer_energies(x), x)
-        return torch.stack([self.one(k)(x) for k in range(self.n)])
-
-    def _only_last_layer(self) -> bool:
-        """Whether draws differ in the decoder's last layer only, and that is a product or a convolution."""
-        parts = split_decoder(self.autoencoder.decoder)
-        if parts is None:
-            return False
-        _, layer, prefix = parts
-        serves = isinstance(layer, nn.Linear) or (type(layer) is nn.Conv2d and layer.groups == 1)
-        others = [value for name, value in self.weights.items() if not name.startswith(f"decoder.{prefix}")]
-        return serves and all(len(value) == 1 for value in others)
-
-    def _last_layer_energies(self, x: Tensor) -> Tensor:
+        if not self._only_last_layer():
+            return torch.stack([self.one(k)(x) for k in range(self.n)])
         first = self.one(0)
         hidden, layer, prefix = last_input(self.autoencoder.decoder, first.decoder_parameters, first.encode(x))
         last = prefixed(self.weights, f"decoder.{prefix}")
         if isinstance(layer, nn.Conv2d):
-            return _convolved_energies(layer, last, hidden, x)
+            return first.based(_convolved_energies(layer, last, hidden, x), x)
         out = torch.einsum("nh,koh->kno", hidden, last["weight"]) + last["bias"][:, None]
-        return (x[None] - out).square().mean(-1)
+        return first.based((x[None] - out).square().mean(-1), x)
+
+    def _only_last_layer(self) -> bool:
+        """Whether draws differ in the decoder's last layer only, and that is a product or a convolution."""
+        _, layer, prefix = split_decoder(self.autoencoder.decoder) or (None, None, "")
+        serves = isinstance(layer, nn.Linear) or (type(layer) is nn.Conv2d and layer.groups == 1)
+        others = [value for name, value in self.weights.items() if not name.startswith(f"decoder.{prefix}")]
+        return serves and all(len(value) == 1 for value in others)
 
 
 def _convolved_energies(layer: nn.Conv2d, last: Mapping[str, Tensor], hidden: Tensor, x: Tensor) -> Tensor:
@@ -101,12 +95,11 @@ class MeanField:
 
     def draws(self, n: int, generator: torch.Generator) -> WeightDraws:
         """Means plus widths times standard normal noise."""
-        drawn: dict[str, Tensor] = {}
-        for name, mean in self.autoencoder.named_parameters():
-            drawn[name] = mean[None]
+        drawn = {name: mean[None] for name, mean in self.autoencoder.named_parameters()}
+        for name, mean in drawn.items():
             if name in self.widths:
-                noise = torch.randn(n, *mean.shape, generator=generator, device=generator.device).to(mean.device)
-                drawn[name] = mean + self.widths[name] * noise
+                noise = torch.randn(n, *mean.shape[1:], generator=generator, device=generator.device)
+                drawn[name] = mean + self.widths[name] * noise.to(mean.device)
         some = next(iter(drawn.values()))
         return WeightDraws(self.autoencoder, drawn, some.new_full((n,), self.temperature))
 
@@ -135,7 +128,6 @@ class MixedDraws(ReconstructionEnergy):
         return torch.einsum("knb,nk->nb", energies, self.scale).flatten()
 
     def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Energies (N,) and gradients (N, *event)."""
         value, grad = torch.zeros_like(x[:, 0].flatten()), torch.zeros_like(x)
         for energy, scale in zip(self.each, self.scale.T, strict=True):
             weight = scale.repeat_interleave(len(x) // self.members)
@@ -145,7 +137,6 @@ class MixedDraws(ReconstructionEnergy):
         return value, grad
 
     def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Energies (N,) and the latent points (N, d_z) of each draw's member."""
         return self(x), self.encode(x)
 
     def energies(self, x: Tensor) -> Tensor:
@@ -203,14 +194,14 @@ class Ensemble:
 class ModeDraws:
     """Draws of several mean fields in turn: `own` has those of each member, `chosen` the member of each draw, (n,).
 
-    The constants c_j have shape (K,), and `shift` has that of each draw, with shape (n,).
+    The constants c_j have shape (K,). Chains do not see them, and the energies of one draw or of all side by side do
+    not have them.
     """
 
     def __init__(self, own: Sequence[WeightDraws], chosen: Tensor, constants: Tensor) -> None:
         self.own, self.chosen, self.constants = list(own), chosen, constants
         self.places = [torch.nonzero(chosen == j)[:, 0] for j in range(len(self.own))]
         self.temperature = self._placed([draws.temperature for draws in self.own])
-        self.shift = self._placed([c.expand(draws.n) for draws, c in zip(self.own, constants, strict=True)])
 
     def _placed(self, parts: Sequence[Tensor]) -> Tensor:
         """Rows of the members in the order of the draws."""
@@ -225,13 +216,11 @@ class ModeDraws:
         return self._placed([draws.energies(x) - (draws.temperature * c)[:, None] for draws, c in pairs])
 
     def stacked(self) -> ReconstructionEnergy:
-        """The energies side by side, without the constants, which no chain can see."""
         parts = [draws.expanded() for draws in self.own]
         weights = {name: self._placed([part[name] for part in parts]) for name in parts[0]}
         return ReconstructionEnergy(self.own[0].autoencoder, weights)
 
     def one(self, k: int) -> ReconstructionEnergy:
-        """The energy of draw k alone, without its constant."""
         member = int(self.chosen[k])
         return self.own[member].one(int((self.chosen[:k] == member).sum()))
 
@@ -246,15 +235,11 @@ class Modes:
 
     @staticmethod
     def of(
-        autoencoder: Autoencoder,
-        weights: dict[str, Tensor],
-        rho: dict[str, Tensor],
-        temperatures: Tensor,
-        constants: Tensor,
+        autoencoder: Autoencoder, weights: dict[str, Tensor], rho: dict[str, Tensor], t: Tensor, constants: Tensor
     ) -> "Modes":
-        """From the weights and widths of all members, with shape (K, *parameter)."""
+        """From the weights and widths of all members, with shape (K, *parameter), and their temperatures t, (K,)."""
         fields = []
-        for j, temperature in enumerate(temperatures.tolist()):
+        for j, temperature in enumerate(t.tolist()):
             member = deepcopy(autoencoder).eval().requires_grad_(False)
             member.load_state_dict({name: value[j] for name, value in weights.items()})
             fields.append(MeanField(member, {name: value[j] for name, value in rho.items()}, temperature))
