@@ -6,10 +6,13 @@ Samplers, partition function and scoring see this callable and never a model cla
 energies (N,) and their gradients (N, *event), both detached; and `held()` for a chain: itself with its weights held
 fixed, ready for many gradients. An energy over events that come from a latent space offers what `Latent` lists, and
 chains can then begin there. `networks.reconstruction` has the energy of an autoencoder.
+
+A method that is an energy has an attribute `stands_for`, a function of its object: the energy that is taken for it
+wherever gradients are needed, or None. So a method of a model, handed to a chain, is as fast as the energy behind it.
 """
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -45,23 +48,6 @@ def autograd_value_and_grad(energy: Energy, x: Tensor) -> tuple[Tensor, Tensor]:
         value = energy(leaf)
         (grad,) = torch.autograd.grad(value.sum(), leaf)
     return value.detach(), grad
-
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-
-def stands_for(give: Callable[[Any], Energy | None]) -> Callable[[Method], Method]:
-    """Marks a method that is an energy: what `give` says of its object is taken for it wherever gradients are needed.
-
-    So a method of a model, handed to a chain, is as fast as the energy behind it. `give` returns None where the method
-    itself has to be differentiated.
-    """
-
-    def mark(method: Method) -> Method:
-        method.stands_for = give  # type: ignore[attr-defined]
-        return method
-
-    return mark
 
 
 def _behind(energy: Energy) -> Energy:

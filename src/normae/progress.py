@@ -11,7 +11,7 @@ By default nobody is. The command line shows bars on a terminal; `shown_by(plain
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Protocol, TypeVar
 
@@ -32,12 +32,7 @@ def ignore(done: int = 1, note: str = "") -> None:
     """A tick that nobody sees."""
 
 
-@contextmanager
-def _silent(_what: str, _total: int) -> Iterator[Tick]:
-    yield ignore
-
-
-_display: ContextVar[Display] = ContextVar("display", default=_silent)
+_display: ContextVar[Display] = ContextVar("display", default=lambda _what, _total: nullcontext(ignore))
 
 
 def progress(what: str, total: int) -> AbstractContextManager[Tick]:

@@ -82,15 +82,13 @@ class AISConfig:
     required: bool = True
 
     def __post_init__(self) -> None:
-        require_that(self.chains >= 2, "log_z.chains", "at least 2", self.chains)
-        require_that(self.steps >= 1, "log_z.steps", "at least 1", self.steps)
+        for name, least in (("chains", 2), ("steps", 1), ("burn_in", 0)):
+            require_that(getattr(self, name) >= least, f"log_z.{name}", f"at least {least}", getattr(self, name))
         require_that(0 < self.widen < math.inf, "log_z.widen", "a positive number", self.widen)
-        require_that(self.burn_in >= 0, "log_z.burn_in", "at least 0", self.burn_in)
         require_that(0 <= self.retries <= 3, "log_z.retries", "0 to 3", self.retries)
         require_that(self.tolerance > 0, "log_z.tolerance", "a positive number", self.tolerance)
-        require_that(
-            1 <= self.least_ess <= self.chains, "log_z.least_ess", f"1 to {self.chains} chains", self.least_ess
-        )
+        enough, expected = 1 <= self.least_ess <= self.chains, f"1 to {self.chains} chains"
+        require_that(enough, "log_z.least_ess", expected, self.least_ess)
 
     def runs(self) -> list["AISConfig"]:
         """This annealing, and the longer ones that may follow."""
@@ -102,12 +100,11 @@ class AISResult(NamedTuple):
     """log Z and what stands behind it.
 
     Args:
-        log_z: the estimate from both ways; its error is the larger one of the bootstrap's and half the difference of
-            the bounds.
+        log_z: from both ways; its error is the larger one of the bootstrap's and half the difference of the bounds.
         forward, reverse: the stochastic bounds from below and from above.
         forward_ess, reverse_ess: effective number of chains each way.
         acceptance: mean over the steps of the forward chains.
-        gradients: number of gradients of E, of all chains, the pilot's and the burn-in's included.
+        gradients: of E, those of all chains, of the pilot and of the burn-in.
     """
 
     log_z: LogZ
@@ -132,11 +129,8 @@ class GaussianBase:
 
     def __init__(self, mean: Tensor, cholesky: Tensor) -> None:
         self.mean, self.cholesky, self.dimension = mean, cholesky, len(cholesky)
-
-    @property
-    def log_z(self) -> float:
-        """log (2 pi)^(d/2) |det L|."""
-        return 0.5 * self.dimension * math.log(2 * math.pi) + float(self.cholesky.double().diagonal().log().sum())
+        log_det = float(cholesky.double().diagonal().log().sum())
+        self.log_z = 0.5 * self.dimension * math.log(2 * math.pi) + log_det
 
     def along(self, grad: Tensor) -> Tensor:
         """A gradient by u, with shape (N, d)."""
@@ -164,11 +158,9 @@ class GaussianBase:
 class Proposed(GaussianBase):
     """The proposal q of the base of a table's energy, which knows its groups; u are the events themselves."""
 
-    log_z = 0.0
-
     def __init__(self, base: Base) -> None:
         super().__init__(base.frame.new_zeros(base.dimension), torch.eye(base.dimension).to(base.frame))
-        self.base = base
+        self.base, self.log_z = base, 0.0
 
     def draws(self, n: int, generator: torch.Generator) -> Tensor:
         return self.base.propose(n, generator)
@@ -244,23 +236,21 @@ class _Point(NamedTuple):
 
 
 class _Bridge:
-    """-log f_b as an energy; it keeps what the target is at the points it was last asked about."""
+    """-log f_b as an energy; `last` is what the target is at the points it was last asked about."""
 
-    def __init__(self, target: _Target, beta: float) -> None:
-        self.target, self.beta = target, beta
-        self.last: _Point
+    def __init__(self, target: _Target, beta: float, last: _Point) -> None:
+        self.target, self.beta, self.last = target, beta, last
 
     def __call__(self, u: Tensor) -> Tensor:
         return self.value_and_grad(u)[0]
 
     def value_and_grad(self, u: Tensor) -> tuple[Tensor, Tensor]:
         self.last = self.target.at(u)
-        mixed = self.state(self.last)
-        return mixed.energy, mixed.grad
+        return self.state()[1:]
 
-    def state(self, point: _Point) -> LangevinState:
-        """The state of a chain on f_b at `point`."""
-        beta = self.beta
+    def state(self) -> LangevinState:
+        """The state of a chain on f_b at the last points."""
+        beta, point = self.beta, self.last
         energy = (1 - beta) * point.first + beta * point.energy
         return LangevinState(point.position, energy, (1 - beta) * point.first_grad + beta * point.grad)
 
@@ -269,9 +259,9 @@ def _move(
     point: _Point, target: _Target, beta: float, size: float, generator: torch.Generator
 ) -> tuple[_Point, Tensor]:
     """One Langevin step of step size `size` on f_b, of one gradient: the point after it, and who moved."""
-    bridge = _Bridge(target, beta)
+    bridge = _Bridge(target, beta, point)
     scale = Scale.of(1.0, size, math.sqrt(2 * size), point.position)
-    _, info = step(bridge.state(point), bridge, _FLAT, scale, generator)
+    _, info = step(bridge.state(), bridge, _FLAT, scale, generator)
     return point.moved(info.accepted, bridge.last), info.accepted
 
 
@@ -364,14 +354,6 @@ def bennett(forward: np.ndarray, reverse: np.ndarray) -> np.ndarray:
     return np.asarray((low + high) / 2)
 
 
-def _bootstrap_error(forward: np.ndarray, reverse: np.ndarray, generator: torch.Generator) -> float:
-    """The spread of Bennett's estimate over resampled chains."""
-    seed = int(torch.randint(1 << 62, (1,), generator=generator, device=generator.device))
-    numbers = np.random.default_rng(seed)
-    f, r = (w[numbers.integers(len(w), size=(BOOTSTRAPS, len(w)))] for w in (forward, reverse))
-    return float(bennett(f, r).std(ddof=1))
-
-
 def ais_log_z(
     energy: Energy,
     temperature: float,
@@ -415,13 +397,12 @@ def ais_log_z(
     reverse, _ = _walk(target, model_points, schedule, generator, True, config.burn_in)
     offset = base.log_z + math.log(share)
     lower, upper = offset + float(log_mean_exp(forward)), offset - float(log_mean_exp(-reverse))
-    error = math.hypot(_bootstrap_error(forward, reverse, generator), share_error)
+    numbers = np.random.default_rng(int(torch.randint(1 << 62, (1,), generator=generator, device=generator.device)))
+    resampled = [w[numbers.integers(len(w), size=(BOOTSTRAPS, len(w)))] for w in (forward, reverse)]
+    error = math.hypot(float(bennett(*resampled).std(ddof=1)), share_error)
     log_z = LogZ(offset + float(bennett(forward, reverse)), max(error, abs(upper - lower) / 2), target.bounds)
-    result = AISResult(
-        log_z, lower, upper, effective_size(forward), effective_size(-reverse), acceptance, target.gradients
-    )
-    _check(result, config)
-    return result
+    sizes = effective_size(forward), effective_size(-reverse)
+    return _checked(AISResult(log_z, lower, upper, *sizes, acceptance, target.gradients), config)
 
 
 def _reverse_points(target: _Target, start: Tensor, config: AISConfig, generator: torch.Generator) -> Tensor:
@@ -437,7 +418,7 @@ def _reverse_points(target: _Target, start: Tensor, config: AISConfig, generator
     return points
 
 
-def _check(result: AISResult, config: AISConfig) -> None:
+def _checked(result: AISResult, config: AISConfig) -> AISResult:
     bounds = f"forward {result.forward:.3f}, reverse {result.reverse:.3f}"
     advice = "give it more steps and chains, and a base and start points that cover every mode"
     least = min(result.forward_ess, result.reverse_ess)
@@ -446,5 +427,5 @@ def _check(result: AISResult, config: AISConfig) -> None:
     elif not least >= config.least_ess:
         wrong = f"the effective number of chains is {least:.0f}, expected {config.least_ess:g}; {bounds}"
     else:
-        return
+        return result
     raise LogZDisagreement(f"log Z: {wrong}; {advice}", result)

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -129,7 +129,7 @@ def lengthened(config: ChainConfig, steps: int | None, otherwise: int) -> ChainC
     return replace(config, steps=otherwise if steps is None else steps, adapt=None)
 
 
-class ChainEnergy:
+class ChainEnergy(NamedTuple):
     """E for a chain of a user: events of any real type, checked, with the gradient of the model's own chains.
 
     Args:
@@ -137,17 +137,16 @@ class ChainEnergy:
         check: gives events back, or an error that says what is wrong with them.
     """
 
-    def __init__(self, energy: Energy, dtype: torch.dtype, check: Callable[[Tensor], Tensor]) -> None:
-        self.energy, self.dtype, self.check = energy, dtype, check
+    energy: Energy
+    dtype: torch.dtype
+    check: Callable[[Tensor], Tensor]
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.energy(self.check(x).to(self.dtype))
 
     def value_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Energies (N,) and gradients (N, *event)."""
         value, grad = value_and_grad(self.energy, self.check(x).to(self.dtype))
         return value, grad.to(x.dtype)
 
     def held(self) -> "ChainEnergy":
-        """With the weights held fixed for many gradients."""
-        return ChainEnergy(held(self.energy), self.dtype, self.check)
+        return self._replace(energy=held(self.energy))

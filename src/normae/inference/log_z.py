@@ -201,9 +201,8 @@ def grid_points(axis: Tensor, dimension: int) -> Tensor:
 @torch.no_grad()
 def evaluate_in_chunks(function: Energy, x: Tensor, device: torch.device | str = "cpu", chunk: int = CHUNK) -> Tensor:
     """function(x) with shape (..., N), in float64 on the CPU, in pieces of bounded memory."""
-    return torch.cat(
-        [function(piece.to(device)).double().cpu() for piece in counted("scoring", torch.split(x, chunk))], dim=-1
-    )
+    pieces = counted("scoring", torch.split(x, chunk))
+    return torch.cat([function(piece.to(device)).double().cpu() for piece in pieces], dim=-1)
 
 
 def _midpoint(
@@ -240,10 +239,11 @@ def grid_log_z(
         raise InputError(f"a grid serves one to three dimensions, got {dimension}")
     if cells < 4 or cells % 2:
         raise InputError(f"cells: expected an even number of at least 4, got {cells}")
-    coarse, fine = (
-        float(_midpoint(lambda x: energy(x).double() / temperature, bounds, dimension, n, device))
-        for n in (cells // 2, cells)
-    )
+
+    def score(x: Tensor) -> Tensor:
+        return energy(x).double() / temperature
+
+    coarse, fine = (float(_midpoint(score, bounds, dimension, n, device)) for n in (cells // 2, cells))
     return LogZ(fine, abs(fine - coarse), bounds)
 
 

@@ -30,7 +30,7 @@ from normae.random import stream
 
 
 class Members:
-    """The posterior of such a model, and its draws, with the coordinates y(x) of the whole table."""
+    """The posterior of such a model, and its draws, all that there are, with the coordinates y(x) of the table."""
 
     certain, mixture = False, False
 
@@ -41,12 +41,10 @@ class Members:
         self.log_z = None if any(one is None for one in known) else torch.tensor(np.array(known)[:, 0])
 
     def to(self, device: Any) -> "Members":
-        """The same members on `device`."""
         there = self.coordinates if isinstance(device, torch.dtype) else self.coordinates.to(device)
         return Members([model.to(device) for model in self.models], there)
 
     def draws(self, n: int, generator: torch.Generator) -> "Members":  # noqa: ARG002
-        """All of them, however many are asked for."""
         return self
 
     def energies(self, x: Tensor) -> Tensor:
@@ -57,7 +55,6 @@ class Members:
         return scores * self.temperature.to(scores)[:, None]
 
     def stacked(self) -> ReconstructionEnergy:
-        """Not to be had: members have coordinates of their own."""
         raise InputError("expected a model with one network for a chain; take a member, model.draw(generator)")
 
     def one(self, k: int) -> ReconstructionEnergy:
@@ -104,8 +101,7 @@ class MembersModel(Model):
 
     def explain(self, x: Any) -> Any:
         """The part of each column in the score, with shape (N, d): the mean over members."""
-        parts = [model.explain(x) for model in self.members]
-        return sum(parts[1:], parts[0]) / len(parts)
+        return sum(model.explain(x) for model in self.members) / len(self.members)
 
     def draw(self, generator: torch.Generator) -> Model:
         """One of the members."""

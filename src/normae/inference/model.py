@@ -19,7 +19,6 @@ from normae.components import ComponentsCoordinates
 from normae.conditional import ConditionalCoordinates
 from normae.coordinates import Coordinates, Identity
 from normae.data.frames import Categories
-from normae.energy import stands_for
 from normae.errors import InputError, LogZUnknown
 from normae.inference.generation import GENERATION_FACTOR, ChainEnergy, drawn, lengthened, loosened, samples_at
 from normae.inference.log_z import Based, LogZ, choose_log_z, draws_log_z
@@ -32,7 +31,7 @@ from normae.progress import counted, progress
 from normae.random import stream
 from normae.sampling.chain import Chain, into_bounds, run_chain
 from normae.sampling.config import SamplingConfig
-from normae.tensors import WHOLE, keeps
+from normae.tensors import keeps
 
 DRAWS = 100  # number of draws behind `energy`, `score` and `log_prob`
 CELLS = 300
@@ -139,15 +138,12 @@ class Model:
         self._log_z = value
 
     def _unknown(self, centre: bool) -> str:
-        if centre:
-            return (
-                f"{self.name}: log Z is not known for events of shape {self.event}; use score, which is E/T, "
-                "or give the model a log Z"
-            )
-        return (
-            f"{self.name}: log Z of each weight draw is taken on a grid over the feature chain's bounds, in at "
-            f"most two dimensions, and events have shape {self.event}; use score_draws, which is E/T"
+        known = "log Z is not known for events of shape {}; use score, which is E/T, or give the model a log Z"
+        of_draws = (
+            "log Z of each weight draw is taken on a grid over the feature chain's bounds, in at most two dimensions, "
+            "and events have shape {}; use score_draws, which is E/T"
         )
+        return f"{self.name}: {(known if centre else of_draws).format(self.event)}"
 
     @property
     def energy_function(self) -> ReconstructionEnergy:
@@ -232,7 +228,6 @@ class Model:
             return None
         return ChainEnergy(self._energy, self.like.dtype, self.checked)
 
-    @stands_for(_chain_energy)
     def energy(self, x: Any) -> Any:
         """Reconstruction error, mean over features, with shape (N,) for x with shape (N, *event).
 
@@ -242,7 +237,9 @@ class Model:
         if not self.mixture:
             return self._through(lambda events: draws.energies(self._seen(events)).mean(0), x)
         scores = self._through(lambda e: draws.energies(self._seen(e)) / draws.temperature[:, None], x)
-        return self.temperature * Rows(scores, self.normalization(DRAWS, 0), self.mixture).score()
+        return self.temperature * Rows(scores, self.normalization(), mixture=True).score()
+
+    energy.stands_for = _chain_energy  # type: ignore[attr-defined]
 
     def score(self, x: Any) -> Any:
         """E/T in the user's units with shape (N,): always defined, higher is more anomalous."""
@@ -332,15 +329,6 @@ class Model:
         """The type in which events are read: coordinates are in float64, so that a large offset costs no digits."""
         return np.float32 if self._as_they_are else np.float64
 
-    def _holds(self, events: NDArray[Any]) -> bool:
-        """Whether numbers are real, and whole ones keep all their digits; those of a usual size do."""
-        if events.dtype == self.event_dtype:
-            return True
-        kind, largest = events.dtype.kind, WHOLE[self.event_dtype]
-        if kind in "iuf" and -largest <= events.min(initial=0) <= events.max(initial=0) <= largest:
-            return True
-        return kind not in "mMcO" and keeps(events, self.event_dtype)
-
     def _through(self, function: Callable[[Tensor], Tensor], x: Any) -> Any:
         """`function` of a tensor, or of an array in pieces."""
         events = self.checked(as_events(x, self.columns, self.categories, self.name))
@@ -353,14 +341,15 @@ class Model:
         return values.numpy()
 
     def checked(self, events: Any) -> Any:
-        """Events, which must have the right shape."""
+        """Events, which must have the right shape and be real numbers; whole ones must keep all their digits."""
         if tuple(events.shape[1:]) != self.event:
-            whole = ("N", *self.event)
+            whole = ", ".join(map(str, ("N", *self.event)))
             raise InputError(
-                f"{self.name}: expected events of shape {self.event} in an array of shape "
-                f"({', '.join(map(str, whole))}), got an array of shape {tuple(events.shape)}"
+                f"{self.name}: expected events of shape {self.event} in an array of shape ({whole}), "
+                f"got an array of shape {tuple(events.shape)}"
             )
-        if isinstance(events, np.ndarray) and not self._holds(events):
+        array = isinstance(events, np.ndarray)
+        if array and (events.dtype.kind in "mMcO" or not keeps(events, self.event_dtype)):
             expected = f"real numbers that {self.event_dtype.__name__} can hold"
             raise InputError(f"{self.name}: expected {expected}, got {events.dtype}; convert them")
         return events
@@ -385,10 +374,9 @@ class Model:
         """`n` events with shape (n, *event), by the paper's recipe for generation.
 
         A latent chain from noise, without buffer, eight times as long as in training, decoded, clipped into the
-        bounds, then a feature chain as long as in training (or `sampling.generation` steps, where a preset says so).
-        Each chain of a Bayesian model has one draw from start to end. A model that knows the persistent chains of its
-        training goes on from them. Events of a model with a base are draws of it, kept with the right probability,
-        wherever enough are kept: independent of each other, without a chain.
+        bounds, then a feature chain of `sampling.generation_steps`. Each chain of a Bayesian model has one draw from
+        start to end. A model that knows the persistent chains of its training goes on from them. Events of a model
+        with a base are draws of it, kept with the right probability, wherever enough are kept.
 
         Args:
             seed: gives all randomness.
@@ -408,21 +396,17 @@ class Model:
             return samples_at(self._based, self.coordinates, condition, n, chunk, generator)
         if condition is not None:
             raise InputError(f"{self.name}: condition: expected a model of p(x | m), and no steps of chains")
-        ends = (self._end(min(chunk, n - k), generator, *steps) for k in counted("sampling", range(0, n, chunk)))
-        return np.concatenate([self.coordinates.inverse(end).cpu().numpy() for end in ends])
+        direct, found = self.autoencoder.base is not None and self.posterior.certain and feature_steps is None, []
+        for first in counted("sampling", range(0, n, chunk)):
+            count = min(chunk, n - first)
+            end = drawn(self._based, count, generator) if direct else None
+            end = self.sample_chain(count, generator, *steps).position if end is None else end
+            found.append(self.coordinates.inverse(end).cpu().numpy())
+        return np.concatenate(found)
 
     @property
     def _based(self) -> Based:
         return Based(self._energy, self.temperature, self.sampling.feature.bounds)
-
-    def _end(self, n: int, generator: torch.Generator, latent: int | None, feature: int | None) -> Tensor:
-        """`n` samples y with shape (n, *event)."""
-        if self.autoencoder.base is not None and self.posterior.certain and feature is None:
-            found = drawn(self._based, n, generator)
-            if found is not None:
-                return found
-        position: Tensor = self.sample_chain(n, generator, latent, feature).position
-        return position
 
     def sample_chain(
         self, n: int, generator: torch.Generator, latent_steps: int | None = None, feature_steps: int | None = None
@@ -477,8 +461,6 @@ class BayesianModel(Model):
     >>> model = normae.load("toy-1gauss-bnae")
     >>> model.log_prob_draws([[0.0, 0.0]], n=3).round(1).T  # the truth is -1.84
     array([[-1.8, -1.8, -1.8]], dtype=float32)
-    >>> model.rows([[0.0, 0.0]], n=3).log_prob().round(1), model.score_draws([[0.0, 0.0]], n=3).round(1).T
-    (array([-1.8], dtype=float32), array([[0., 0., 0.]], dtype=float32))
     >>> model.draw(torch.Generator().manual_seed(0)).log_prob([[0.0, 0.0]]).round(1)
     array([-1.8], dtype=float32)
     """

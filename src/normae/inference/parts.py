@@ -7,9 +7,8 @@ Otherwise the score is followed along the straight line from an event x0 that th
 
 whose sum is s(x) (integrated gradients; Sundararajan, Taly and Yan, ICML 2017). x0 is the nearest row of the base that
 is not x itself, or the middle of the nearest Gaussian of a base without kernels, or the centre of the columns where
-there is no base: a part says what the value of a column adds to the
-score, compared with a row like it. What the sum over steps misses of the integral is shared equally. Of a picture seen
-by its components the line is one of components, and the sum over them is spread over pixels.
+there is no base. What the sum over steps misses of the integral is shared equally. Of a picture seen by its components
+the line is one of components, and the sum over them is spread over pixels.
 """
 
 from collections.abc import Callable
