@@ -1,16 +1,14 @@
 """Times of several works, taken in turns, their ratios, the numbers that come of them, and what is timed.
 
-On a machine that others use too, a time means little and a ratio of two times taken one after the other means more. The
-works run A B C A B C ..., and a ratio is the median of the ratios within the rounds. The error of a median of n values
+Works run A B C A B C ..., and a ratio is the median of the ratios within the rounds. The error of a median of n values
 of standard deviation s is sqrt(pi/2) s/sqrt(n); s is taken from the median absolute deviation, which is s/1.4826 for a
 Gaussian, so that one round that was disturbed does not count.
 
 With one thread on a CPU what counts is the CPU time of this process, which others disturb little. With several, threads
-wait for each other, and wall time counts: where the system says how busy it is, a time during which other processes
-used more than a tenth of the machine is taken again, a few times at most, and the least disturbed one counts.
+wait for each other, and wall time counts: a time during which other processes used more than a tenth of the machine is
+taken again, a few times at most, and the least disturbed one counts.
 
-What is timed is iterations of a training as `normae train` runs them, and what we compare with: the plain
-implementations in the folder `bench/` of the repository.
+What is timed is iterations of a training, and the plain implementations in the folder `bench/` of the repository.
 """
 
 import importlib.util
@@ -66,13 +64,11 @@ def timed(work: Work, device: torch.device | None = None) -> tuple[float, float]
         start = time.process_time()
         work()
         return time.process_time() - start, 0.0
-    cuda = device is not None and device.type == "cuda"
-    if cuda:
-        torch.cuda.synchronize(device)
+    wait = torch.cuda.synchronize if device is not None and device.type == "cuda" else lambda _: None
+    wait(device)
     busy, start = busy_elsewhere(), time.perf_counter()
     work()
-    if cuda:
-        torch.cuda.synchronize(device)
+    wait(device)
     seconds = time.perf_counter() - start
     return seconds, (busy_elsewhere() - busy) / (seconds * (os.cpu_count() or 1))
 
@@ -206,12 +202,7 @@ def iterations(
 
 def repeated(work: Work, n: int) -> Work:
     """`work` n times."""
-
-    def several() -> None:
-        for _ in range(n):
-            work()
-
-    return several
+    return lambda: [work() for _ in range(n)]
 
 
 @torch.no_grad()

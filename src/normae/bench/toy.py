@@ -27,7 +27,7 @@ from normae.networks import MLP
 from normae.networks.mlp import NARROW, by_one_dnn, one_dnn
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.random import stream
-from normae.sampling import Chain, run_chain
+from normae.sampling import Chain, into_bounds, run_chain
 from normae.training.backends import choose_backend
 
 
@@ -152,17 +152,16 @@ def _chains(report: timing.Result, run: Run, device: torch.device, rounds: int) 
     latent, feature = run.sampling.latent, run.sampling.feature
     temperature = run.temperature.initial
 
-    def through(walk: Callable[..., torch.Tensor]) -> timing.Work:
-        def work() -> None:
-            with torch.no_grad():
-                x = model.decoder(walk(0, start))
-                walk(1, x if feature.bounds is None else x.clamp(*feature.bounds))
-
-        return work
+    @torch.no_grad()
+    def through(walk: Callable[..., torch.Tensor]) -> None:
+        walk(1, into_bounds(model.decoder(walk(0, start)), feature))
 
     def ours(runner: Callable[..., Chain], of: ReconstructionEnergy) -> timing.Work:
-        pairs = ((of.latent(), latent), (of, feature))
-        return through(lambda which, x: runner(pairs[which][0], x, pairs[which][1], temperature, generator).position)
+        def walk(which: int, x: Tensor) -> Tensor:
+            energy, chain = ((of.latent(), latent), (of, feature))[which]
+            return torch.as_tensor(runner(energy, x, chain, temperature, generator).position)
+
+        return partial(through, walk)
 
     plainly = ReconstructionEnergy(model, explicit=False)
     works = {backend.name: ours(backend.runner, energy), "reference": ours(run_chain, plainly)}
@@ -172,7 +171,7 @@ def _chains(report: timing.Result, run: Run, device: torch.device, rounds: int) 
             torchebm(plainly, temperature, feature.step_size, feature.bounds, device),
         ]
         steps = (latent.steps, feature.steps)
-        works["torchebm"] = through(
-            lambda which, x: samplers[which].sample(x, n_steps=steps[which], generator=generator)
+        works["torchebm"] = partial(
+            through, lambda which, x: samplers[which].sample(x, n_steps=steps[which], generator=generator)
         )
     report.compare("toy chains", timing.interleaved(works, rounds, device), backend.name, "reference", "torchebm")
