@@ -65,11 +65,8 @@ def sampling(report: Result, device: torch.device, quick: bool, rounds: int) -> 
 def _exact(model: Model, n: int, cells: int) -> Tensor:
     bounds = model.sampling.feature.bounds
     assert bounds is not None
-    generator = stream(0, "bench/exact")
-    draws = grid_draws(
-        model.energy_function, model.temperature, bounds, model.event[0], n, generator, cells, model.device
-    )
-    return draws.to(model.device)
+    of = (model.energy_function, model.temperature, bounds, model.event[0])
+    return grid_draws(*of, n, stream(0, "bench/exact"), cells, model.device).to(model.device)
 
 
 def adapt(model: Model, chain: ChainConfig, start: Tensor, target: float = TARGET) -> tuple[float, float]:
@@ -94,9 +91,8 @@ def measure(model: Model, chain: ChainConfig, start: Tensor, every: int, step_si
         energies = torch.stack([model.energy_function(x) for x in trace])
     size = smallest_size(torch.cat([trace, energies[..., None]], dim=-1).cpu().numpy())
     gradients = len(start) * chain.steps / 1e3
-    return Estimate(size.value / gradients, size.error / gradients), Estimate(
-        size.value / seconds, size.error / seconds
-    )
+    per_thousand, per_second = (Estimate(size.value / n, size.error / n) for n in (gradients, seconds))
+    return per_thousand, per_second
 
 
 def _trace(model: Model, chain: ChainConfig, start: Tensor, every: int, step_size: float) -> Tensor:
