@@ -14,14 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-DISTINCT = 0.5
-"""Largest share of different values in a column whose values repeat; whole numbers need not."""
-FULL = 0.05
-"""Least share of the places between the first and the last that have a value; of whole numbers any."""
+DISTINCT = 0.5  # largest share of different values in a column whose values repeat; whole numbers need not
+FULL = 0.05  # least share of the places between the first and the last that have a value; of whole numbers any
 HEAP, SHARE = 5, 0.1
 """Rows at the last value of a column that is the end of its lattice, and their share of those at the commonest."""
-PARTS = 10
-"""Into as many the smallest distance of two values may be cut to find the step."""
+PARTS = 10  # into as many the smallest distance of two values may be cut to find the step
 CLOSE, FLOAT32 = 1e-3, 2e-7
 """How far a value may lie from its place, in steps, and in units of itself: files round, also to float32."""
 IMPOSSIBLE = 10_000.0

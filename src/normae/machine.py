@@ -7,8 +7,7 @@ from pathlib import Path
 
 from normae.errors import InputError
 
-LIMIT = Path("/sys/fs/cgroup/memory.max")
-"""What a container or a batch job may take, on Linux."""
+LIMIT = Path("/sys/fs/cgroup/memory.max")  # what a container or a batch job may take, on Linux
 
 
 def team() -> tuple[int, int]:

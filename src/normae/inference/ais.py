@@ -412,9 +412,8 @@ def _reverse_points(target: _Target, start: Tensor, config: AISConfig, generator
         raise InputError(f"reverse_start: expected events of shape {expected}, got an array of {tuple(start.shape)}")
     chosen = torch.randperm(len(start), generator=generator, device=generator.device)[: config.chains]
     points = target.base.coordinates(start[chosen.to(start.device)].to(target.base.mean))
-    inside = target.within(points)
-    if not bool(inside.all()):
-        raise InputError(f"reverse_start: expected events within the bounds, got {int((~inside).sum())} outside")
+    outside = int((~target.within(points)).sum())
+    require_that(outside == 0, "reverse_start", "events within the bounds", f"{outside} outside")
     return points
 
 

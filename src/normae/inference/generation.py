@@ -18,7 +18,7 @@ from normae.networks.conditional import ConditionalBase
 from normae.progress import progress
 from normae.random import uniform
 from normae.sampling.chain import run_chain
-from normae.sampling.config import ChainConfig
+from normae.sampling.config import ChainConfig, require_that
 
 log = logging.getLogger(__name__)
 
@@ -124,9 +124,9 @@ def loosened(
 
 def lengthened(config: ChainConfig, steps: int | None, otherwise: int) -> ChainConfig:
     """The chain with other steps, and with those of `otherwise` where they are None; its step size stays."""
-    if steps is not None and steps < 0:
-        raise InputError(f"steps: expected a length of at least 0, got {steps}")
-    return replace(config, steps=otherwise if steps is None else steps, adapt=None)
+    steps = otherwise if steps is None else steps
+    require_that(steps >= 0, "steps", "a length of at least 0", steps)
+    return replace(config, steps=steps, adapt=None)
 
 
 class ChainEnergy(NamedTuple):

@@ -30,7 +30,7 @@ from normae.posterior.draw import Certain, Draws, Posterior, Rows, as_events, in
 from normae.progress import counted, progress
 from normae.random import stream
 from normae.sampling.chain import Chain, into_bounds, run_chain
-from normae.sampling.config import SamplingConfig
+from normae.sampling.config import SamplingConfig, require_that
 from normae.tensors import keeps
 
 DRAWS = 100  # number of draws behind `energy`, `score` and `log_prob`
@@ -209,8 +209,7 @@ class Model:
 
     def draw_set(self, n: int, seed: int) -> Draws:
         """The draws of a seed, kept: they hold what is the same for every batch of events."""
-        if n < 1:
-            raise InputError(f"n: expected at least 1 draw, got {n}")
+        require_that(n >= 1, "n", "at least 1 draw", n)
         if (n, seed) not in self._kept:
             self._kept = {(n, seed): self.posterior.draws(n, stream(seed, "draws"))}
         return self._kept[n, seed]
@@ -388,8 +387,7 @@ class Model:
         >>> float(normae.load("toy-1gauss-nae").sample(500, latent_steps=10, feature_steps=50).std().round(1))
         1.0
         """
-        if not 1 <= n <= MOST_SAMPLES:
-            raise InputError(f"n: expected 1 to {MOST_SAMPLES} events, got {n}")
+        require_that(1 <= n <= MOST_SAMPLES, "n", f"1 to {MOST_SAMPLES} events", n)
         generator = stream(seed, "sample", self.device)
         steps = latent_steps, feature_steps
         if isinstance(self.coordinates, ConditionalCoordinates) and steps == (None, None):

@@ -30,16 +30,12 @@ from normae.training.config import PhaseConfig
 from normae.training.phases import Phase, clip_rows
 from normae.training.state import Adam, Order, Setup, State
 
-START = 0.1
-"""Factor on the last layer's first weights."""
-ROWS = 100_000
-"""Most rows that it sees, or as many as draws where these are more."""
+START = 0.1  # factor on the last layer's first weights
+ROWS = 100_000  # most rows that it sees, or as many as draws where these are more
 HELD_OUT, NOISE = 5000, 4
 """Most rows of the validation sample that are looked at, and how many draws of q there are for each."""
-CLIP = 1.0
-"""Largest norm of the gradient."""
-DOUBT = 2.0
-"""Errors of the held-out loss by which what was learned has to be better than how it began."""
+CLIP = 1.0  # largest norm of the gradient
+DOUBT = 2.0  # errors of the held-out loss by which what was learned has to be better than how it began
 CHUNK = 1 << 14
 
 

@@ -19,15 +19,14 @@ from normae.errors import InputError, TrainingDiverged
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.bayesian import WeightNoise
 from normae.networks.reconstruction import Layout
-from normae.sampling.config import SamplingConfig
+from normae.sampling.config import SamplingConfig, require_that
 from normae.training.backends import Group, choose_backend
 from normae.training.config import GuardConfig, Schedules
 from normae.training.contrast import Contrast
 from normae.training.phases import Likelihood, Phase, Pretraining
 from normae.training.state import SUMS, Data, Samples, Setup, State
 
-RECENT = 2
-"""Good places to return to that are kept beside the last and the beginning of the phase."""
+RECENT = 2  # good places to return to that are kept beside the last and the beginning of the phase
 
 
 class Record(NamedTuple):
@@ -284,8 +283,7 @@ def _part(data: Any, schedules: Schedules, group: Group) -> Any:
     start = "pretraining" if schedules.contrast is None else "contrast"
     for name in (start, "training"):
         batch = getattr(schedules, name).batch
-        if batch % group.size:
-            raise InputError(f"{name}.batch: expected a multiple of the {group.size} processes, got {batch}")
+        require_that(batch % group.size == 0, f"{name}.batch", f"a multiple of the {group.size} processes", batch)
     n = len(data[0]) // group.size
     if n == 0:
         raise InputError(f"expected at least one event for each of {group.size} processes, got {len(data[0])} events")
