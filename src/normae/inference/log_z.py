@@ -108,12 +108,6 @@ class Based(NamedTuple):
         assert isinstance(found, Base)
         return found
 
-    def known(self, value: float, variance: float) -> LogZ | None:
-        """log Z, where the variance of its mean weight says that enough draws count."""
-        if not variance <= 1 / LEAST_EFFECTIVE:
-            return None
-        return LogZ(value, math.sqrt(variance), self.bounds or (-math.inf, math.inf))
-
 
 @torch.no_grad()
 def weighted(of: Based, n: int, generator: torch.Generator, t: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -138,8 +132,9 @@ def proposed_log_z(of: Based, generator: torch.Generator) -> LogZ | None:
     pieces: list[Tensor] = []
     for _ in range(ROUNDS):
         pieces.append(weighted(of, PROPOSED, generator)[1])
-        if (found := of.known(*mean_weight(torch.cat(pieces)))) is not None:
-            return found
+        value, variance = mean_weight(torch.cat(pieces))
+        if variance <= 1 / LEAST_EFFECTIVE:
+            return LogZ(value, math.sqrt(variance), of.bounds or (-math.inf, math.inf))
     return None
 
 

@@ -26,13 +26,12 @@ from normae.errors import InputError
 from normae.inference.log_z import LogZ
 from normae.inference.model import DRAWS, Model
 from normae.networks.reconstruction import ReconstructionEnergy
+from normae.posterior.draw import Posterior
 from normae.random import stream
 
 
-class Members:
+class Members(Posterior):
     """The posterior of such a model, and its draws, all that there are, with the coordinates y(x) of the table."""
-
-    certain, mixture = False, False
 
     def __init__(self, models: Sequence[Model], coordinates: Coordinates) -> None:
         self.models, self.coordinates = list(models), coordinates

@@ -55,9 +55,8 @@ class BayesianConfig:
             raise InputError("bayesian: local reparameterization serves the last layer only; use shared draws")
 
 
-def width(rho: Tensor) -> Tensor:
-    """s = softplus(rho) > 0."""
-    return softplus(rho)
+width = softplus
+"""s > 0 of rho."""
 
 
 def rho_of(value: float) -> float:

@@ -40,10 +40,8 @@ class OwnEnergy(ReconstructionEnergy):
     rebuilds = False
 
     def __init__(self, network: EnergyNetwork, parameters: Mapping[str, Tensor] | None = None) -> None:
-        if parameters is None:
-            parameters = {name: p[None] for name, p in network.named_parameters()}
         super().__init__(network, parameters, explicit=False)
-        self.module, self.module_parameters = network.energy, prefixed(parameters, "energy.")
+        self.module, self.module_parameters = network.energy, prefixed(parameters or {}, "energy.")
 
     def __call__(self, x: Tensor) -> Tensor:
         return call(self.module, self.module_parameters, x)

@@ -50,15 +50,15 @@ class Draws(Protocol):
 
 
 class Posterior(Protocol):
-    """A distribution over weights, around those of an autoencoder."""
+    """A distribution over weights, around those of an autoencoder.
 
-    @property
-    def certain(self) -> bool:
-        """Whether there is one draw only."""
+    Args:
+        certain: whether there is one draw only.
+        mixture: whether the density is the mean of those of the draws, and not that of the mean score.
+    """
 
-    @property
-    def mixture(self) -> bool:
-        """Whether the density is the mean of those of the draws, and not that of the mean score."""
+    certain: bool = False
+    mixture: bool = False
 
     def draws(self, n: int, generator: torch.Generator) -> Draws:
         """`n` draws, all from the generator; fewer where there are no more."""
@@ -67,10 +67,10 @@ class Posterior(Protocol):
         """The same posterior on `device`."""
 
 
-class Certain:
+class Certain(Posterior):
     """The posterior of a deterministic model, and its only draw; the temperature has shape (1,)."""
 
-    certain, mixture = True, False
+    certain = True
 
     def __init__(self, energy: ReconstructionEnergy, temperature: Tensor) -> None:
         self.energy, self.temperature = energy, temperature

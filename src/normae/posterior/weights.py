@@ -22,6 +22,7 @@ from normae.networks.autoencoder import Autoencoder
 from normae.networks.bayesian import width
 from normae.networks.mlp import split_decoder
 from normae.networks.reconstruction import ReconstructionEnergy, last_input, prefixed
+from normae.posterior.draw import Posterior
 
 CONVOLVED = 32  # events whose pictures of all draws are in memory at once: 10 MB for 50 draws of 40 x 40 pixels
 
@@ -80,10 +81,8 @@ def _convolved_energies(layer: nn.Conv2d, last: Mapping[str, Tensor], hidden: Te
     return torch.cat(found, dim=1)
 
 
-class MeanField:
+class MeanField(Posterior):
     """Independent Gaussians of width softplus(rho) around weights of the autoencoder, `rho` by their names."""
-
-    certain, mixture = False, False
 
     def __init__(self, autoencoder: Autoencoder, rho: Mapping[str, Tensor], temperature: float) -> None:
         self.autoencoder, self.temperature = autoencoder, temperature
@@ -150,7 +149,7 @@ class MixedDraws(ReconstructionEnergy):
         return MixedDraws(self.own, self.mixture[k : k + 1], self.centre)
 
 
-class Ensemble:
+class Ensemble(Posterior):
     """Around the mean score of K models trained apart, with their spread:
 
         s_k = s + f r_k sum_j xi_kj (s_j - s) / sqrt(K - 1),    s = sum_j s_j / K,    xi ~ N(0, 1),
@@ -166,8 +165,6 @@ class Ensemble:
         temperatures: with shape (K,).
         independent: trained on events of their own.
     """
-
-    certain, mixture = False, False
 
     def __init__(
         self, autoencoder: Autoencoder, members: Mapping[str, Tensor], temperatures: Tensor, independent: bool
@@ -225,10 +222,10 @@ class ModeDraws:
         return self.own[member].one(int((self.chosen[:k] == member).sum()))
 
 
-class Modes:
+class Modes(Posterior):
     """Mean fields of K trainings, each with as many draws as the others or one more; constants c_j with shape (K,)."""
 
-    certain, mixture = False, True
+    mixture = True
 
     def __init__(self, members: Sequence[MeanField], constants: Tensor) -> None:
         self.members, self.constants = list(members), constants
