@@ -354,12 +354,10 @@ def override(run: Run, changes: Sequence[str]) -> Run:
 
 def beside(run: Run, folder: Path) -> Run:
     """The run with its table in `folder`, where a relative name is that of a file there."""
-
-    def place(name: str | None) -> str | None:
-        there = folder / str(name)
-        return str(there.resolve()) if name is not None and not Path(name).is_absolute() and there.is_file() else name
-
-    return replace(run, data=replace(run.data, file=place(run.data.file), test_file=place(run.data.test_file)))
+    name = run.data.file
+    if name is None or Path(name).is_absolute() or not (folder / name).is_file():
+        return run
+    return replace(run, data=replace(run.data, file=str((folder / name).resolve())))
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

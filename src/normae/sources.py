@@ -67,13 +67,11 @@ class DataConfig:
             or one file that is split; the environment variable NORMAE_JETS where it is None.
         train: number of training events; 0 takes all of a file that are not held out for test and validation.
         test: number of test events, drawn apart from the training events.
-        test_file: a table of test events, in place of `test` rows of the file.
         validation: number of events, apart from both, at which the energy is watched during the training; 0 for none.
     """
 
     density: str | None = None
     file: str | None = None
-    test_file: str | None = None
     columns: tuple[str, ...] | None = None
     dataset: str | None = None
     weights: str | None = None
@@ -90,7 +88,7 @@ class DataConfig:
             raise InputError("data: expected one of density, file and jets, and only one")
         if self.path is not None and self.jets is None:
             raise InputError("data.path: expected data.jets with it, which says what to take from there")
-        for name in ("columns", "dataset", "weights", "test_file"):
+        for name in ("columns", "dataset", "weights"):
             if getattr(self, name) is not None and self.file is None:
                 raise InputError(f"data.{name}: expected data.file with it, which says where to take them from")
         if self.columns is not None and not 0 < len(set(self.columns)) == len(self.columns):
@@ -100,11 +98,13 @@ class DataConfig:
         if self.density is not None and self.density not in DENSITIES:
             raise InputError(f"data.density: expected one of {sorted(DENSITIES)}, got {self.density!r}")
         lowest = 1 if self.density else 0
-        for name, value in (("train", self.train), ("test", self.test)):
-            if not lowest <= value <= MOST_EVENTS:
-                raise InputError(f"data.{name}: expected {lowest} to {MOST_EVENTS} events, got {value}")
-        if not 0 <= self.validation <= MOST_EVENTS:
-            raise InputError(f"data.validation: expected 0 to {MOST_EVENTS} events, got {self.validation}")
+        for name, value, least in (
+            ("train", self.train, lowest),
+            ("test", self.test, lowest),
+            ("validation", self.validation, 0),
+        ):
+            if not least <= value <= MOST_EVENTS:
+                raise InputError(f"data.{name}: expected {least} to {MOST_EVENTS} events, got {value}")
 
 
 class Weights(NamedTuple):
@@ -212,67 +212,60 @@ def _drawn(config: DataConfig, density: Density, seed: int) -> Events:
 
 
 def _rows(config: DataConfig, seed: int, given: Rows | None, expected: str | None) -> Events:
-    """Rows of a table, read once and split by the seed; test rows may have a file of their own.
+    """Rows of a table, read once and split by the seed.
 
-    Where none are asked for, validation rows stand for them: they decided on when the start ended, and on nothing else.
+    Where no test rows are asked for, validation rows stand for them: they decided on when the start ended, and on
+    nothing else.
     """
-
-    test = 1 if config.test or config.test_file else 2
-
-    def from_file(file: str | None, columns: Sequence[str] | None) -> Rows:
-        return read_rows(str(file), columns, config.dataset, config.weights, config.missing, config.categories)
+    test = 1 if config.test else 2
 
     @cache
-    def table() -> Rows:
-        rows = given or from_file(config.file, config.columns)
-        if given is None:
-            _check_sizes(torch.from_numpy(rows.values), rows.columns, str(config.file))
+    def table() -> tuple[Rows, list[Tensor]]:
+        """All rows, and which of them train, test and validate."""
+        rows, file = given, str(config.file)
+        if rows is None:
+            settings = (config.columns, config.dataset, config.weights, config.missing, config.categories)
+            rows = read_rows(file, *settings)
+            _check_sizes(torch.from_numpy(rows.values), rows.columns, file)
         rows = rows._replace(columns=rows.columns or config.columns)  # names that the configuration gives to an array
         if expected is not None and digest(rows) != expected:
-            raise DataChanged(f"{config.file}: not the rows that the run was trained on; put them back, or train again")
-        return rows
+            raise DataChanged(f"{file}: not the rows that the run was trained on; put them back, or train again")
+        return rows, _parts(len(rows.values), config, seed, f"{file}: expected at least {{}} events")
 
     def digest(rows: Rows) -> str:
         """Of values, names and weights, in the order of the file, and of what is cut out of them."""
         facts = [rows.columns, rows.values.shape, config.train, config.test, config.validation, seed]
         found = hashlib.sha256(json.dumps(facts).encode())
-        tables = [rows] if config.test_file is None else [rows, own_test(rows.columns)]
-        for array in (a for one in tables for a in (one.values, one.weights) if a is not None):
-            found.update(np.ascontiguousarray(array).data)
+        for array in (rows.values, rows.weights):
+            found.update(b"" if array is None else np.ascontiguousarray(array).data)
         return found.hexdigest()
 
-    @cache
-    def own_test(columns: tuple[str, ...] | None) -> Rows:
-        return from_file(config.test_file, columns)
-
-    @cache
-    def parts() -> list[Tensor]:
-        return _parts(len(table().values), config, seed, f"{config.file}: expected at least {{}} events")
-
-    @cache
-    def part(k: int) -> Rows:
-        if k == 1 and config.test_file is not None:
-            return own_test(table().columns)
-        values, columns, weights, _ = table()
-        return Rows(values[parts()[k]], columns, None if weights is None else weights[parts()[k]])
+    def part(k: int) -> Tensor:
+        rows, parts = table()
+        return torch.from_numpy(rows.values[parts[k]])
 
     def weights() -> Weights | None:
-        return None if table().weights is None else Weights(*(_mean_one(part(k), config) for k in (0, 2, test)))
+        rows, parts = table()
+        return (
+            None
+            if rows.weights is None
+            else Weights(*(_mean_one(rows.weights[parts[k]], config) for k in (0, 2, test)))
+        )
 
     return Events(
-        lambda: torch.from_numpy(part(0).values),
-        lambda: torch.from_numpy(part(2).values) if config.validation else None,
-        lambda: torch.from_numpy(part(test).values),
+        lambda: part(0),
+        lambda: part(2) if config.validation else None,
+        lambda: part(test),
         None,
-        lambda: table().columns,
+        lambda: table()[0].columns,
         weights,
-        lambda: digest(table()),
+        lambda: digest(table()[0]),
     )
 
 
-def _mean_one(rows: Rows, config: DataConfig) -> Tensor:
-    """The weights of a sample; those that are equal are 1."""
-    weights = torch.ones(len(rows.values)) if rows.weights is None else torch.from_numpy(rows.weights)
+def _mean_one(given: NDArray[np.float64], config: DataConfig) -> Tensor:
+    """The weights of a sample."""
+    weights = torch.from_numpy(given)
     if len(weights) and not weights.sum() > 0:
         raise InputError(
             f"{config.file}: expected weights with a positive sum, in training, validation and test rows each, got "
@@ -283,15 +276,14 @@ def _mean_one(rows: Rows, config: DataConfig) -> Tensor:
 
 def _parts(n: int, config: DataConfig, seed: int, expected: str) -> list[Tensor]:
     """Which of `n` events train, test and validate; `expected` begins the sentence for too few."""
-    test = 0 if config.test_file is not None else config.test
-    size = config.train or n - test - config.validation
-    needed = max(size, 1) + test + config.validation
+    size = config.train or n - config.test - config.validation
+    needed = max(size, 1) + config.test + config.validation
     if size < 1 or needed > n:
         held = f", test = {config.test} and validation = {config.validation}" if config.validation else ""
         raise InputError(
             f"{expected.format(needed)} for train = {config.train}{held or f' and test = {config.test}'}, got {n}"
         )
-    return split(n, [size, test, config.validation], stream(seed, "data/split"))
+    return split(n, [size, config.test, config.validation], stream(seed, "data/split"))
 
 
 def check_rows(rows: Tensor, bounds: Bounds | None, columns: Sequence[str] | None, source: str, allowed: float) -> None:
@@ -338,38 +330,33 @@ def load_jets(config: DataConfig, seed: int, known: Known = NOTHING) -> Events:
         raise InputError(f'data.jets: expected "qcd" or "top", got {kind!r}; only a classifier is trained on both')
     path = jets_path(config)
 
-    def first(name: str, size: int) -> SparseEvents:
-        """The first `size` jets of the class, or all of them for 0, in the file `name` of a folder."""
+    @cache
+    def everything() -> tuple[SparseEvents, list[Tensor]]:
+        """All jets of the one file, and which of them train, test and validate."""
+        events = read_sparse(check_jets(path, known), kind)
+        return events, _parts(len(events), config, seed, f"{path}: expected at least {{}} {kind} jets")
+
+    def part(k: int, name: str, size: int) -> SparseEvents:
+        """Part k of one file; the first `size` jets, or all of them for 0, of the file `name` in a folder."""
+        if not path.is_dir():
+            events, parts = everything()
+            return events.rows(parts[k])
         sample = read_sparse(check_jets(file_in(path, name), known), kind)
         if size > len(sample):
             raise InputError(f"{path}: expected {size} {kind} jets in {name}, got {len(sample)}")
         return sample.first(size or len(sample))
 
-    if path.is_dir():
-        return Events(
-            lambda: first("train", config.train),
-            lambda: first("val", config.validation) if config.validation else None,
-            lambda: first("test", config.test).dense(),
-        )
-
-    @cache
-    def everything() -> tuple[SparseEvents, list[Tensor]]:
-        events = read_sparse(check_jets(path, known), kind)
-        return events, _parts(len(events), config, seed, f"{path}: expected at least {{}} {kind} jets")
-
-    def part(k: int) -> SparseEvents:
-        events, parts = everything()
-        return events.rows(parts[k])
-
-    return Events(lambda: part(0), lambda: part(2) if config.validation else None, lambda: part(1).dense())
+    return Events(
+        lambda: part(0, "train", config.train),
+        lambda: part(2, "val", config.validation) if config.validation else None,
+        lambda: part(1, "test", config.test).dense(),
+    )
 
 
-def load_both(config: DataConfig, seed: int) -> tuple[dict[str, SparseEvents], dict[str, SparseEvents]]:
-    """Training and validation jets of each class, "qcd" and "top": what a classifier is made from."""
-    both = {kind: load_jets(replace(config, jets=kind), seed) for kind in KINDS}
-    train = {kind: events.train for kind, events in both.items()}
-    held = {kind: events.validation for kind, events in both.items()}
-    return train, held  # type: ignore[return-value]  # jets for training and validation stay sparse
+def load_both(config: DataConfig, seed: int) -> tuple[list[SparseEvents], list[SparseEvents]]:
+    """Training and validation jets of QCD and of top: what a classifier is made from."""
+    both = [load_jets(replace(config, jets=kind), seed) for kind in KINDS]
+    return [events.train for events in both], [events.validation for events in both]  # type: ignore[misc] # stay sparse
 
 
 def _jet_files(path: Path) -> list[Path]:

@@ -56,7 +56,7 @@ def train(
         raise Interrupted(f"stopped; the run is safe. Go on with: normae {again}")
     if failed := RunFolder(out).log_z_failure():
         say(f"Note: log p is known up to a constant only, since log Z was not found. {failed}")
-    lacking = run.data.file is not None and run.data.test < 1 and run.data.test_file is None
+    lacking = run.data.file is not None and run.data.test < 1
     following = f"normae score {out} FILES -o scores.parquet" if lacking else f"normae evaluate {out}"
     say(f"Trained: {out}. Next: {following}")
 

@@ -107,7 +107,7 @@ class TableStudy(Study):
     def sample(self) -> dict[str, str]:
         data = self.config.data
         weighted = f", weighted by {data.weights}" if data.weights else ""
-        return {"data": f"{data.file}, {data.test_file or f'{data.test:,} rows'} held out{weighted}"}
+        return {"data": f"{data.file}, {data.test:,} rows held out{weighted}"}
 
     def numbers(self, metrics: Metrics) -> dict[str, str | Estimate]:
         kinds = ("training", "held out", "sampled")

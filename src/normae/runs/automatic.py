@@ -146,7 +146,7 @@ def automatic_run(
         data: where the table comes from, with the numbers of `split_sizes`.
         weights: of the rows, with shape (N,); lengths follow from what they count as.
     """
-    trained, columns = len(rows) - data.test * (data.test_file is None) - data.validation, rows.shape[1]
+    trained, columns = len(rows) - data.test - data.validation, rows.shape[1]
     batch, given = min(wishes.batch, trained), condition_places(wishes.condition, data.columns or ())
     curves: Curves = "none" if given else choose_curves(rows, wishes.noise, weights)
     if given:

@@ -104,15 +104,14 @@ def train_classifier(
     """Train into a folder that is new, or holds this very run, as `check` says; whether it is finished."""
     device = choose_device(config.device)
     train, held = load_both(config.data, config.seed)
-    network = build_network(config, tuple(train["qcd"].shape[1:]))
-    classes = ([train["qcd"], train["top"]], [held["qcd"], held["top"]])
-    hashes = [images.sha256() for images in (*classes[0], *classes[1])]
+    network = build_network(config, tuple(train[0].shape[1:]))
+    hashes = [images.sha256() for images in (*train, *held)]
     with locked(folder.path):
         check()
         if folder.finished():
             return True
         assert config.classifier is not None
-        trainer = classifier_trainer(network, *classes, config.classifier, config.seed, device)
+        trainer = classifier_trainer(network, train, held, config.classifier, config.seed, device)
         journal = Journal(folder, [folder], [config], [hashes], jets=jets_hashes(config.data))
         journal.open(trainer)
         finished = journal.follow(trainer, watch, minutes, begun)

@@ -236,7 +236,7 @@ def placed(config: Run, reads: bool) -> Run:
     return replace(
         config,
         start=start,
-        data=replace(data, file=absolute(data.file), test_file=absolute(data.test_file), path=absolute(data.path)),
+        data=replace(data, file=absolute(data.file), path=absolute(data.path)),
     )
 
 
