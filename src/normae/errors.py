@@ -35,6 +35,16 @@ class LogZDisagreement(RuntimeError):
         self.result = result
 
 
+def refuse(wrong: object, sentence: str) -> None:
+    """Say what cannot be used, where something is wrong with it.
+
+    >>> from normae.errors import refuse
+    >>> refuse(2 < 1, "expected at least one")
+    """
+    if wrong:
+        raise InputError(sentence)
+
+
 def require(extra: str, *packages: str) -> None:
     """One sentence where a package of an extra is not installed."""
     for package in packages:

@@ -17,10 +17,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 
-PART, OLD = "normae-part", "normae-old"
-"""Marks in the names of what is not finished, and of what was moved aside."""
+PART, OLD = "normae-part", "normae-old"  # marks in the names of what is not finished, and of what was moved aside
 _BEGUN = re.compile(rf"\..*\.[0-9a-f]{{8}}\.{PART}(\..*)?")
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -56,8 +55,7 @@ def make_folder(path: Path) -> None:
     """Make a folder, and those above it, where they are not there."""
     if not path.is_dir():
         make_folder(path.parent)
-        if path.exists() and not path.is_dir():
-            raise InputError(f"{path}: a file, not a folder; choose another name")
+        refuse(path.exists() and not path.is_dir(), f"{path}: a file, not a folder; choose another name")
         path.mkdir(exist_ok=True)
         sync(path.parent)
 

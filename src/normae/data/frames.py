@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.tensors import keeps
 
 Missing = Literal["refuse", "drop"]
@@ -23,8 +23,7 @@ KINDS = {"M": "dates", "m": "time differences", "c": "complex numbers"}
 """Kinds of numpy's types that are not real numbers, in words."""
 Categories = tuple[tuple[str, ...], ...]
 """Of each column, in the order of their codes; none of a column of numbers, and () where there is no text at all."""
-MOST_CATEGORIES, UNSEEN = 100, -1
-"""Of a column, and the code of text that is none of them."""
+MOST_CATEGORIES, UNSEEN = 100, -1  # of a column, and the code of text that is none of them
 
 
 class Rows(NamedTuple):
@@ -49,8 +48,7 @@ class Rows(NamedTuple):
             return self
         if isinstance(weights, str):
             names = list(self.columns or ())
-            if weights not in names:
-                raise InputError(f"{source}: no column {weights!r} with weights; there are {names[:12]}")
+            refuse(weights not in names, f"{source}: no column {weights!r} with weights; there are {names[:12]}")
             rest = [k for k, name in enumerate(names) if name != weights]
             kinds = tuple(self.categories[k] for k in rest) if self.categories else ()
             if kinds.count(()) == self.categories.count(()) and self.categories:
@@ -61,8 +59,7 @@ class Rows(NamedTuple):
         if found.shape != self.values.shape[:1]:
             raise InputError(f"{source}: expected a weight for each of {len(self.values)} rows, got {found.shape}")
         found = finite(found[:, None], ["weights"], source)[:, 0]
-        if not found.sum() > 0:
-            raise InputError(f"{source}: expected weights with a sum above zero, got {found.sum():.4g}")
+        refuse(not found.sum() > 0, f"{source}: expected weights with a sum above zero, got {found.sum():.4g}")
         return self._replace(weights=None if (found == found[0]).all() else found)
 
     def whole(self, source: str) -> "Rows":
@@ -109,15 +106,13 @@ def as_rows(
     names = column_names(data)
     if names is None:
         values = _real(_array(data), f"{name}: the array holds")
-        if values.ndim != 2:
-            raise InputError(f"{name}: expected rows of columns with shape (N, d), got shape {values.shape}")
+        refuse(values.ndim != 2, f"{name}: expected rows of columns with shape (N, d), got shape {values.shape}")
         if columns is not None and len(columns) != values.shape[1]:
             raise InputError(f"{name}: expected {values.shape[1]} names of columns, got {len(columns)}")
         return Rows(finite(values, columns, name, missing), None if columns is None else tuple(columns))
     chosen = names if columns is None else list(columns)
     for column in chosen:
-        if column not in names:
-            raise InputError(f"{name}: no column {column!r}; there are {', '.join(map(repr, names[:12]))}")
+        refuse(column not in names, f"{name}: no column {column!r}; there are {', '.join(map(repr, names[:12]))}")
     known: Sequence[tuple[str, ...] | None] = categories or (None if categories is None else (),) * len(chosen)
     pairs = zip(chosen, known, strict=True)
     parts = [_coded(_column(data, column), f"{name}: the column {column!r} holds", words) for column, words in pairs]
@@ -160,11 +155,7 @@ def _text(values: Any) -> Any:
 
 
 def categories_of(words: Counter[str], begin: str) -> tuple[str, ...]:
-    """The categories of a column with these words, the commonest first; none where one of them is a number.
-
-    Args:
-        begin: of the sentence for too many.
-    """
+    """Of a column with these words, the commonest first; none where one is a number. `begin` is of a refusal."""
     if any(map(is_number, words)):
         return ()
     if len(words) > min(MOST_CATEGORIES, words.total() // 2):
@@ -177,19 +168,14 @@ def categories_of(words: Counter[str], begin: str) -> tuple[str, ...]:
 
 
 def codes(values: Any, categories: Sequence[str], begin: str) -> NDArray[np.float64]:
-    """Of a column of text: places of its categories with shape (N,), NaN where it is missing.
-
-    Args:
-        begin: of the sentence for a column that holds something else.
-    """
+    """Places of the categories of a column of text, (N,), NaN where it is missing. `begin` is of a refusal."""
     text = _text(values)
     if text is None:
         raise InputError(f"{begin} no text, where categories are expected, such as {categories[0]!r}")
     words = text.dictionary_encode()
     place = {word: k for k, word in enumerate(categories)}
     found = np.array([*(place.get(word, UNSEEN) for word in words.dictionary.to_pylist()), np.nan])
-    where: NDArray[np.float64] = found[words.indices.fill_null(len(found) - 1).to_numpy()]
-    return where
+    return np.asarray(found[words.indices.fill_null(len(found) - 1).to_numpy()])
 
 
 def is_number(text: str) -> bool:

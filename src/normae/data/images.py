@@ -24,7 +24,7 @@ from scipy.sparse.linalg import eigsh
 from torch import Tensor
 from torch.nn.functional import pad
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,8 +115,7 @@ def linear_errors(
         device: where the products are made.
     """
     mean, covariance = moments(train, device)
-    if max(components) > len(mean):
-        raise InputError(f"expected at most {len(mean)} components of events of {len(mean)} features")
+    refuse(max(components) > len(mean), f"expected at most {len(mean)} components of events of {len(mean)} features")
     axes = leading(covariance, max(components))
     pieces: list[list[Tensor]] = [[] for _ in components]
     for block in _blocks(held, device):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from normae.data.table import reading
 from normae.data.tables import read_table
 from normae.data.toys import Density
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.files import check_file
 from normae.random import stream
 from normae.statistics.arrays import as_labels, cut_indices
@@ -35,12 +35,10 @@ def read_labelled(path: str | Path, event: tuple[int, ...], dtype: type[np.float
     path = Path(path)
     check_file(path, f"; {WANTED}")
     x, _ = read_table(path, dataset="x", dtype=dtype)
-    if x.shape[1:] != tuple(event):
-        raise InputError(f"{path}: expected events of shape {tuple(event)}, got {x.shape[1:]}")
+    refuse(x.shape[1:] != tuple(event), f"{path}: expected events of shape {tuple(event)}, got {x.shape[1:]}")
     with reading(path), path.open("rb") as file:
         content = np.load(file, allow_pickle=False)
-        if not isinstance(content, np.lib.npyio.NpzFile):
-            raise InputError(f"{path}: a .npy file holds no labels; {WANTED}")
+        refuse(not isinstance(content, np.lib.npyio.NpzFile), f"{path}: a .npy file holds no labels; {WANTED}")
         if "labels" not in content:
             raise InputError(f"{path}: a sample without labels, it holds {', '.join(sorted(content))}; {WANTED}")
         labels = np.asarray(content["labels"])

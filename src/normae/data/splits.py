@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from normae.errors import InputError
+from normae.errors import refuse
 
 
 def split(n: int, sizes: Sequence[int], generator: torch.Generator) -> list[Tensor]:
@@ -18,10 +18,8 @@ def split(n: int, sizes: Sequence[int], generator: torch.Generator) -> list[Tens
     >>> sorted(train.tolist() + test.tolist())
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
-    if any(size < 0 for size in sizes):
-        raise InputError(f"expected sizes of at least 0, got {list(sizes)}")
-    if sum(sizes) > n:
-        raise InputError(f"expected at least {sum(sizes)} events for parts of {list(sizes)}, got {n}")
+    refuse(any(size < 0 for size in sizes), f"expected sizes of at least 0, got {list(sizes)}")
+    refuse(sum(sizes) > n, f"expected at least {sum(sizes)} events for parts of {list(sizes)}, got {n}")
     order = torch.randperm(n, generator=generator)
     parts = torch.split(order[: sum(sizes)], list(sizes))
     return list(parts)

@@ -10,30 +10,31 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normae.data.frames import MOST_CATEGORIES, categories_of, codes
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.machine import check_memory
 from normae.tensors import keeps
 
-Floats = NDArray[Any]
-"""In float32, or in float64 where that is asked for."""
+Floats = NDArray[Any]  # in float32, or in float64 where that is asked for
 Piece = NDArray[Any] | Sequence[NDArray[Any]]
 """An array with shape (n, *event), or one array with shape (n,) for each column."""
 Pieces = Callable[[Sequence[str] | None, int, int, int], Iterator[Piece]]
 CHUNK = 1 << 16  # rows that are read at a time
+ROUNDS = (
+    "rounds, such as times or identifiers; subtract an offset, leave it out, or train with "
+    'coordinates.kind = "table", which reads float64'
+)
 
 
 class Table:
-    """An open table.
+    """An open table of a file.
 
     Args:
-        path: the file.
-        rows: N.
         columns: names of the columns, None for one array.
         event: shape of a row; (number of columns,) where they have names.
         kind: what a column holds, in words, where it is not one real number in a row; None where it is.
@@ -63,12 +64,7 @@ class Table:
             raise InputError(f"{path}: the column {min(doubled)!r} is there more than once")
 
     def select(self, columns: Sequence[str] | None, event: tuple[int, ...] | None = None) -> tuple[str, ...] | None:
-        """The columns to read where `columns` are asked for; one sentence that names a column that does not fit.
-
-        Args:
-            columns: names; None takes all columns of the file.
-            event: shape that a row must have.
-        """
+        """Those of `columns`, or all, whose rows must have the shape `event`; one that does not fit is refused."""
         if self.columns is None:
             wanted = event if columns is None else (len(columns),)
             if wanted is not None and self.event != tuple(wanted):
@@ -112,9 +108,9 @@ class Table:
     def _coded(self, piece: Piece, columns: Sequence[str]) -> Piece:
         """Columns with the codes of text."""
         known, begin = self.categories, f"{self.path}: the column"
-        pairs = zip(columns, piece, strict=True)
         return [
-            codes(values, known[name], f"{begin} {name!r} holds") if name in known else values for name, values in pairs
+            codes(values, known[name], f"{begin} {name!r} holds") if name in known else values
+            for name, values in zip(columns, piece, strict=True)
         ]
 
     def chunks(
@@ -144,7 +140,8 @@ class Table:
                     count = min(length - done, len(buffer) - filled)
                     rounded = _fill(buffer[filled : filled + count], piece, slice(done, done + count))
                     if rounded is not None:
-                        self._refuse(f"column {chosen[rounded]!r}" if chosen else "array", buffer.dtype)
+                        what = f"column {chosen[rounded]!r}" if chosen else "array"
+                        raise InputError(f"{self.path}: the {what} holds whole numbers that {buffer.dtype} {ROUNDS}")
                     filled, done = filled + count, done + count
                     if filled == len(buffer):
                         yield first, self._finite(buffer, chosen, first)
@@ -154,21 +151,12 @@ class Table:
             if first + filled != stop:
                 raise InputError(f"{self.path}: expected rows up to {stop}, got {first + filled}; it is truncated")
 
-    def _refuse(self, what: str, dtype: np.dtype[Any]) -> NoReturn:
-        raise InputError(
-            f"{self.path}: the {what} holds whole numbers that {dtype} rounds, such as times or identifiers; subtract "
-            'an offset, leave it out, or train with coordinates.kind = "table", which reads float64'
-        )
-
     def _finite(self, values: Floats, columns: Sequence[str] | None, first: int) -> Floats:
-        if np.isfinite(values.sum(dtype=np.float64)):  # one pass: a sum in float64 finds whatever is not finite
-            return values
-        if self.missing and not np.isinf(values).any():
+        # one pass: a sum in float64 finds whatever is not finite
+        if np.isfinite(values.sum(dtype=np.float64)) or (self.missing and not np.isinf(values).any()):
             return values
         row = int(np.argmax(~np.isfinite(values).reshape(len(values), -1).all(axis=1)))
-        place = ""
-        if columns is not None:
-            place = f" in column {columns[int(np.argmax(~np.isfinite(values[row])))]!r}"
+        place = "" if columns is None else f" in column {columns[int(np.argmax(~np.isfinite(values[row])))]!r}"
         raise InputError(
             f"{self.path}: NaN, infinity or a number beyond {values.dtype}{place}, the first at row {first + row}; "
             'remove such rows, or train without them: --missing drop, in Python missing="drop"'
@@ -222,8 +210,7 @@ def not_real(dtype: np.dtype[Any]) -> str | None:
 
 
 def check_array(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    if len(shape) < 2:
-        raise InputError(f"{path}: expected events of shape (N, *event), got shape {shape}")
+    refuse(len(shape) < 2, f"{path}: expected events of shape (N, *event), got shape {shape}")
     if (kind := not_real(dtype)) is not None:
         raise InputError(f"{path}: expected real numbers, got {kind}")
 
@@ -245,8 +232,7 @@ def array_table(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], rows: 
 
 def one_length(path: Path, lengths: Iterable[int]) -> int:
     found = sorted(set(lengths))
-    if len(found) != 1:
-        raise InputError(f"{path}: expected columns of one length, got lengths {found}")
+    refuse(len(found) != 1, f"{path}: expected columns of one length, got lengths {found}")
     return found[0]
 
 

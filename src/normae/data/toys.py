@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 
 
 class Density(Protocol):
@@ -49,8 +49,7 @@ class GaussianMixture:
                 f"expected covariances of shape {(k, d, d)} and weights of shape {(k,)}, "
                 f"got {tuple(self.covariances.shape)} and {tuple(self.weights.shape)}"
             )
-        if not bool((self.weights > 0).all()):
-            raise InputError("expected positive mixture weights")
+        refuse(not bool((self.weights > 0).all()), "expected positive mixture weights")
 
     @property
     def dimension(self) -> int:

@@ -110,13 +110,8 @@ class Jets:
         for start in range(0, len(self), size):
             stop = min(start + size, len(self))
             first, last = self.offsets[start], self.offsets[stop]
-            yield Jets(
-                self.labels[start:stop],
-                self.offsets[start : stop + 1] - first,
-                self.pt[first:last],
-                self.eta[first:last],
-                self.phi[first:last],
-            )
+            pt, eta, phi = (values[first:last] for values in (self.pt, self.eta, self.phi))
+            yield Jets(self.labels[start:stop], self.offsets[start : stop + 1] - first, pt, eta, phi)
 
 
 def from_counts(labels: NDArray[Any], counts: NDArray[Any], pt: Any, eta: Any, phi: Any) -> Jets:
@@ -138,10 +133,9 @@ def concatenate(parts: Sequence[Jets]) -> Jets:
     """All jets of `parts`, in order."""
     if not parts:
         return from_lists([])
-    counts = np.concatenate([p.counts for p in parts])
-    labels = np.concatenate([p.labels for p in parts])
-    flat = [np.concatenate([getattr(p, name) for p in parts]) for name in ("pt", "eta", "phi")]
-    return replace(from_counts(labels, counts, *flat), skipped=sum(p.skipped for p in parts))
+    names = ("labels", "counts", "pt", "eta", "phi")
+    joined = from_counts(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    return replace(joined, skipped=sum(part.skipped for part in parts))
 
 
 # --- blocks over cores, and compiled kernels

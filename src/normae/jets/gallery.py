@@ -8,7 +8,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from normae.errors import InputError
+from normae.errors import refuse
 from normae.files import check_new, new_folder
 from normae.jets.container import UNLABELLED, Jets
 from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE, images
@@ -76,10 +76,7 @@ def observables_page(labels: NDArray[Any], columns: dict[str, NDArray[Any]], mas
 
 
 def mean_images(path: str | Path, rows: Rows = None, **options: Any) -> tuple[dict[int, Any], dict[int, Any]]:
-    """For each label that is there: the mean image without filter, and the first jet's with it, shape (40, 40).
-
-    A file of sparse images is filtered when it is read, so its mean is filtered too.
-    """
+    """For each label the mean image, without filter where a file holds jets, and the first with it, (40, 40)."""
 
     def pictures(part: Jets | NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         return (images(part, sigma=0), images(part)) if isinstance(part, Jets) else (part, part)
@@ -102,8 +99,7 @@ def save_figures(
     """Write images and observables of a file, `rows` of it, as PNG, PDF and CSV into `folder`; the paths written."""
     check_new(folder, force)
     means, firsts = mean_images(path, rows, **options)
-    if not means:
-        raise InputError(f"{path}: no jets to show")
+    refuse(not means, f"{path}: no jets to show")
     columns, _ = file_observables(path, rows, **options)
     unit = "share of $p_T$" if is_images(path) else "GeV"
     pixels = {f"{kind}_{label}": m[label].ravel() for kind, m in (("mean", means), ("one", firsts)) for label in m}

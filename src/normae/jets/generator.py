@@ -11,7 +11,6 @@ loses about 1 % of the accepted jets. Events come in batches as flat arrays, so 
 
 import importlib
 import json
-import math
 import multiprocessing
 import os
 import re
@@ -27,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.errors import InputError, require
+from normae.errors import InputError, refuse, require
 from normae.files import check_new, clear, output, write_json
 from normae.jets.cluster import leading_jet
 from normae.jets.container import Float64, Int64, Jets, compiled, from_lists, offsets_of
@@ -42,8 +41,7 @@ PT_RANGE = (550.0, 650.0)
 MAX_ETA = 2.0
 MAX_CONSTITUENTS = 200
 MAX_BATCH = 100
-HEAVY = {"qcd": 0, "top": 6, "w": 24}
-"""Kinds of jets, and the number of the particle that must decay within one."""
+HEAVY = {"qcd": 0, "top": 6, "w": 24}  # kinds of jets, and the number of the particle that must decay within one
 _OWN = re.compile(r"block-\d{5,}-\d+\.h5|recipe\.json")
 
 
@@ -52,10 +50,10 @@ _OWN = re.compile(r"block-\d{5,}-\d+\.h5|recipe\.json")
 
 @dataclass(frozen=True)
 class Process:
-    """What is generated: QCD dijets, top pairs with hadronic W, or pairs of hadronic W.
+    """What is generated.
 
     Attributes:
-        kind: "qcd", "top" or "w".
+        kind: "qcd" for dijets, "top" for top pairs with hadronic W, "w" for pairs of hadronic W.
         mpi: multi-parton interactions; off as the paper states, on as the public files look.
         top_mass: in GeV; 173 made the simulated files, 171 is nearer to the mass peak of the public ones.
     """
@@ -65,11 +63,8 @@ class Process:
     top_mass: float = 173.0
 
     def __post_init__(self) -> None:
-        if self.kind not in HEAVY:
-            raise InputError(f"expected {', '.join(HEAVY)}, got {self.kind!r}")
-        low, high = 100.0, 250.0
-        if not (math.isfinite(self.top_mass) and low <= self.top_mass <= high):
-            raise InputError(f"expected a top mass from {low:g} to {high:g} GeV, got {self.top_mass}")
+        refuse(self.kind not in HEAVY, f"expected {', '.join(HEAVY)}, got {self.kind!r}")
+        refuse(not 100 <= self.top_mass <= 250, f"expected a top mass from 100 to 250 GeV, got {self.top_mass}")
 
     @property
     def label(self) -> int:
@@ -223,8 +218,7 @@ class Job:
     def __post_init__(self) -> None:
         if self.count < 1 or self.block < 1:
             raise InputError(f"expected a positive number of jets, got {min(self.count, self.block)}")
-        if self.seed < 0:
-            raise InputError(f"expected a seed of 0 or more, got {self.seed}")
+        refuse(self.seed < 0, f"expected a seed of 0 or more, got {self.seed}")
 
     def blocks(self) -> list[int]:
         """Jets in each block."""
@@ -233,21 +227,21 @@ class Job:
 
     def attributes(self) -> dict[str, Any]:
         """What the file says of its origin."""
-        made_by = "Pythia 8.317, energy flow"
-        return asdict(self.process) | {"seed": self.seed, "block": self.block, "generator": made_by}
+        made = {"seed": self.seed, "block": self.block, "generator": "Pythia 8.317, energy flow"}
+        return asdict(self.process) | made
 
 
 def find_jet(batch: Batch, event: int, kind: str, rng: np.random.Generator) -> Float64 | None:
     """The leading jet of one event after the detector: pt, eta, phi by falling pt, shape (m, 3); None if not wanted."""
     record = slice(batch.offsets[event], batch.offsets[event + 1])
-    final = batch.final[record]
-    pdg, p = batch.pdg[record], batch.p[record]
-    objects = energy_flow(pdg[final], batch.charge[record][final], p[final], batch.vertex[record][final], rng)
+    part: list[Any] = [values[record] for values in batch[1:]]
+    pdg, charge, final, daughters, p, vertex = part
+    objects = energy_flow(pdg[final], charge[final], p[final], vertex[final], rng)
     member = np.zeros(len(objects), dtype=np.int64)
     pt, eta, phi = leading_jet(objects[:, 0].copy(), objects[:, 1].copy(), objects[:, 2].copy(), JET_RADIUS, member)
     if not PT_RANGE[0] < pt < PT_RANGE[1] or abs(eta) >= MAX_ETA:
         return None
-    if HEAVY[kind] and not holds(HEAVY[kind], pdg, batch.daughters[record], p, eta, phi):
+    if HEAVY[kind] and not holds(HEAVY[kind], pdg, daughters, p, eta, phi):
         return None
     constituents = objects[member == 1]
     order = np.argsort(-constituents[:, 0], kind="stable")
@@ -281,8 +275,7 @@ def _parts(path: Path) -> Path:
 def check_run(job: Job, path: str | Path, workers: int = 1, force: bool = False) -> None:
     """Refuse a run that cannot be done, before anything is written; parts that are there must belong to this run."""
     path = Path(path)
-    if workers < 1:
-        raise InputError(f"expected at least one worker, got {workers}")
+    refuse(workers < 1, f"expected at least one worker, got {workers}")
     check_new(path, force)
     folder = _parts(path)
     recipe = folder / "recipe.json"

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.jets.container import BadJet, Float32, Float64, Int64, Jets, from_counts, map_blocks, offsets_of, wrap
 
 SIDE = 40
@@ -77,9 +77,8 @@ def plane(jets: Jets) -> Plane:
     """The constituents of `jets` with phi unwrapped around each jet's first constituent."""
     _refuse(jets.counts == 0, "has no constituents")
     if len(jets):
-        total, angles = (
-            np.add.reduceat(a, jets.offsets[:-1], dtype=np.float64) for a in (jets.pt, jets.eta + jets.phi)
-        )
+        both = (jets.pt, jets.eta + jets.phi)
+        total, angles = (np.add.reduceat(a, jets.offsets[:-1], dtype=np.float64) for a in both)
         _refuse(~np.isfinite(total + angles), "has a momentum that is not finite")
         _refuse(total <= 0, "has no energy")
     phi = jets.phi.astype(np.float64)
@@ -89,10 +88,10 @@ def plane(jets: Jets) -> Plane:
     return Plane(jets.offsets, jets.pt.astype(np.float64), jets.eta.astype(np.float64), first + delta)
 
 
-def _refuse(bad: NDArray[np.bool_], problem: str) -> None:
-    """Raise for the first bad jet of N."""
+def _refuse(bad: NDArray[np.bool_], problem: str, what: str = "jet") -> None:
+    """Raise for the first bad one of N."""
     if bad.any():
-        raise BadJet(int(np.argmax(bad)), problem)
+        raise BadJet(int(np.argmax(bad)), problem, what)
 
 
 def _sums(values: Float64, offsets: Int64) -> Float64:
@@ -308,26 +307,19 @@ def jets_of_images(images: NDArray[Any], threshold: float = THRESHOLD) -> Jets:
     images = np.asarray(images)
     if images.shape[1:] not in ((1, SIDE, SIDE), (SIDE, SIDE)):
         raise InputError(f"expected images of shape (N, 1, {SIDE}, {SIDE}), got {images.shape}")
-    if images.dtype.kind not in "biuf":
-        raise InputError(f"expected images of real numbers, got {images.dtype}")
+    refuse(images.dtype.kind not in "biuf", f"expected images of real numbers, got {images.dtype}")
     flat = images.reshape(len(images), SIDE * SIDE)
-    if not np.isfinite(flat).all():
-        row = int(np.argmin(np.isfinite(flat).all(axis=1)))
-        raise BadJet(row, "has a pixel that is not finite", "image")
+    _refuse(~np.isfinite(flat).all(axis=1), "has a pixel that is not finite", "image")
     jet, pixel = np.nonzero(flat > threshold)
     counts = np.bincount(jet, minlength=len(images))
-    if (empty := np.flatnonzero(counts == 0)).size:
-        raise BadJet(int(empty[0]), f"has no pixel above {threshold}", "image")
+    _refuse(counts == 0, f"has no pixel above {threshold}", "image")
     return from_counts(np.zeros(len(images)), counts, flat[jet, pixel], *pixel_to_plane(pixel))
 
 
 def momenta(jets: Jets) -> tuple[Float64, Float64, Float64, Float64]:
     """px, py, pz and E of the constituents in double precision, each with shape (C,)."""
     pt, eta, phi = (a.astype(np.float64) for a in (jets.pt, jets.eta, jets.phi))
-    px, py, pz, energy = np.cos(phi), np.sin(phi), np.sinh(eta), np.cosh(eta)
-    for component in (px, py, pz, energy):
-        component *= pt
-    return px, py, pz, energy
+    return pt * np.cos(phi), pt * np.sin(phi), pt * np.sinh(eta), pt * np.cosh(eta)
 
 
 def observables(jets_or_images: Jets | NDArray[Any], threshold: float = THRESHOLD) -> dict[str, Float64]:
@@ -350,8 +342,7 @@ def observables(jets_or_images: Jets | NDArray[Any], threshold: float = THRESHOL
     def work(start: int, block: Jets) -> None:
         rows = slice(start, start + len(block))
         points = plane(block)
-        if (large := np.flatnonzero(block.counts > CAPACITY)).size:
-            raise BadJet(int(large[0]), f"has more than {CAPACITY} constituents")
+        _refuse(block.counts > CAPACITY, f"has more than {CAPACITY} constituents")
         eta, phi = centroid(points)
         out["eta"][rows], out["phi"][rows] = eta, wrap(phi)
         flat = (points.offsets, points.pt, points.x, block.phi.astype(np.float64))

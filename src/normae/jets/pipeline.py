@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.data import tables
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.files import check_new, output
 from normae.jets import imaging
 from normae.jets.container import UNLABELLED, BadJet, Jets, offsets_of
@@ -122,9 +122,7 @@ def made_of_file(
 ) -> Iterator[tuple[NDArray[Any], T, int]]:
     """(labels, what is made, skipped) of a file, piece by piece; a bad jet or image raises, unless it is skipped.
 
-    Args:
-        make: from jets, or from dense images with shape (n, 1, 40, 40).
-        fit: which of them it can be made from, with shape (n,).
+    `make` takes jets, or dense images with shape (n, 1, 40, 40); `fit` says from which of them it can, with shape (n,).
     """
     done = 0
     for labels, part, dropped in _parts(path, rows, skip_bad, key):
@@ -151,12 +149,7 @@ def _parts(path: str | Path, rows: Rows, skip_bad: bool, key: str) -> Iterator[t
 
 
 def file_observables(
-    path: str | Path,
-    rows: Rows = None,
-    *,
-    skip_bad: bool = False,
-    key: str = "table",
-    threshold: float = THRESHOLD,
+    path: str | Path, rows: Rows = None, *, skip_bad: bool = False, key: str = "table", threshold: float = THRESHOLD
 ) -> tuple[dict[str, NDArray[Any]], int]:
     """Columns label, eta, phi, mass, tau1, tau2, tau3 of a file of jets or images, chosen as by `read`; the skipped."""
     imaging.check_threshold(threshold)
@@ -169,8 +162,7 @@ def file_observables(
 
 def check_suffix(path: str | Path) -> None:
     """Refuse a table whose suffix names no known format, before any work is done."""
-    if Path(path).suffix not in SUFFIXES:
-        raise InputError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
+    refuse(Path(path).suffix not in SUFFIXES, f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
 
 
 def write_columns(path: str | Path, columns: dict[str, NDArray[Any]], force: bool = False) -> None:

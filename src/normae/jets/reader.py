@@ -31,9 +31,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.files import check_file
-from normae.jets.container import LABELS, UNLABELLED, Jets, falling_order, in_order, offsets_of, wrap
+from normae.jets.container import LABELS, UNLABELLED, Jets, concatenate, falling_order, in_order, offsets_of, wrap
 from normae.jets.imaging import SIDE, SparseImages
 from normae.jets.toptagging import Table
 from normae.progress import counted
@@ -63,8 +63,7 @@ def text_of(value: Any) -> str:
 
 def check_flat(name: str, values: Any, kinds: str) -> None:
     """Refuse what is not a one-dimensional array (or dataset) whose type is one of `kinds` of numpy."""
-    if len(values.shape or ()) != 1:
-        raise InputError(f"{name!r} has the shape {values.shape}, but one dimension is expected")
+    refuse(len(values.shape or ()) != 1, f"{name!r} has the shape {values.shape}, but one dimension is expected")
     try:
         found = values.dtype
     except (ValueError, TypeError) as error:  # h5py knows no such type of numpy
@@ -91,8 +90,7 @@ class Ragged:
         if not version.isdecimal() or not 1 <= int(version) <= VERSION:
             raise InputError(f"the file has version {version}, but this normae reads versions up to {VERSION}")
         for name, allowed in {"labels": "biuf", "offsets": "iu", **self.flat}.items():
-            if not isinstance(file.get(name), h5py.Dataset):
-                raise InputError(f"the file has no dataset {name!r}")
+            refuse(not isinstance(file.get(name), h5py.Dataset), f"the file has no dataset {name!r}")
             check_flat(name, file[name], allowed)
         self.file, self.count = file, len(file["labels"])
         self.offsets = offsets = np.asarray(file["offsets"][:], dtype=np.int64)
@@ -124,21 +122,17 @@ class Npz:
     alignment = 1
 
     def __init__(self, path: Path) -> None:
-        self.arrays: dict[str, NDArray[Any]] = {}
+        needed = ("count", "jet", "pt", "deta", "dphi")
         try:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-                for name in ("count", "jet", "pt", "deta", "dphi"):
-                    if name not in arrays:
-                        raise InputError(f"the file has no array {name!r}")
-                    self.arrays[name] = arrays[name]
-                unknown = np.full(self.arrays["count"].shape[:1], UNLABELLED, dtype=np.int8)
-                self.arrays["label"] = arrays.get("label", unknown)
+                self.arrays = {name: arrays[name] for name in (*needed, "label") if name in arrays}
         except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
             raise InputError(f"the npz file is truncated or damaged ({error})") from error
-        except InputError:
-            raise
         except ValueError as error:
             raise InputError(f"the npz file cannot be read: {error}") from error
+        for name in needed:
+            refuse(name not in self.arrays, f"the file has no array {name!r}")
+        self.arrays.setdefault("label", np.full(self.arrays["count"].shape[:1], UNLABELLED, dtype=np.int8))
         self._check()
         self.count = len(self.arrays["label"])
         self.offsets = offsets_of(self.arrays["count"])
@@ -151,8 +145,7 @@ class Npz:
         label, count, jet, pt = (self.arrays[name] for name in ("label", "count", "jet", "pt"))
         if jet.shape != (len(label), 4) or jet.dtype.kind not in "iuf":
             raise InputError(f"'jet' has the shape {jet.shape} and type {jet.dtype}, expected real ({len(label)}, 4)")
-        if len(count) != len(label):
-            raise InputError(f"'count' has {len(count)} entries, but 'label' has {len(label)}")
+        refuse(len(count) != len(label), f"'count' has {len(count)} entries, but 'label' has {len(label)}")
         if (wrong := np.flatnonzero((count < 0) | (count > len(pt)))).size:
             raise InputError(f"row {wrong[0]} has a count of {count[wrong[0]]}, but there are {len(pt)} constituents")
         total = int(count.sum(dtype=np.int64))
@@ -206,12 +199,10 @@ def open_source(path: str | Path, key: str = "table") -> Iterator[Source]:
         if magic == b"PK\x03\x04":
             yield Npz(path)
             return
-        if magic != b"\x89HDF" and not h5py.is_hdf5(path):
-            raise InputError("neither an HDF5 nor an npz file")
+        refuse(magic != b"\x89HDF" and not h5py.is_hdf5(path), "neither an HDF5 nor an npz file")
         with h5py.File(path, "r") as file:
             kind = text_of(file.attrs.get("format"))
-            if kind == IMAGES:
-                raise InputError("the file holds images already, where jets are expected")
+            refuse(kind == IMAGES, "the file holds images already, where jets are expected")
             yield Ragged(file) if kind == FORMAT else Table(file, key)
 
 
@@ -221,8 +212,7 @@ def row_range(rows: Rows, count: int) -> tuple[int, int]:
     if isinstance(rows, tuple) and len(rows) == 2:
         ends = rows
     elif isinstance(rows, slice | range):
-        if rows.step not in (None, 1):
-            raise InputError(f"rows must be contiguous, got a step of {rows.step}")
+        refuse(rows.step not in (None, 1), f"rows must be contiguous, got a step of {rows.step}")
         ends = (0 if rows.start is None else rows.start, count if rows.stop is None else rows.stop)
     try:
         if any(isinstance(end, bool | np.bool_) for end in ends):
@@ -230,10 +220,8 @@ def row_range(rows: Rows, count: int) -> tuple[int, int]:
         start, stop = map(operator.index, ends)
     except TypeError:
         raise InputError(f"rows must be an integer, a slice or (start, stop), got {rows!r}") from None
-    if start < 0 or stop < start:
-        raise InputError(f"rows {start}:{stop} is not a range of rows")
-    if stop > count:
-        raise InputError(f"rows {start}:{stop} asked, but the file has {count} jets")
+    refuse(start < 0 or stop < start, f"rows {start}:{stop} is not a range of rows")
+    refuse(stop > count, f"rows {start}:{stop} asked, but the file has {count} jets")
     return start, stop
 
 
@@ -270,21 +258,15 @@ def _checked(loaded: tuple[NDArray[Any], ...], start: int, skip_bad: bool) -> Je
     return Jets(labels[~bad].astype(np.int8), offsets, pt, eta, phi, skipped=int(bad.sum()))
 
 
-def _pieces(path: str | Path, rows: Rows, skip_bad: bool, key: str, size: int) -> Iterator[tuple[float, Jets]]:
-    """The jets of a file in chunks of about `size`, each with the share of the rows that are read by then."""
-    with open_source(path, key) as source:
-        edges = _edges(*row_range(rows, source.count), size, source.alignment)
-        parts = in_order(lambda rows: _checked(source.load(*rows), rows[0], skip_bad), pairwise(edges))
-        for stop, part in zip(counted("jets", edges[1:]), parts, strict=True):
-            yield (stop - edges[0]) / (edges[-1] - edges[0]), part
-
-
 def chunks(
     path: str | Path, rows: Rows = None, *, skip_bad: bool = False, key: str = "table", size: int = CHUNK
 ) -> Iterator[Jets]:
     """The jets of a file, chosen as by `read`, in chunks of about `size`, in the order of the file."""
-    for _, part in _pieces(path, rows, skip_bad, key, size):
-        yield part
+    with open_source(path, key) as source:
+        edges = _edges(*row_range(rows, source.count), size, source.alignment)
+        parts = in_order(lambda rows: _checked(source.load(*rows), rows[0], skip_bad), pairwise(edges))
+        for _, part in zip(counted("jets", edges[1:]), parts, strict=True):
+            yield part
 
 
 def public() -> Jets:
@@ -298,29 +280,6 @@ def public() -> Jets:
     2000
     """
     return read(PUBLIC)
-
-
-class _Growing:
-    """An array that is filled piece by piece; it is given the room that the pieces so far let expect."""
-
-    def __init__(self, dtype: Any) -> None:
-        self.store, self.size = np.empty(0, dtype=dtype), 0
-
-    def extend(self, more: NDArray[Any], share: float) -> None:
-        """Append `more`, after which this share of the whole is read."""
-        size = self.size + len(more)
-        if size > len(self.store):
-            room = int(1.03 * size / share) + 1
-            if self.size == 0:
-                self.store = np.empty(room, dtype=self.store.dtype)
-            self.store.resize(room, refcheck=False)
-        self.store[self.size : size] = more
-        self.size = size
-
-    def done(self) -> NDArray[Any]:
-        """The array without the room that was not needed; realloc gives it back in place."""
-        self.store.resize(self.size, refcheck=False)
-        return self.store
 
 
 def read(path: str | Path, rows: Rows = None, *, skip_bad: bool = False, key: str = "table") -> Jets:
@@ -337,15 +296,7 @@ def read(path: str | Path, rows: Rows = None, *, skip_bad: bool = False, key: st
     >>> read("two.h5", rows=slice(1, 2)).pt
     array([20., 10.], dtype=float32)
     """
-    stores = {"labels": _Growing(np.int8), "counts": _Growing(np.int64)}
-    stores |= {name: _Growing(np.float32) for name in ("pt", "eta", "phi")}
-    skipped = 0
-    for share, part in _pieces(path, rows, skip_bad, key, CHUNK):
-        for name, store in stores.items():
-            store.extend(getattr(part, name), share)
-        skipped += part.skipped
-    labels, counts, pt, eta, phi = (store.done() for store in stores.values())
-    return Jets(labels, offsets_of(counts), pt, eta, phi, skipped)
+    return concatenate(list(chunks(path, rows, skip_bad=skip_bad, key=key)))
 
 
 def info(path: str | Path, key: str = "table") -> Info:
@@ -385,32 +336,24 @@ def is_jets(path: str | Path) -> bool:
 
 def read_images(path: str | Path, rows: Rows = None, *, skip_bad: bool = False) -> SparseImages:
     """Read sparse images, all or a contiguous run of rows; `skip_bad` drops and counts bad ones instead of raising."""
-    if not is_images(path):
-        raise InputError(f"{path}: not a file of jet images (`normae jets images` writes one)")
+    refuse(not is_images(path), f"{path}: not a file of jet images (`normae jets images` writes one)")
     with _named(Path(path)), h5py.File(path, "r") as file:
-        return _load(file, rows, skip_bad)
-
-
-def _load(file: h5py.File, rows: Rows, skip_bad: bool) -> SparseImages:
-    """The images of an open file, each of them checked."""
-    source = RaggedImages(file)
-    start, stop = row_range(rows, source.count)
-    labels, counts, pixel, value = source.arrays(start, stop)
-    image = np.repeat(np.arange(stop - start), counts)
-    with np.errstate(all="ignore"):
-        wrong_value = ~np.isfinite(value.astype(np.float32)) | (value < 0)
-    problems = {
-        "a label that is not 0 or 1": np.flatnonzero(~np.isin(labels, LABELS)),
-        f"a pixel index outside the {SIDE}x{SIDE} frame": image[(pixel < 0) | (pixel >= SIDE * SIDE)],
-        "a value that is negative or not finite": image[wrong_value],
-    }
-    bad = np.zeros(len(labels), dtype=bool)
-    for found in problems.values():
-        bad[found] = True
-    if bad.any() and not skip_bad:
-        row = int(np.argmax(bad))
-        reason = next(text for text, found in problems.items() if row in found)
-        raise InputError(f"row {start + row} has {reason} (--skip-bad drops such images)")
+        source = RaggedImages(file)
+        start, stop = row_range(rows, source.count)
+        labels, counts, pixel, value = source.arrays(start, stop)
+        image = np.repeat(np.arange(stop - start), counts)
+        with np.errstate(all="ignore"):
+            wrong_value = ~np.isfinite(value.astype(np.float32)) | (value < 0)
+        problems = {
+            "a label that is not 0 or 1": np.flatnonzero(~np.isin(labels, LABELS)),
+            f"a pixel index outside the {SIDE}x{SIDE} frame": image[(pixel < 0) | (pixel >= SIDE * SIDE)],
+            "a value that is negative or not finite": image[wrong_value],
+        }
+        bad = np.isin(np.arange(len(labels)), np.concatenate(list(problems.values())))
+        if bad.any() and not skip_bad:
+            row = int(np.argmax(bad))
+            reason = next(text for text, found in problems.items() if row in found)
+            raise InputError(f"row {start + row} has {reason} (--skip-bad drops such images)")
     keep = ~bad[image]
     labels, pixel = labels[~bad].astype(np.int8), pixel[keep].astype(np.uint16)
     return SparseImages(labels, offsets_of(counts[~bad]), pixel, value[keep], int(bad.sum()))

@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.jets.container import UNLABELLED
 
 LABEL = "is_signal_new"
@@ -30,18 +30,14 @@ _PLUGINS = {32001: "blosc", 32026: "blosc2", 32015: "zstd", 32004: "lz4", 307: "
 
 def strings_of_pickle(data: bytes) -> list[str]:
     """The strings of a pickled flat list of strings, found without unpickling."""
-    names: list[str] = []
     try:
-        for opcode, argument, _ in pickletools.genops(data):
-            if opcode.name in _STRINGS:
-                names.append(str(argument))
-            elif opcode.name not in _SILENT:
-                raise InputError(f"the column names hold the pickle opcode {opcode.name}, which is never executed here")
-    except InputError:
-        raise
+        opcodes = [(opcode.name, argument) for opcode, argument, _ in pickletools.genops(data)]
     except Exception as error:  # pickletools raises ValueError, UnicodeError and others on damaged bytes
         raise InputError(f"the column names cannot be parsed ({error})") from error
-    return names
+    for name, _ in opcodes:
+        allowed = name in _STRINGS or name in _SILENT
+        refuse(not allowed, f"the column names hold the pickle opcode {name}, which is never executed here")
+    return [str(argument) for name, argument in opcodes if name in _STRINGS]
 
 
 class Block(NamedTuple):
@@ -79,8 +75,7 @@ def _compound_blocks(table: h5py.Dataset) -> list[Block]:
             pickled = table.attrs.get(f"{field}_kind")
             raw = pickled.tobytes() if isinstance(pickled, np.ndarray | np.void) else bytes(pickled or b"")
             names = _default_names(width, kind.kind) if pickled is None else strings_of_pickle(raw)
-        if len(names) != width:
-            raise InputError(f"the table's field {field!r} has {width} columns, but {len(names)} names")
+        refuse(len(names) != width, f"the table's field {field!r} has {width} columns, but {len(names)} names")
         blocks.append(Block(table, field, names))
     return blocks
 
@@ -133,14 +128,12 @@ class Table:
     """A TopTagging table, a source as those of `reader`."""
 
     def __init__(self, file: h5py.File, key: str = "table") -> None:
-        if key not in file:
-            raise InputError(f"no key {key!r}; the file has {', '.join(sorted(file)) or 'no keys'}")
+        refuse(key not in file, f"no key {key!r}; the file has {', '.join(sorted(file)) or 'no keys'}")
         node = file[key]
         table = node["table"] if isinstance(node, h5py.Group) and "table" in node else node
         compound = isinstance(table, h5py.Dataset) and table.dtype.names is not None
         blocks = _compound_blocks(table) if compound else _fixed_blocks(node) if isinstance(node, h5py.Group) else []
-        if not blocks:
-            raise InputError(f"the key {key!r} holds no pandas table")
+        refuse(not blocks, f"the key {key!r} holds no pandas table")
         self.compound = compound
         self.momenta = max(blocks, key=lambda block: len(block.names))
         self.slices = _momentum_columns(self.momenta.names)
