@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import torch
 
 from normae.coordinates import CoordinatesConfig
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.inference.ais import AISConfig
 from normae.networks.autoencoder import NetworkConfig
 from normae.networks.base import BaseConfig
@@ -171,10 +171,7 @@ class Run:
             raise InputError('condition: expected no weights with it, and coordinates.curves = "none"')
 
     def _check_network(self) -> None:
-        """A spherical latent space and its chain belong together.
-
-        Networks of one's own have weights without error bars; an energy alone has no latent space and no decoder.
-        """
+        """A spherical latent space has its chain. Own networks have no error bars, an energy alone no latent space."""
         sphere, chain = self.network.latent_space == "sphere", self.sampling.latent.sphere
         if sphere and chain is None:
             raise InputError('sampling.latent.sphere: expected "geodesic" or "project" for a spherical latent space')
@@ -245,8 +242,7 @@ def choose_device(name: str) -> torch.device:
     """The device called `name`; "auto" is CUDA where there is one, otherwise the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise InputError(f"device: expected auto, cpu or cuda, got {name!r}")
+    refuse(not re.fullmatch(r"cpu|cuda(:\d+)?", name), f"device: expected auto, cpu or cuda, got {name!r}")
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError("device: cuda was asked for, but there is no CUDA device; use auto or cpu")
@@ -322,10 +318,7 @@ def read(source: str | Path, overrides: Sequence[str] = ()) -> Run:
     5
     """
     path = find(source)
-    content = read_toml(path)
-    for change in overrides:
-        _set(content, change)
-    return beside(structure(content, str(source)), path.parent)
+    return beside(structure(_changed(read_toml(path), overrides), str(source)), path.parent)
 
 
 def find(source: str | Path) -> Path:
@@ -336,8 +329,7 @@ def find(source: str | Path) -> Path:
     name, bare = path.name.removesuffix(".toml"), path.name == str(source)
     if bare and name in presets():
         return presets()[name]
-    if path.is_dir():
-        raise InputError(f"{path}: a folder; expected a TOML file or the name of a preset")
+    refuse(path.is_dir(), f"{path}: a folder; expected a TOML file or the name of a preset")
     if bare and not path.suffix:
         return preset_path(name)
     hint = nearest(name, presets()) if bare and path.suffix == ".toml" else ""
@@ -346,10 +338,7 @@ def find(source: str | Path) -> Path:
 
 def override(run: Run, changes: Sequence[str]) -> Run:
     """The run with changes such as "training.epochs=5"."""
-    content = tomllib.loads(to_toml(run))
-    for change in changes:
-        _set(content, change)
-    return structure(content)
+    return structure(_changed(tomllib.loads(to_toml(run)), changes))
 
 
 def beside(run: Run, folder: Path) -> Run:
@@ -363,28 +352,28 @@ def beside(run: Run, folder: Path) -> Run:
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file."""
     path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path}: no such configuration file")
+    refuse(not path.is_file(), f"{path}: no such configuration file")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not a TOML file ({error})") from None
 
 
-def _set(content: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key.strip():
-        raise InputError(f"--set: expected section.key=value, got {override!r}")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        value = text
-    *sections, last = key.strip().split(".")
-    for section in sections:
-        content = content.setdefault(section, {})
-        if not isinstance(content, dict):
-            raise InputError(f"--set: {key.strip()!r} goes through {section!r}, which is a value and not a table")
-    content[last] = value
+def _changed(content: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    for change in changes:
+        key, equals, text = change.partition("=")
+        refuse(not equals or not key.strip(), f"--set: expected section.key=value, got {change!r}")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except (tomllib.TOMLDecodeError, RecursionError):
+            value = text
+        table, (*sections, last) = content, key.strip().split(".")
+        for section in sections:
+            table = table.setdefault(section, {})
+            if not isinstance(table, dict):
+                raise InputError(f"--set: {key.strip()!r} goes through {section!r}, which is a value and not a table")
+        table[last] = value
+    return content
 
 
 # --- writing

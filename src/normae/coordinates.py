@@ -35,7 +35,7 @@ from torch import Tensor
 
 from normae.components import ComponentsConfig, ComponentsCoordinates, read_components
 from normae.data import SparseEvents
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.lattice import CLOSE, IMPOSSIBLE, cannot_occur, nearest, no_lattice
 from normae.tensors import by_weight
 
@@ -123,15 +123,12 @@ class Identity:
     range: Range | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """x itself."""
         return x
 
     def inverse(self, y: Tensor) -> Tensor:
-        """y itself."""
         return y
 
     def log_slope(self, x: Tensor) -> Tensor:
-        """Zeros with shape (N,)."""
         return x.new_zeros(len(x))
 
     def noisy(self, y: Tensor, copies: int, generator: torch.Generator) -> Tensor:  # noqa: ARG002
@@ -139,11 +136,9 @@ class Identity:
         return y if copies == 1 else y.repeat(copies, *[1] * (y.ndim - 1))
 
     def tensors(self) -> dict[str, Tensor]:
-        """The range, where there is one."""
         return {} if self.range is None else {"low": self.range.low, "high": self.range.high}
 
     def to(self, device: torch.device | str) -> "Identity":
-        """The same on `device`."""
         return replace(self, range=None if self.range is None else self.range.to(device))
 
 
@@ -151,14 +146,10 @@ class Identity:
 
 Floats = npt.NDArray[np.float64]
 
-LIMIT = 4.0
-"""Widths up to which a column is taken as it is."""
-TAIL = 0.01
-"""Share of rows at each end of a column that do not decide on its width."""
-SHARE = 1 / 3
-"""Of the shrinkage of Ledoit and Wolf, that becomes the added variance."""
-LEAST_NOISE, MOST_NOISE = 1e-3, 0.3
-"""Of the added variance, in units of a column's own."""
+LIMIT = 4.0  # widths up to which a column is taken as it is
+TAIL = 0.01  # share of rows at each end of a column that do not decide on its width
+SHARE = 1 / 3  # of the shrinkage of Ledoit and Wolf, that becomes the added variance
+LEAST_NOISE, MOST_NOISE = 1e-3, 0.3  # of the added variance, in units of a column's own
 
 
 def soften(u: Tensor) -> Tensor:
@@ -177,8 +168,7 @@ SPACING, LEAST_IN_TAIL = 0.25, 8
 """Of the knots of a curve, in units of the Gaussian that it leads to; rows beyond the last one."""
 FEWEST_TO_SHAPE, MOST_TO_SHAPE, DISTINCT = 200, 5000, 0.9
 """Rows of a table whose columns can be given curves, those that decide on it, and the share of different values."""
-SMALLEST_STEP = 1e-9
-"""Between two knots, in widths of a column."""
+SMALLEST_STEP = 1e-9  # between two knots, in widths of a column
 Curves = Literal["none", "few", "many"]
 RIVALS: dict[str, tuple[tuple[int, ...], float]] = {"few": ((1, 2, 4, 8), 0.01), "many": ((1,), 0.05)}
 """Numbers of Gaussians that describe a column as well, and the gain of log p over them for which it gets a curve."""
@@ -203,10 +193,7 @@ def fit_curves(t: Floats, which: Curves) -> Floats:
 
 
 def curve(column: Floats, n: int) -> Floats:
-    """Knots of one curve, with shape (3, K), for a column of n rows or a part of it.
-
-    Values are those of a Gaussian of which the same share of rows lies below.
-    """
+    """Knots of one curve, (3, K), for a column of n rows or a part of it: as many lie below as of a Gaussian."""
     last = float(norm.ppf(1 - LEAST_IN_TAIL / n))
     values = np.linspace(-last, last, 1 + 2 * max(1, round(last / SPACING)))
     places = np.quantile(column, norm.cdf(values))
@@ -231,10 +218,7 @@ def _worth(rows: Floats, numbers: Sequence[int], gain: float) -> bool:
 
 
 def bend(t: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
-    """h(t) of columns t with shape (N, d), and log h', by rational quadratics between knots with shape (3, d, K).
-
-    Beyond the outermost knots it is a straight line.
-    """
+    """h(t) of columns t (N, d), and log h': rational quadratics between knots (3, d, K), straight lines beyond."""
     low, high = knots[:, :, 0], knots[:, :, -1]
     k = torch.searchsorted(knots[0].contiguous(), t.T.contiguous(), right=True).T.clamp(1, knots.shape[2] - 1)
     x0, y0, d0, x1, y1, d1 = (part.T.gather(0, k - 1 + i) for i in (0, 1) for part in knots)
@@ -305,11 +289,9 @@ class TableCoordinates:
         weights: Tensor | None = None,
         lattice: Tensor | None = None,
     ) -> "TableCoordinates":
-        """Fitted to rows with shape (N, d).
+        """Fitted to rows with shape (N, d), with curves as in `CoordinatesConfig`.
 
         Args:
-            curves: columns that get a curve: none, the few that no mixture of Gaussians describes as well, or the many
-                that one Gaussian does not.
             noise: e; from the shrinkage of Ledoit and Wolf where it is None, large for few rows of many columns.
             weights: with shape (N,). Rows count as often as they say, negative ones not at all: any map will do.
             lattice: of the columns, with shape (4, d); none where it is None.
@@ -335,7 +317,6 @@ class TableCoordinates:
 
     @property
     def range(self) -> Range:
-        """Of the training sample."""
         return Range(self.low, self.high)
 
     @property
@@ -394,11 +375,9 @@ class TableCoordinates:
         return many + self.noise.sqrt() * added @ self.whitening.T
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of it, by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def to(self, device: torch.device | str) -> "TableCoordinates":
-        """The same map on `device`."""
         return TableCoordinates(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
 
 
@@ -416,8 +395,7 @@ def columns(table: Floats) -> tuple[Floats, Floats]:
 
 def _flat(width: Floats, table: Floats) -> npt.NDArray[np.bool_]:
     """Whether a width is nothing but rounding."""
-    flat: npt.NDArray[np.bool_] = ~(width > 1e-12 * np.abs(table).max(0))
-    return flat
+    return np.asarray(~(width > 1e-12 * np.abs(table).max(0)))
 
 
 # --- the coordinates of a run
@@ -454,8 +432,7 @@ class CoordinatesConfig:
             raise InputError('coordinates: expected kind = "components" with a table [coordinates.components]')
         if self.noise is not None and not 0 < self.noise < 100:
             raise InputError(f"coordinates.noise: expected a variance between 0 and 100, got {self.noise}")
-        if not 1 <= self.copies <= 1_000_000:
-            raise InputError(f"coordinates.copies: expected 1 to a million, got {self.copies}")
+        refuse(not 1 <= self.copies <= 1_000_000, f"coordinates.copies: expected 1 to a million, got {self.copies}")
         table = self.noise is not None or self.curves != "none" or self.condition or self.lattice
         if (table and self.kind != "table") or (self.copies > 1 and self.kind == "identity"):
             raise InputError('coordinates: expected kind = "table" with noise, curves, copies, condition and lattice')
@@ -467,10 +444,7 @@ def fit_coordinates(
     weights: Tensor | None = None,
     lattice: Tensor | None = None,
 ) -> Coordinates:
-    """The coordinates of a run, fitted to training rows (N, d) with weights (N,), or to pictures of jets.
-
-    Other events are None.
-    """
+    """The coordinates of a run, fitted to rows (N, d) with weights (N,), or to pictures of jets; None for others."""
     if isinstance(rows, SparseEvents):
         return Identity() if config.components is None else ComponentsCoordinates.of(config.components, rows)
     if config.kind == "identity":
@@ -487,7 +461,6 @@ def read_coordinates(kind: str, tensors: Mapping[str, Tensor], event: tuple[int,
     vector, matrix = event, (*event, *event)
     shapes: dict[str, tuple[int, ...]] = {"low": vector, "high": vector} if tensors or kind == "table" else {}
     if kind == "table":
-        tensors = {"lattice": no_lattice(*event)} | dict(tensors) if len(event) == 1 else tensors  # of an older run
         shapes = {field.name: vector for field in fields(TableCoordinates)}
         knots = tensors["knots"].shape[-1:] if "knots" in tensors else ()
         shapes |= {"whitening": matrix, "colouring": matrix, "noise": (), "lattice": (4, *vector)}

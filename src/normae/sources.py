@@ -20,7 +20,7 @@ from torch import Tensor
 
 from normae.data import DENSITIES, Density, Rows, SparseEvents, read_rows, split
 from normae.data.frames import Categories, Missing
-from normae.errors import DataChanged, InputError
+from normae.errors import DataChanged, InputError, refuse
 from normae.jets import PUBLIC, read, read_images, sparse_images
 from normae.jets.container import UNLABELLED
 from normae.jets.imaging import SIGMA, SparseImages, filter_matrix
@@ -28,23 +28,18 @@ from normae.jets.reader import is_images
 from normae.machine import decided
 from normae.random import stream
 
-LARGEST = 1e18
-"""Number that can be trained on."""
-OUTSIDE = 1e-3
-"""Share of the rows that may lie outside the bounds of the chain: the tails of a toy density do."""
+LARGEST = 1e18  # number that can be trained on
+OUTSIDE = 1e-3  # share of the rows that may lie outside the bounds of the chain: the tails of a toy density do
 PUBLIC_JETS = "jets are the 2,000 public ones of the package (zenodo.org/records/2603256, CC BY 4.0)"
 Bounds = tuple[float, float]
 Kind = Literal["qcd", "top"]
 SUFFIXES = (".npz", ".h5", ".hdf5")
-KINDS: tuple[Kind, Kind] = ("qcd", "top")
-"""By label: 0 for QCD, 1 for top."""
+KINDS: tuple[Kind, Kind] = ("qcd", "top")  # by label: 0 for QCD, 1 for top
 
 
-Known = Mapping[str, Any]
-"""What provenance.json says."""
+Known = Mapping[str, Any]  # what provenance.json says
 NOTHING: Known = {}
-MOST_EVENTS = 1_000_000_000
-"""A larger number is a slip of the hand."""
+MOST_EVENTS = 1_000_000_000  # a larger number is a slip of the hand
 
 
 @dataclass(frozen=True)
@@ -97,12 +92,8 @@ class DataConfig:
             raise InputError(f"data.categories: expected a list for each of {len(self.columns)} columns")
         if self.density is not None and self.density not in DENSITIES:
             raise InputError(f"data.density: expected one of {sorted(DENSITIES)}, got {self.density!r}")
-        lowest = 1 if self.density else 0
-        for name, value, least in (
-            ("train", self.train, lowest),
-            ("test", self.test, lowest),
-            ("validation", self.validation, 0),
-        ):
+        for name in ("train", "test", "validation"):
+            value, least = getattr(self, name), 1 if self.density and name != "validation" else 0
             if not least <= value <= MOST_EVENTS:
                 raise InputError(f"data.{name}: expected {least} to {MOST_EVENTS} events, got {value}")
 
@@ -124,8 +115,7 @@ class Events:
     Args:
         train, validation, test: make the samples; `validation` gives None where a run asks for none.
         density: the true density, where it is known.
-        columns: gives the names of the features of a table that has names.
-        weights: gives the weights of rows that have some.
+        columns, weights: give names of the features and weights of the rows of a table that has some.
         digest: gives a hash of all rows of a table, and of how they were cut.
     """
 
@@ -143,30 +133,11 @@ class Events:
         self._weights, self.digest = weights, digest
         self.density = density
 
-    @cached_property
-    def train(self) -> Tensor | SparseEvents:
-        """What a training sees."""
-        return self._train()
-
-    @cached_property
-    def validation(self) -> Tensor | SparseEvents | None:
-        """What is watched during a training."""
-        return self._validation()
-
-    @cached_property
-    def test(self) -> Tensor:
-        """What was held out."""
-        return self._test()
-
-    @cached_property
-    def columns(self) -> tuple[str, ...] | None:
-        """Names of the features of a table."""
-        return self._columns()
-
-    @cached_property
-    def weights(self) -> Weights | None:
-        """Of the rows of a table."""
-        return self._weights()
+    train: cached_property[Tensor | SparseEvents] = cached_property(lambda self: self._train())
+    validation: cached_property[Tensor | SparseEvents | None] = cached_property(lambda self: self._validation())
+    test: cached_property[Tensor] = cached_property(lambda self: self._test())
+    columns: cached_property[tuple[str, ...] | None] = cached_property(lambda self: self._columns())
+    weights: cached_property[Weights | None] = cached_property(lambda self: self._weights())
 
     def with_rows(self, index: Tensor, held: Tensor | None = None) -> "Events":
         """The same with other training events, those of `index` in its order, and validation events of `held`."""
@@ -178,35 +149,30 @@ class Events:
 
         train, validation, given = some(self.train, index), some(self.validation, held), self.weights
         if given is not None:
-            given = given._replace(train=some(given.train, index), validation=some(given.validation, held))
+            given = Weights(some(given.train, index), some(given.validation, held), given.test)
         named = (lambda: self.columns, lambda: given)
         return Events(lambda: train, lambda: validation, lambda: self.test, self.density, *named)
 
 
 def load_events(config: DataConfig, seed: int, table: Rows | None = None, known: Known = NOTHING) -> Events:
-    """The events of a run with this seed.
+    """The events of a run with this seed; a `table` in memory is in place of `config.file`.
 
-    Args:
-        table: in memory, in place of `config.file`.
-        known: of the run that was trained on them, its provenance; other rows, or files of jets, are refused.
+    Other rows, or files of jets, than those in the provenance of a run (`known`) are refused.
     """
-    if config.density is not None:
-        return _drawn(config, DENSITIES[config.density](), seed)
     if config.jets is not None:
         return load_jets(config, seed, known)
-    return _rows(config, seed, table, known.get("data_sha256"))
-
-
-def _drawn(config: DataConfig, density: Density, seed: int) -> Events:
-    """Events of a toy density, each sample from its own random stream."""
+    if config.density is None:
+        return _rows(config, seed, table, known.get("data_sha256"))
+    density = DENSITIES[config.density]()
 
     def sample(name: str, n: int) -> Tensor:
+        """Each from its own random stream."""
         return density.sample(n, stream(seed, f"data/{name}"))
 
     return Events(
         lambda: sample("train", config.train),
         lambda: sample("validation", config.validation) if config.validation else None,
-        lambda: sample("test", max(config.test, 1)),
+        lambda: sample("test", config.test),
         density,
     )
 
@@ -246,11 +212,9 @@ def _rows(config: DataConfig, seed: int, given: Rows | None, expected: str | Non
 
     def weights() -> Weights | None:
         rows, parts = table()
-        return (
-            None
-            if rows.weights is None
-            else Weights(*(_mean_one(rows.weights[parts[k]], config) for k in (0, 2, test)))
-        )
+        if rows.weights is None:
+            return None
+        return Weights(*(_mean_one(rows.weights[parts[k]], config) for k in (0, 2, test)))
 
     return Events(
         lambda: part(0),
@@ -342,8 +306,7 @@ def load_jets(config: DataConfig, seed: int, known: Known = NOTHING) -> Events:
             events, parts = everything()
             return events.rows(parts[k])
         sample = read_sparse(check_jets(file_in(path, name), known), kind)
-        if size > len(sample):
-            raise InputError(f"{path}: expected {size} {kind} jets in {name}, got {len(sample)}")
+        refuse(size > len(sample), f"{path}: expected {size} {kind} jets in {name}, got {len(sample)}")
         return sample.first(size or len(sample))
 
     return Events(
@@ -392,8 +355,7 @@ def jets_path(config: DataConfig, judged: bool = False) -> Path:
     given = config.path or os.environ.get("NORMAE_JETS") or (str(PUBLIC) if judged else None)
     if not given:
         raise InputError("data.path: expected a file or folder of jets there, or in the variable NORMAE_JETS")
-    if not Path(given).exists():
-        raise InputError(f"{given}: no such file or folder of jets")
+    refuse(not Path(given).exists(), f"{given}: no such file or folder of jets")
     if not config.path:
         public = given == str(PUBLIC)
         decided(PUBLIC_JETS if public else f"jets are taken from {given}, as NORMAE_JETS says")
@@ -409,10 +371,7 @@ def file_in(folder: Path, name: str) -> Path:
 
 
 def held_out(events: SparseEvents, config: DataConfig, seed: int, part: int = 1) -> SparseEvents:
-    """What the split of one file kept of the jets of a class: for the test, or for validation (`part` 2).
-
-    Those of a file that is too small to have been trained on are all there for the test.
-    """
+    """What the split of one file kept for the test, or for validation (`part` 2); all of one too small to train on."""
     if max(config.train, 1) + config.test + config.validation > len(events):
         return events
     return events.rows(_parts(len(events), config, seed, "")[part])
@@ -469,8 +428,7 @@ def halved(events: Events, seed: int) -> list[Events]:
 def in_parts(events: Events, parts: int, seed: int) -> list[Events]:
     """The same with disjoint parts of the training events, in random order; up to `parts` - 1 events are in none."""
     size = len(events.train) // parts
-    if not size:
-        raise InputError(f"ensemble: expected at least an event for each of {parts} members, got {len(events.train)}")
+    refuse(not size, f"ensemble: expected at least an event for each of {parts} members, got {len(events.train)}")
     order = torch.randperm(len(events.train), generator=stream(seed, "data/members"))
     return [events.with_rows(order[k * size : (k + 1) * size]) for k in range(parts)]
 
