@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import normae
 from command import command
-from normae import zoo
+from normae import sources, zoo
 from normae.data.toys import GaussianMixture
 from normae.errors import InputError, LogZUnknown, TrainingDiverged
 from normae.inference import log_z
@@ -214,8 +214,8 @@ def test_error_bars_are_as_long_as_the_error():
 
 def test_members_on_the_same_rows_would_agree(monkeypatch):
     monkeypatch.setattr(session, "MEMBER", 0)  # the same first weights
-    halved = session.halved
-    monkeypatch.setattr(session, "halved", lambda events, seed: [halved(events, seed)[0]] * 2)  # the same half
+    halved = sources.halved
+    monkeypatch.setattr(sources, "halved", lambda events, seed: [halved(events, seed)[0]] * 2)  # the same half
     error, bar = gaussian_bars(0)
     assert bar < 0.2 * error
 

@@ -131,7 +131,7 @@ def test_a_correction_survives_the_file(method):
     labels = np.repeat([0, 1], 500)
     ratio = 2 * (generator.normal(size=1000) + labels)
     correct = CORRECTIONS[method](ratio, labels)
-    tensors, numbers = _correction_tensors(method, correct)
+    tensors, numbers = _correction_tensors(correct)
     again = _correction({"method": method, **numbers}, tensors)
     np.testing.assert_array_equal(again(ratio), correct(ratio))
 

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from copy import deepcopy
 from numbers import Integral, Real
 from pathlib import Path
@@ -17,15 +18,16 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from normae.config import read
 from normae.data import Rows, as_rows
 from normae.data.frames import Missing, as_frame, column_names, finite
-from normae.errors import InputError, LogZUnknown
+from normae.errors import InputError, LogZUnknown, refuse
 from normae.files import write_json
 from normae.inference import LogZ
 from normae.posterior.draw import Rows as AllDraws
 from normae.progress import plain, shown_by
 from normae.runs.automatic import Wishes, automatic_run, check_table, split_sizes
-from normae.runs.door import keep, keep_table, kept_data, lines, open_kept, train_in_memory, write_kept
+from normae.runs.door import keep, keep_table, kept_data, open_kept, train_in_memory, write_kept
 from normae.runs.folder import RunFolder
 from normae.sources import load_events
 from normae.statistics.arrays import unweighted
@@ -133,22 +135,11 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
-        self.contamination = contamination
-        self.bayesian = bayesian
-        self.latent = latent
-        self.hidden = hidden
-        self.start_iterations = start_iterations
-        self.iterations = iterations
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.chain_steps = chain_steps
-        self.noise = noise
-        self.log_z = log_z
-        self.condition = condition
-        self.missing = missing
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        self.contamination, self.bayesian, self.latent, self.hidden = contamination, bayesian, latent, hidden
+        self.start_iterations, self.iterations, self.batch_size = start_iterations, iterations, batch_size
+        self.learning_rate, self.chain_steps, self.noise, self.log_z = learning_rate, chain_steps, noise, log_z
+        self.condition, self.missing, self.device = condition, missing, device
+        self.random_state, self.verbose = random_state, verbose
 
     # --- training
 
@@ -161,30 +152,23 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         self._validate_params()
         rows = self._checked(X, reset=True).weighted(sample_weight, "sample_weight").whole("X")
         self.frame_ = None if column_names(X) is None else X[:0]
-        table = rows.values
         values, weights = check_table(rows, "X")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        data = kept_data(rows, *split_sizes(len(table), test=False))
-        run = automatic_run(values, data, self._wishes(), type(self).__name__, seed, self.device, weights)
-        events = load_events(data, seed, rows)
-        if self.verbose:
-            with shown_by(plain):
-                self._take(train_in_memory(run, events, lines()))
-        else:
-            self._take(train_in_memory(run, events))
-        self.table_ = rows if len(table) <= MOST_KEPT else None
-        self._set_offset(table, rows.weights)
-        if self.score_kind_ == "unnormalized" and self.log_z == "auto":
-            log.warning("score_samples is log p up to a constant, since log Z is not known: %s", self._failure())
-        return self
-
-    def _wishes(self) -> Wishes:
         hidden = None if self.hidden is None else tuple(int(width) for width in self.hidden)
-        return Wishes(
+        wishes = Wishes(
             self.latent, hidden, self.start_iterations, self.iterations, self.batch_size, self.learning_rate,
             self.chain_steps, self.noise, self.bayesian, self.log_z == "auto",
             () if self.condition is None else self.condition,
         )  # fmt: skip
+        data = kept_data(rows, *split_sizes(len(values), test=False))
+        run = automatic_run(values, data, wishes, type(self).__name__, seed, self.device, weights)
+        with shown_by(plain) if self.verbose else nullcontext():
+            self._take(train_in_memory(run, load_events(data, seed, rows)))
+        self.table_ = rows if len(values) <= MOST_KEPT else None
+        self._set_offset(rows.values, rows.weights)
+        if self.score_kind_ == "unnormalized" and self.log_z == "auto":
+            log.warning("score_samples is log p up to a constant, since log Z is not known: %s", self._failure())
+        return self
 
     def _take(self, run: dict[str, bytes]) -> None:
         """What a finished run gives."""
@@ -193,12 +177,10 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         self.temperature_ = self.model_.temperature
         facts = [json.loads(line) for line in run.get("metrics.jsonl", b"").splitlines()]
         self.n_iter_ = max([1, *(line["iteration"] for line in facts if line["phase"] == "contrast")])
-        try:
-            self.score_kind_ = "log_prob" if np.isfinite(self.model_.log_z.value) else "unnormalized"
-        except LogZUnknown:
-            self.score_kind_ = "unnormalized"
-        if self.log_z == "never":
-            self.score_kind_ = "unnormalized"
+        self.score_kind_ = "unnormalized"
+        with suppress(LogZUnknown):
+            if self.log_z != "never" and np.isfinite(self.model_.log_z.value):
+                self.score_kind_ = "log_prob"
 
     def _open(self) -> None:
         self.model_ = open_kept(self.run_).model
@@ -214,8 +196,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     def log_z_(self) -> LogZ:
         """log Z of the density in the network's coordinates, with its error; `LogZUnknown` where it is not known."""
         check_is_fitted(self)
-        log_z: LogZ = self.model_.log_z
-        return log_z
+        return self.model_.log_z
 
     # --- run folders
 
@@ -240,10 +221,8 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         >>> normae.NormalizedAutoencoder.load("run").predict([[0.0], [9.0]])
         array([ 1, -1])
         """
-        run = RunFolder.existing(folder)
         kept = keep(folder)
-        loaded = open_kept(kept)
-        config, model = loaded.config, loaded.model
+        model, _, config, _ = open_kept(kept)
         if config.data.file is None or len(model.event) != 1:
             raise InputError(f"{folder}: expected a run on a table, got events of shape {model.event}")
         estimator = cls(
@@ -258,7 +237,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         if model.columns is not None:
             estimator.feature_names_in_ = np.array(model.columns, dtype=object)
         estimator.table_ = estimator.frame_ = None
-        estimator._find_offset(run)
+        estimator._find_offset(RunFolder(folder))
         return estimator
 
     def _find_offset(self, run: RunFolder) -> None:
@@ -268,11 +247,8 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             content = json.loads(facts.read_text(encoding="utf-8"))
             self.contamination, self.offset_ = float(content["contamination"]), float(content["offset"])
             return
-        from normae.config import read
-
-        config = read(run.config)
         try:
-            events = run.events(config)
+            events = run.events(read(run.config))
             self._set_offset(events.test.numpy(), None if events.weights is None else events.weights.test.numpy())
         except InputError as error:
             log.warning("predict calls no row anomalous, since the run's table is not here: %s", error)
@@ -296,16 +272,8 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     # --- scores
 
-    def _rows(self, X: Any) -> Floats:
-        check_is_fitted(self)
-        return self._checked(X).values
-
     def _checked(self, X: Any, reset: bool = False) -> Rows:
-        """The rows of an array or of a data frame, text as codes; one sentence for what cannot be taken.
-
-        Args:
-            reset: of a training, which finds names and categories.
-        """
+        """The rows of an array or of a data frame, text as codes; a training finds names and categories (`reset`)."""
         missing: Missing = "drop" if reset and self.missing == "drop" else "refuse"
         if column_names(X) is None:
             table = validate_data(self, X, reset=reset, ensure_min_samples=1 + reset, **ARRAYS)
@@ -316,8 +284,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         return rows if hasattr(self, "feature_names_in_") else rows._replace(columns=None)
 
     def _score(self, table: Floats) -> Floats:
-        values: Floats = -self._all(table).score()
-        return values
+        return np.asarray(-self._all(table).score())
 
     def _all(self, table: Floats) -> AllDraws:
         """-log p of every member, or -log p up to a constant."""
@@ -326,7 +293,8 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     def score_samples(self, X: Any) -> Floats:
         """log p of each row, or log p up to a constant, as `score_kind_` says, with shape (N,); low is anomalous."""
-        return self._score(self._rows(X))
+        check_is_fitted(self)
+        return self._score(self._checked(X).values)
 
     def decision_function(self, X: Any) -> Floats:
         """`score_samples` minus `offset_`, with shape (N,): negative is anomalous."""
@@ -353,10 +321,10 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     @available_if(_is_bayesian)  # type: ignore[untyped-decorator]
     def score_draws(self, X: Any) -> Floats:
         """log p of each member, with shape (8, N): its own training on half of the rows, normalized by itself."""
+        check_is_fitted(self)
         if self.score_kind_ == "unnormalized":
             raise LogZUnknown("score_draws: log Z of the members is not known, and they differ by it; see score_kind_")
-        scores: Floats = -self._all(self._rows(X)).scores
-        return scores
+        return np.asarray(-self._all(self._checked(X).values).scores)
 
     @available_if(_is_bayesian)  # type: ignore[untyped-decorator]
     def score_std(self, X: Any) -> Floats:
@@ -365,8 +333,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         The standard deviation over members, times `model_.bar`: of what they differ by, their rows count as they are,
         and the chance of a training as that of a mean of two.
         """
-        deviation: Floats = AllDraws(self.score_draws(X), bar=self.model_.bar).spread()
-        return deviation
+        return np.asarray(AllDraws(self.score_draws(X), bar=self.model_.bar).spread())
 
     # --- samples
 
@@ -381,8 +348,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             condition: of p(x | m), m of one row, or of all with shape (n_samples, k); that of random rows by default.
         """
         check_is_fitted(self)
-        if n_samples < 1:
-            raise InputError(f"n_samples: expected at least 1, got {n_samples}")
+        refuse(n_samples < 1, f"n_samples: expected at least 1, got {n_samples}")
         random = check_random_state(self.random_state if random_state is None else random_state)
         table: Floats = self.model_.sample(n_samples, int(random.randint(2**31 - 1)), condition=condition)
         rows = Rows(table, self.model_.columns, None, self.model_.categories)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.estimator.nae import Floats, NormalizedAutoencoder
 
 try:
@@ -55,7 +55,5 @@ class NAE(_Absent if BaseDetector is None else BaseDetector):  # type: ignore[mi
 
     def decision_function(self, X: Any) -> Floats:
         """Minus `score_samples`, with shape (N,): high is anomalous."""
-        if not hasattr(self, "detector_"):
-            raise InputError("this NAE is not fitted yet; call fit first")
-        score: Floats = -np.asarray(self.detector_.score_samples(X))
-        return score
+        refuse(not hasattr(self, "detector_"), "this NAE is not fitted yet; call fit first")
+        return np.asarray(-self.detector_.score_samples(X))

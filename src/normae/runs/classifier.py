@@ -26,7 +26,7 @@ from normae.networks.reconstruction import prefixed
 from normae.random import stream
 from normae.runs.folder import RunFolder, locked, read_tensors, write_tensors
 from normae.runs.load import run_of
-from normae.runs.writing import Journal, Watch, machine_facts
+from normae.runs.writing import Journal, Watch
 from normae.sources import jets_hashes, load_both
 from normae.statistics import Estimate, IsotonicRecalibration, LinearRecalibration, Recalibration, auc
 from normae.statistics.calibration import calibration, choose_correction
@@ -89,17 +89,11 @@ class Classifier:
 
     def probability(self, x: Any, corrected: bool = True) -> NDArray[np.float64]:
         """The probability of class 1 in a sample of equal parts, with shape (N,)."""
-        probability: NDArray[np.float64] = expit(self.log_ratio(x, corrected))
-        return probability
+        return np.asarray(expit(self.log_ratio(x, corrected)))
 
 
 def train_classifier(
-    config: Run,
-    folder: RunFolder,
-    watch: Watch | None,
-    minutes: float | None,
-    begun: float,
-    check: Callable[[], None],
+    config: Run, folder: RunFolder, watch: Watch | None, minutes: float | None, begun: float, check: Callable[[], None]
 ) -> bool:
     """Train into a folder that is new, or holds this very run, as `check` says; whether it is finished."""
     device = choose_device(config.device)
@@ -132,7 +126,7 @@ def _finish(config: Run, trainer: Trainer, journal: Journal) -> None:
     logit = phase.held_logits(phase.best).cpu().numpy() - phase.prior
     labels = phase.held_labels.cpu().numpy() == 1
     method, correct = choose_correction(logit, labels, config.seed)
-    tensors, numbers = _correction_tensors(method, correct)
+    tensors, numbers = _correction_tensors(correct)
     weights = {name: view[0] for name, view in prefixed(setup.layout.views(phase.best), "energy.").items()}
     header = {
         "event": list(setup.data.event),
@@ -140,35 +134,25 @@ def _finish(config: Run, trainer: Trainer, journal: Journal) -> None:
         "prior": phase.prior,
         "calibration": {"method": method, **numbers},
     }
+    raw = calibration(logit, labels, config.seed).error
     measured = {
         "auc": auc(logit[labels], logit[~labels]),
-        "ece": calibration(logit, labels, config.seed).error.measured,
-        "ece_perfect": calibration(logit, labels, config.seed).error.perfect,
+        "ece": raw.measured,
+        "ece_perfect": raw.perfect,
         "ece_corrected": calibration(correct(logit), labels, config.seed).error.measured,
         "loss": Estimate(float(phase.best_loss), 0.0),
     }
-    facts = machine_facts(setup.device) | {
-        "seed": config.seed,
-        "data_sha256": journal.hashes[0],
-        "jets_sha256": journal.jets,
-        "backend": setup.backend.name,
-        "rollbacks": int(trainer.rollbacks),
-        "wall_seconds": round(journal.seconds, 2),
-        "calibration": method,
-        "validation": {name: {"value": m.value, "error": m.error} for name, m in measured.items()},
-    }
+    pairs = {name: {"value": m.value, "error": m.error} for name, m in measured.items()}
+    facts = journal.facts(trainer, 0) | {"calibration": method, "validation": pairs}
     write_json(journal.group.provenance, facts)
     write_tensors(journal.group.model, weights | tensors, header)
 
 
-def _correction_tensors(method: str, correct: Recalibration) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """A correction as tensors and numbers of the model's file."""
-    if isinstance(correct, LinearRecalibration):
-        return {}, {"slope": correct.slope, "offset": correct.offset}
+def _correction_tensors(correct: Recalibration) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """A correction as tensors and numbers of the model's file; neither where there is none."""
     if isinstance(correct, IsotonicRecalibration):
         return {name: torch.from_numpy(knots) for name, knots in zip(KNOTS, (correct.x, correct.y), strict=True)}, {}
-    assert method == "none"
-    return {}, {}
+    return {}, vars(correct) if isinstance(correct, LinearRecalibration) else {}
 
 
 def load_classifier(name: str | Path, device: str = "cpu") -> Classifier:

@@ -13,17 +13,16 @@ from torch import nn
 from normae.config import Run, override, read
 from normae.data import Rows, as_rows, is_table, read_rows
 from normae.data.frames import Missing
-from normae.errors import InputError, Interrupted
+from normae.errors import InputError, Interrupted, refuse
 from normae.files import atomic_path, new_folder
 from normae.inference import Model
 from normae.jets import is_jets
 from normae.networks.own import own_network
-from normae.progress import plain, progress, shown_by
+from normae.progress import plain, shown_by
 from normae.runs.automatic import Wishes, automatic_run, check_table, events_run, own_run, split_sizes, start_iterations
 from normae.runs.folder import RunFolder
 from normae.runs.load import Loaded, load, load_run
 from normae.runs.session import train as train_run
-from normae.runs.writing import Watch
 from normae.sources import KINDS, DataConfig, Events, file_in, load_events, read_jet_images
 
 DATA, WEIGHTS = "data.npz", "weights"
@@ -80,16 +79,15 @@ def train(
     modules = {name: module for name, module in given.items() if module is not None}
     own = own_network(**modules) if modules else None
     with TemporaryDirectory() as temporary, shown_by(plain) if verbose else nullcontext():
-        folder = Path(temporary) / "run" if out is None else Path(out)
-        kept = folder if out is not None else None
-        wishes = Wishes(condition=condition)
-        run, events = planned(data, kept, columns, dataset, seed, changes, own is not None, weights, wishes, missing)
+        kept, wishes = None if out is None else Path(out), Wishes(condition=condition)
+        folder = kept or Path(temporary) / "run"
+        run, table = planned(data, kept, columns, dataset, seed, changes, own is not None, weights, wishes, missing)
+        events = None if table is None else load_events(run.data, run.seed, table)
         if own is not None:
             run = own_run(run, own, events or load_events(run.data, run.seed), changes)
-        watch = lines() if verbose else None
-        finished = train_run(run, folder, None, resume, watch, None, events, own)
-        if out is not None and events is not None:
-            keep_table(folder, in_memory(data, columns, own is not None, weights, missing))
+        finished = train_run(run, folder, resume=resume, events=events, own=own)
+        if kept is not None and table is not None:
+            keep_table(kept, table)
         if not finished:
             raise Interrupted(f"stopped; go on with resume=True, out={str(out)!r}")
         return load(folder, device, **modules)
@@ -106,39 +104,37 @@ def planned(
     weights: Any = None,
     wishes: Wishes = NO_WISHES,
     missing: Missing = "refuse",
-) -> tuple[Run, Events | None]:
-    """The run that suits the data, and the events where they are in memory.
+) -> tuple[Run, Rows | None]:
+    """The run that suits the data, as `train` takes them, and the table where it is in memory.
 
     Args:
-        folder: of the run; a table that is in memory is kept there.
+        folder: of the run, where a table that is in memory will be kept, with test rows.
         any_shape: take an array (N, *event) too, for networks of the user's own.
-        weights, missing: as in `train`.
     """
     if not isinstance(data, str | Path):
-        table, name = in_memory(data, columns, any_shape, weights, missing), "table" if folder is None else folder.name
+        table = in_memory(data, columns, any_shape, weights, missing)
         rows, of_rows = check_table(table, "data")
+        name, given = "table" if folder is None else folder.name, seed or 0
         source = kept_data(table, *split_sizes(len(rows), test=folder is not None))
         if rows.ndim == 2:
-            run = automatic_run(rows, source, wishes, name, seed or 0, weights=of_rows)
+            run = automatic_run(rows, source, wishes, name, given, weights=of_rows)
         else:
-            run = events_run(rows, source, name, seed or 0)
-        run = override(run, changes)
-        return run, load_events(run.data, run.seed, table)
+            run = events_run(rows, source, name, given)
+        return override(run, changes), table
     if not isinstance(weights, str | None):
         raise InputError(f"{data}: expected the name of the column with the weights, got an array; read the file first")
-    if Path(data).suffix not in ("", ".toml") or Path(data).is_dir():
-        if is_jets(data) and wishes.condition == ():
-            if weights is not None:
-                raise InputError(f"{data}: jets are trained on without weights; leave them out, or give a table")
-            return _jets_run(Path(data), seed or 0, changes), None
-        if is_table(data):
+    file = Path(data)
+    if file.suffix not in ("", ".toml") or file.is_dir():
+        if is_jets(file) and wishes.condition == ():
+            refuse(weights is not None, f"{data}: jets are trained on without weights; leave them out, or give a table")
+            return _jets_run(file, seed or 0, changes), None
+        if is_table(file):
             table = read_rows(data, columns, dataset, weights, missing, None)
             rows, of_rows = check_table(table, str(data))
-            names = table.columns or (None if columns is None else tuple(columns))
-            source = kept_data(table._replace(columns=names), *split_sizes(len(rows), test=True))
-            source = replace(source, file=str(Path(data).resolve()), dataset=dataset, weights=weights, missing=missing)
-            run = automatic_run(rows, source, wishes, Path(data).stem, seed or 0, weights=of_rows)
-            return override(run, changes), None
+            table = table._replace(columns=table.columns or (None if columns is None else tuple(columns)))
+            source = kept_data(table, *split_sizes(len(rows), test=True))
+            source = replace(source, file=str(file.resolve()), dataset=dataset, weights=weights, missing=missing)
+            return override(automatic_run(rows, source, wishes, file.stem, seed or 0, weights=of_rows), changes), None
     if not columns is dataset is weights is None or wishes.condition != ():
         raise InputError(
             f"{data}: columns, dataset, weights and condition are of a table; a TOML file names them in [data], and "
@@ -198,36 +194,16 @@ def _jets_run(path: Path, seed: int, changes: Sequence[str]) -> Run:
     return read(preset, [*where, *sizes, *changes])
 
 
-def lines() -> Watch:
-    """Progress of a training as lines on standard error."""
-    displays: dict[str, Any] = {}
-
-    def watch(trainer: Any, happening: Any) -> None:
-        phase = happening.phase
-        if phase == "finished":
-            return
-        if phase not in displays:
-            displays[phase] = [progress(phase + trainer.note, trainer.length(phase)).__enter__(), 0]
-        tick, done = displays[phase]
-        if happening.iteration > done:
-            tick(happening.iteration - done)
-            displays[phase][1] = happening.iteration
-
-    return watch
-
-
 # --- a finished run in memory: its files as bytes, which a pickle can hold and a folder can be made of
 
 FILES = ("config.toml", "model.safetensors", "provenance.json", "metrics.jsonl")
-Kept = Mapping[str, bytes]
-"""The files of a run by name."""
 
 
-def train_in_memory(run: Run, events: Events, watch: Watch | None = None) -> dict[str, bytes]:
+def train_in_memory(run: Run, events: Events) -> dict[str, bytes]:
     """Train, and give the files of the run folder."""
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
-        if not train_run(run, folder, watch=watch, events=events):
+        if not train_run(run, folder, events=events):
             raise KeyboardInterrupt
         return keep(folder)
 
@@ -238,7 +214,7 @@ def keep(folder: str | Path) -> dict[str, bytes]:
     return {name: (run.path / name).read_bytes() for name in FILES if (run.path / name).is_file()}
 
 
-def open_kept(kept: Kept) -> Loaded:
+def open_kept(kept: Mapping[str, bytes]) -> Loaded:
     """The model of a run in memory, with its configuration."""
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
@@ -246,7 +222,7 @@ def open_kept(kept: Kept) -> Loaded:
         return load_run(folder)
 
 
-def write_kept(kept: Kept, folder: str | Path) -> None:
+def write_kept(kept: Mapping[str, bytes], folder: str | Path) -> None:
     """Make a run folder, which must be new."""
     with new_folder(folder) as temporary:
         for name, content in kept.items():

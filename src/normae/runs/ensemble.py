@@ -16,17 +16,9 @@ from torch import Tensor
 from normae import zoo
 from normae.config import Run, read, to_toml
 from normae.data import SparseEvents
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.files import check_new, new_folder, write_json, write_text
-from normae.runs.folder import (
-    CHAINS,
-    COORDINATES,
-    HALF,
-    RunFolder,
-    model_digest,
-    read_tensors,
-    write_tensors,
-)
+from normae.runs.folder import CHAINS, COORDINATES, HALF, RunFolder, model_digest, read_tensors, write_tensors
 from normae.runs.load import PREFIX, load, seed_folders, shared_settings
 from normae.sources import pieces
 from normae.statistics import mixture_constants
@@ -47,7 +39,13 @@ def gather(
     if data is not None and any(read(f.config).data.jets is None or not read(f.config).posteriors for f in folders):
         raise InputError("--jets: expected Bayesian runs on jets with it")
     check_new(out, force)
-    first = _members_settings(folders)
+    for folder in folders:
+        config = read(folder.config)
+        if config.posteriors not in ([], ["bayesian"]) or config.classifier is not None:
+            kind = "a classifier" if config.classifier is not None else f"[{config.posteriors[-1]}]"
+            raise InputError(f"{folder.path}: expected a run without error bars or with [bayesian] alone, got {kind}")
+        refuse(not folder.model.is_file(), f"{folder.path}: not finished; go on with `normae train ... --resume`")
+    first = shared_settings(folders)
     digests = _digests(folders)
     facts = [folder.read_provenance() for folder in folders]
     config = replace(first, ensemble=EnsembleConfig(len(folders), _events(first, facts)))
@@ -71,18 +69,6 @@ def made_of(run: RunFolder, members: Sequence[RunFolder]) -> bool:
         return False
     known = [member.get("sha256") for member in run.read_provenance().get("members", [])]
     return known == _digests(list(members))
-
-
-def _members_settings(folders: list[RunFolder]) -> Run:
-    """What all runs share, finished and without error bars, or all with those of mean-field layers."""
-    for folder in folders:
-        config = read(folder.config)
-        if config.posteriors not in ([], ["bayesian"]) or config.classifier is not None:
-            kind = "a classifier" if config.classifier is not None else f"[{config.posteriors[-1]}]"
-            raise InputError(f"{folder.path}: expected a run without error bars or with [bayesian] alone, got {kind}")
-        if not folder.model.is_file():
-            raise InputError(f"{folder.path}: not finished; go on with `normae train ... --resume`")
-    return shared_settings(folders)
 
 
 def _digests(folders: list[RunFolder]) -> list[str]:
@@ -109,8 +95,7 @@ def _events(config: Run, facts: list[dict[str, Any]]) -> Literal["all", "split"]
             "expected runs on the same events, got seeds that cut one sample in different ways, so that none of it is "
             "unseen by all; train them together with [ensemble]"
         )
-    if len(hashes) < len(facts):
-        raise InputError("expected runs on the same events or each on events of its own, got some of both")
+    refuse(len(hashes) < len(facts), "expected runs on the same events or each on events of its own, got some of both")
     return "split"
 
 
@@ -138,21 +123,14 @@ def _as_members(folders: list[RunFolder]) -> tuple[dict[str, Tensor], dict[str, 
     for folder, (own, _) in zip(folders, parts, strict=True):
         if any(not torch.equal(own[name], tensor) for name, tensor in shared.items()):
             raise InputError(f"{folder.path}: expected the components of {folders[0].path}, got others")
-    members = {
-        f"{HALF}{k}.{name}": tensor
-        for k, (own, _) in enumerate(parts)
-        for name, tensor in own.items()
-        if name != CHAINS
-    }
+    for k, (own, _) in enumerate(parts):
+        shared |= {f"{HALF}{k}.{name}": tensor for name, tensor in own.items() if name != CHAINS}
     headers = [header for _, header in parts]
-    return shared | members, headers[0] | {"members": headers}
+    return shared, headers[0] | {"members": headers}
 
 
 def _constants(config: Run, folders: list[RunFolder], path: str | Path | None) -> list[float]:
-    """-log Z where all members know theirs; else those with which they have the same share of the validation events.
-
-    Both are of their mean weights.
-    """
+    """-log Z where all members know theirs, of mean weights; else those that give them equal shares of validation."""
     known = [read_tensors(folder.model)[1].get("log_z") for folder in folders]
     if all(known):
         log_z = np.array([one[0] for one in known if one])
@@ -166,8 +144,7 @@ def _constants(config: Run, folders: list[RunFolder], path: str | Path | None) -
         centre = load(folder.path, "auto").centre
         parts = pieces(held) if isinstance(held, SparseEvents) else [held.numpy()]
         scores.append(np.concatenate([centre.score(x) for x in parts]))
-    found: list[float] = mixture_constants(np.stack(scores).astype(np.float64)).tolist()
-    return found
+    return list(mixture_constants(np.stack(scores).astype(np.float64)).tolist())
 
 
 def _provenance(folders: list[RunFolder], facts: list[dict[str, Any]], digests: list[str]) -> dict[str, Any]:

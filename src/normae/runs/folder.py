@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from normae.config import Run
 from normae.coordinates import Coordinates
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.files import atomic_path, clear, held
 from normae.sources import Events, load_events
 
@@ -41,10 +41,8 @@ log = logging.getLogger(__name__)
 WEIGHTS_FORMAT = "normae-2"
 CHECKSUM = re.compile(rb'\\"checksum\\": \\"([0-9a-f]{64})\\"')
 """The checksum in the header of a file, which is JSON in a text of JSON."""
-COORDINATES, BASE, HALF = "coordinates.", "base.", "half."
-"""Prefix of the tensors of the coordinates there."""
-CHAINS = "chains"
-"""Name of the persistent chains there, with shape (M, *event)."""
+COORDINATES, BASE, HALF = "coordinates.", "base.", "half."  # prefix of the tensors of the coordinates there
+CHAINS = "chains"  # name of the persistent chains there, with shape (M, *event)
 MOST_LINES = 20_000  # of metrics.jsonl that are held; a report of a million lines would take gigabytes
 PROVENANCE = ("normae", "commit", "python", "torch", "seed", "device", "backend", "rollbacks", "wall_seconds")
 """What every provenance.json holds at least."""
@@ -74,10 +72,8 @@ class RunFolder:
     def existing(cls, path: str | Path) -> "RunFolder":
         """The folder at `path`, which must be a run folder."""
         run = cls(path)
-        if run.path.is_file():
-            raise InputError(f"{path}: a file, not a folder; expected a run folder")
-        if not run.path.is_dir():
-            raise InputError(f"{path}: no such run folder; make one with `normae train PRESET -o {path}`")
+        refuse(run.path.is_file(), f"{path}: a file, not a folder; expected a run folder")
+        refuse(not run.path.is_dir(), f"{path}: no such run folder; make one with `normae train PRESET -o {path}`")
         if not run.config.is_file():
             if members := run.members():
                 names = ", ".join(member.path.name for member in members)
@@ -107,8 +103,7 @@ class RunFolder:
 
     def read_metrics(self) -> dict[str, dict[str, float]]:
         """The final figures, or an error that says how to make them."""
-        if not self.metrics.is_file():
-            raise InputError(f"{self.path}: not evaluated yet; run `normae evaluate {self.path}` first")
+        refuse(not self.metrics.is_file(), f"{self.path}: not evaluated yet; run `normae evaluate {self.path}` first")
         content = read_json(self.metrics)
         pairs = content.values() if isinstance(content, dict) else [None]
         if not all(is_pair(m) and all(map(is_number, m.values())) for m in pairs):
@@ -220,12 +215,10 @@ def _checksum(content: bytes) -> tuple[str, int, int]:
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any], earlier: Path | None = None
 ) -> None:
-    """Tensors with a header of JSON values, atomically, bound by hashes to their content and to config.toml beside it.
+    """Tensors with a header of JSON values, bound by hashes to their content and to config.toml beside it.
 
-    The header is one entry of the file's metadata: with several, their order on disk would be random.
-
-    Args:
-        earlier: gets what had the name before.
+    The header is one entry of the metadata: with several, their order on disk would be random. What had the name
+    before becomes `earlier`.
     """
     bound = {**header, "checksum": "0" * 64, "config": digest(path.with_name("config.toml"))}
     metadata = {WEIGHTS_FORMAT: json.dumps(bound, sort_keys=True)}
@@ -237,28 +230,19 @@ def write_tensors(
             os.replace(path, earlier)
 
 
-class Stored(NamedTuple):
-    """What a file of tensors holds; `digest` stands for it, wherever its run is and whatever paths it names."""
-
-    tensors: dict[str, Tensor]
-    header: dict[str, Any]
-    digest: str
-
-
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and header that `write_tensors` wrote; one clear sentence for any other file."""
     return read_stored(path)[:2]
 
 
 def model_digest(path: Path) -> str:
-    """Stands for a file of tensors."""
-    return read_stored(path).digest
+    """Stands for a file of tensors, wherever its run is and whatever paths it names."""
+    return read_stored(path)[2]
 
 
-def read_stored(path: Path) -> Stored:
-    """As `read_tensors`, with what stands for both."""
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; the run is not finished, go on with `normae train ... --resume`")
+def read_stored(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], str]:
+    """As `read_tensors`, with the digest that stands for both."""
+    refuse(not path.is_file(), f"{path}: no such file; the run is not finished, go on with `normae train ... --resume`")
     try:
         content = path.read_bytes()
         tensors = dict(sorted(load_tensors(content).items()))  # in an order of its own: draws depend on it
@@ -273,8 +257,7 @@ def read_stored(path: Path) -> Stored:
         header = json.loads(metadata[WEIGHTS_FORMAT])
     except (ValueError, RecursionError):
         header = None
-    if not isinstance(header, dict):
-        raise InputError(f"{path}: the header cannot be read")
+    refuse(not isinstance(header, dict), f"{path}: the header cannot be read")
     if header.pop("checksum", None) != _checksum(content)[0]:
         raise InputError(f"{path}: damaged, its checksum is not that of what it holds; take it from a copy")
     config, bound = path.with_name("config.toml"), header.pop("config", None)
@@ -282,7 +265,7 @@ def read_stored(path: Path) -> Stored:
         raise InputError(f"{config}: not the one that {path.name} was made with; put that back, or train again")
     found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     found.update(memoryview(content)[8 + length :])
-    return Stored(tensors, header, found.hexdigest())
+    return tensors, header, found.hexdigest()
 
 
 def stored(coordinates: Coordinates, base: nn.Module | None = None) -> dict[str, Tensor]:

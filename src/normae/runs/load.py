@@ -27,18 +27,12 @@ from normae.random import stream
 from normae.runs.folder import BASE, CHAINS, COORDINATES, HALF, RunFolder, is_number, read_stored
 from normae.sampling import ChainConfig, SamplingConfig
 
-PREFIX = {"bayesian": "rho.", "ensemble": "member."}
-"""Of the tensors of each posterior in model.safetensors."""
-FREE = ("name", "seed", "start", "device", "threads")
-"""Settings in which seeds of one training may differ."""
+PREFIX = {"bayesian": "rho.", "ensemble": "member."}  # of the tensors of each posterior in model.safetensors
+FREE = ("name", "seed", "start", "device", "threads")  # settings in which seeds of one training may differ
 
 
 class Loaded(NamedTuple):
-    """A model with the run that it is from; each file of the run was read once.
-
-    Args:
-        digest: stands for model.safetensors.
-    """
+    """A model with the run that it is from, whose files were read once; `digest` stands for model.safetensors."""
 
     model: Model
     folder: RunFolder
@@ -84,7 +78,7 @@ def load(
 
 
 def load_run(name: str | Path, device: str = "cpu", own: Autoencoder | None = None) -> Loaded:
-    """As `load`, with the run folder, its configuration, and a hash that stands for the weights."""
+    """As `load`, with the run that the model is from."""
     folder = run_of(name)
     config = read(folder.config)
     if config.classifier is not None:
@@ -107,37 +101,30 @@ def check_own(config: Run, own: Autoencoder | None, name: str) -> None:
 
 
 def build_model(
-    config: Run, tensors: dict[str, Tensor], header: dict[str, object], name: str, own: Autoencoder | None = None
+    config: Run, tensors: dict[str, Tensor], header: dict[str, Any], name: str, own: Autoencoder | None = None
 ) -> Model:
-    """The model with the weights `tensors` and what the header of its file says.
-
-    Args:
-        own: networks of the user, which are copied.
-    """
+    """The model with the weights `tensors` and what the header of its file says; networks `own` are copied."""
     if config.halves:
         return _members(config, tensors, header, name)
     try:
-        event = tuple(int(n) for n in header["event"])  # type: ignore[attr-defined]
-        temperature = float(header["temperature"])  # type: ignore[arg-type]
-        latent_size, feature_size = (float(s) for s in header["step_sizes"])  # type: ignore[attr-defined]
-        given: Any = header.get("log_z")
-        names: Any = header.get("columns")
+        event, temperature = tuple(int(n) for n in header["event"]), float(header["temperature"])
+        latent_size, feature_size = (float(s) for s in header["step_sizes"])
+        given, names = header.get("log_z"), header.get("columns")
         columns = None if names is None else tuple(str(name) for name in names)
         log_z = None if given is None else LogZ(float(given[0]), float(given[1]), (given[2][0], given[2][1]))
         _check_numbers(event, temperature, (latent_size, feature_size), log_z)
     except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name}: the header of model.safetensors lacks or garbles {error}") from None
-    tensors = dict(tensors)
     if own is None:
         autoencoder = build_autoencoder(config.network, event, stream(config.seed, "init"))
     else:
         autoencoder = copied(own, config.network)
-    prefixes = (*PREFIX.values(), COORDINATES, BASE)
-    chains = tensors.pop(CHAINS, None)
-    parts: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in ("", *prefixes)}
+    prefixes, chains = (*PREFIX.values(), COORDINATES, BASE, ""), tensors.get(CHAINS)
+    parts: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in prefixes}
     for key, tensor in tensors.items():
-        prefix = next((p for p in prefixes if key.startswith(p)), "")
-        parts[prefix][key.removeprefix(prefix)] = tensor
+        if key != CHAINS:
+            prefix = next(p for p in prefixes if key.startswith(p))
+            parts[prefix][key.removeprefix(prefix)] = tensor
     _check_shapes(config, parts, autoencoder, name)
     if chains is not None and (tuple(chains.shape[1:]) != event or not len(chains)):
         raise InputError(f"{name}: the chains in model.safetensors do not belong to events of shape {event}")
@@ -150,16 +137,13 @@ def build_model(
     coordinates = (read_any if kind == "conditional" else read_coordinates)(kind, parts[COORDINATES], event, name)
     if parts[BASE]:
         autoencoder.base = read_with_cells(parts[BASE], coordinates, event[0], name)
-    more: Any = {"coordinates": coordinates, "columns": columns, "chains": chains}
-    more["categories"] = config.data.categories
+    categories = config.data.categories
+    more: Any = {"coordinates": coordinates, "columns": columns, "chains": chains, "categories": categories}
     if not config.posteriors:
         return Model(autoencoder, temperature, event, sampling, log_z, name, **more)
-    _check_members(config, header, name)
-    posterior = _posterior(config, autoencoder, parts, temperature, header)
-    cells = min(config.evaluation.log_z_cells, CELLS)
-    return BayesianModel(
-        autoencoder, temperature, event, sampling, log_z, name, posterior=posterior, cells=cells, **more
-    )
+    more["posterior"] = _posterior(config, autoencoder, parts, temperature, header, name)
+    more["cells"] = min(config.evaluation.log_z_cells, CELLS)
+    return BayesianModel(autoencoder, temperature, event, sampling, log_z, name, **more)
 
 
 def _check_numbers(event: tuple[int, ...], temperature: float, steps: tuple[float, float], log_z: LogZ | None) -> None:
@@ -207,35 +191,24 @@ def _check_shapes(config: Run, parts: dict[str, dict[str, Tensor]], autoencoder:
         raise InputError(f"{name}: the weights do not belong to {others} (other names or shapes)")
 
 
-def _check_members(config: Run, header: dict[str, object], name: str) -> None:
-    """The numbers that a header has for each member of an ensemble."""
+def _posterior(
+    config: Run, network: Autoencoder, parts: dict[str, dict[str, Tensor]], temperature: float, header: Any, name: str
+) -> Posterior:
+    """Of weights by prefix; a header has numbers for each member of an ensemble."""
     if config.ensemble is None:
-        return
+        return MeanField(network, parts["rho."], temperature)
     for key in ("temperatures", "constants") if config.modes else ("temperatures",):
-        given: Any = header.get(key)
-        least = 0.0 if key == "temperatures" else -math.inf
+        given, least = header.get(key), 0.0 if key == "temperatures" else -math.inf
         numbers = isinstance(given, list) and all(is_number(n) and least < n < math.inf for n in given)
         if not numbers or len(given) != config.ensemble.members:
             raise InputError(
                 f"{name}: the header of model.safetensors lacks or garbles {key}, expected {config.ensemble.members} "
                 "numbers, one of each member"
             )
-
-
-def _posterior(
-    config: Run,
-    autoencoder: Autoencoder,
-    parts: dict[str, dict[str, Tensor]],
-    temperature: float,
-    header: dict[str, object],
-) -> Posterior:
-    if config.ensemble is not None:
-        temperatures = torch.tensor(header["temperatures"])
-        if config.modes:
-            constants = torch.tensor(header["constants"])
-            return Modes.of(autoencoder, parts["member."], parts["rho."], temperatures, constants)
-        return Ensemble(autoencoder, parts["member."], temperatures, config.ensemble.events == "split")
-    return MeanField(autoencoder, parts["rho."], temperature)
+    temperatures = torch.tensor(header["temperatures"])
+    if config.modes:
+        return Modes.of(network, parts["member."], parts["rho."], temperatures, torch.tensor(header["constants"]))
+    return Ensemble(network, parts["member."], temperatures, config.ensemble.events == "split")
 
 
 def adapted_sampling(sampling: SamplingConfig, latent_size: float, feature_size: float) -> SamplingConfig:
@@ -245,9 +218,8 @@ def adapted_sampling(sampling: SamplingConfig, latent_size: float, feature_size:
         noise = None if chain.noise is None else chain.noise * (size / chain.step_size) ** 0.5
         return chain if chain.adapt is None else replace(chain, step_size=size, noise=noise)
 
-    return replace(
-        sampling, latent=resized(sampling.latent, latent_size), feature=resized(sampling.feature, feature_size)
-    )
+    latent, feature = resized(sampling.latent, latent_size), resized(sampling.feature, feature_size)
+    return replace(sampling, latent=latent, feature=feature)
 
 
 # --- runs that differ in their seeds

@@ -5,10 +5,9 @@ checkpoint for all of them, since they advance together. Started with torchrun, 
 first one writes.
 
 One pretraining gives both models. A run with both phases keeps its autoencoder in `pretrained/`, a run folder of its
-own; a run with `training.epochs = 0` is an autoencoder, and any NAE of the same network can start from it. Beside the
-model lies `start.safetensors`, the weights as the training held them: with spectral normalization those before the
-division by their singular values, whose size decides how far a step of Adam goes. Where that file is missing (a model
-of the zoo has it only where it fits), the finished weights serve; the network is the same, the first steps are not.
+own; a run with `training.epochs = 0` is one, and any NAE of the same network can start from it. Beside the model lies
+`start.safetensors`, the weights as the training held them: with spectral normalization those before the division by
+their singular values, whose size decides how far a step of Adam goes. Where it is missing, the finished weights serve.
 """
 
 import time
@@ -23,13 +22,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from normae import zoo
+from normae import sources, zoo
 from normae.components import ComponentsCoordinates
 from normae.conditional import ConditionalCoordinates
 from normae.config import Run, beside, choose_device, read
 from normae.coordinates import Coordinates, Identity, TableCoordinates, fit_coordinates
 from normae.data import SparseEvents
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.files import untouched
 from normae.lattice import find_lattice
 from normae.networks import Autoencoder, build_autoencoder
@@ -45,31 +44,17 @@ from normae.runs.classifier import train_classifier
 from normae.runs.folder import RunFolder, locked, read_tensors
 from normae.runs.load import load
 from normae.runs.writing import Finish, Journal, Prepared, Watch, check_minutes
-from normae.sources import (
-    OUTSIDE,
-    Events,
-    Weights,
-    bootstrapped,
-    check_rows,
-    events_hash,
-    halved,
-    in_parts,
-    jets_hashes,
-    load_events,
-)
-from normae.training import Checkpoint, Happening, Schedules, Trainer
+from normae.sources import OUTSIDE, Events, Weights
+from normae.training import Schedules, Trainer
 from normae.training.backends import Group, processes
 
-MEMBER = 1_000_000
-"""Between the seeds of two members of an ensemble; the first has the run's own."""
-NOT_COMPARED = {"output_start"}
-"""Of the network: what only decides the first weights."""
-HELD_OUT = 2000
-"""Rows of a small validation sample are taken again, each time with other noise, up to about so many."""
+MEMBER = 1_000_000  # between the seeds of two members of an ensemble; the first has the run's own
+NOT_COMPARED = {"output_start"}  # of the network: what only decides the first weights
+HELD_OUT = 2000  # rows of a small validation sample are taken again, each time with other noise, up to about so many
 
 
 class Start(NamedTuple):
-    """Rows of weights as `State.start` gave them, or weights by name, and what provenance.json says about them."""
+    """Rows of weights as `State.start` gave them, or weights by name, and what provenance.json says of them."""
 
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
@@ -104,15 +89,11 @@ def train(
     group, config = RunFolder(out), placed(config, events is None)
     configs = [config] if seeds is None else [replace(config, seed=seed) for seed in seeds]
     folders = [group] if seeds is None else [RunFolder(group.path / f"seed-{seed}") for seed in seeds]
-    if len({c.seed for c in configs}) != len(configs):
-        raise InputError(f"seeds: expected different seeds, got {list(seeds or [])}")
-    if config.modes:
-        raise InputError("expected [bayesian] or [ensemble]; train Bayesian seeds and join them with `normae ensemble`")
-    if (config.network.kind == "own") != (own is not None):
-        raise InputError(OWN)
+    refuse(len({c.seed for c in configs}) != len(configs), f"seeds: expected different seeds, got {list(seeds or [])}")
+    refuse(config.modes, "expected [bayesian] or [ensemble]; train Bayesian seeds and join them with `normae ensemble`")
+    refuse((config.network.kind == "own") != (own is not None), OWN)
     if config.classifier is not None:
-        if seeds is not None:
-            raise InputError("seeds: a classifier is trained one at a time; use --set seed=N")
+        refuse(seeds is not None, "seeds: a classifier is trained one at a time; use --set seed=N")
         check = partial(_check_folder, group, folders, configs, resume)
         check()
         return train_classifier(config, group, watch, minutes, begun, check)
@@ -123,8 +104,8 @@ def train(
     with processes() as team:
         if team.rank == 0:
             _check_folder(group, folders, configs, resume)
-        device = choose_device(config.device)
-        raw = [load_events(c.data, c.seed) if events is None else events for c in configs]
+        choose_device(config.device)  # one that is not there is refused before the events are read
+        raw = [sources.load_events(c.data, c.seed) if events is None else events for c in configs]
         runs = [prepare(c, one) for c, one in zip(configs, raw, strict=True)]
         event = tuple(runs[0].events.train.shape[1:])
         if config.log_z is not None and len(event) != 1:  # it could not be done when the training is over
@@ -135,22 +116,15 @@ def train(
         with locked(group.path) if team.rank == 0 else nullcontext():
             if team.rank == 0:
                 _check_folder(group, folders, configs, resume)
-            hashes, jets = [events_hash(one) for one in raw], jets_hashes(config.data)
+            hashes, jets = [sources.events_hash(one) for one in raw], sources.jets_hashes(config.data)
             journal = Journal(group, folders, configs, hashes, replicas, team, jets)
-            trainer = _trainer(configs, runs, event, device, team, own)
+            trainer = _trainer(configs, runs, team, own)
             return _sit(trainer, journal, runs, starts, watch if team.rank == 0 else None, minutes, begun)
 
 
-def _trainer(
-    configs: list[Run],
-    runs: list[Prepared],
-    event: tuple[int, ...],
-    device: torch.device,
-    team: Group,
-    own: Autoencoder | None,
-) -> Trainer:
+def _trainer(configs: list[Run], runs: list[Prepared], team: Group, own: Autoencoder | None) -> Trainer:
     """All models of all runs, side by side."""
-    first = configs[0]
+    first, event = configs[0], tuple(runs[0].events.train.shape[1:])
     seeds = [seed for config in configs for seed in member_seeds(config)]
     networks = [
         build_autoencoder(first.network, event, stream(seed, "init")) if own is None else copied(own, first.network)
@@ -158,16 +132,15 @@ def _trainer(
     ]
     for network in networks:
         network.base = Bases(m.base for m in runs[0].members if m.base) if runs[0].members else runs[0].base
-    schedules = Schedules(
-        first.pretraining, first.training, first.temperature, first.guard, first.bayesian, first.contrast
-    )
+    phases = (first.pretraining, first.training, first.temperature, first.guard, first.bayesian, first.contrast)
     both = zip(configs, runs, strict=True)
     repeated = [e for c, run in both for e in [m.events for m in run.members] or member_events(c, run.events)]
     samples: Any = [e.train for e in repeated]  # all dense or all sparse
     held: Any = [e.validation for e in repeated if e.validation is not None] or None
     pairs = [(e.weights.train, e.weights.validation) for e in repeated if e.weights is not None]
     weights: Any = tuple(zip(*pairs, strict=True)) or None
-    return Trainer(networks, samples, schedules, first.sampling, seeds, device, team, held, weights)
+    device = choose_device(first.device)
+    return Trainer(networks, samples, Schedules(*phases), first.sampling, seeds, device, team, held, weights)
 
 
 def _sit(
@@ -186,13 +159,7 @@ def _sit(
         journal.start = [start.facts for start in starts]
         trainer.begin_with(joined(starts, trainer.setup.noise, journal.replicas))
     finishes = [Finish(trainer, journal, run, k) for k, run in enumerate(runs)]
-
-    def keep_pretrained(happening: Happening) -> None:
-        if isinstance(happening, Checkpoint) and happening == ("training", 0):
-            for finish in finishes:
-                finish.keep_pretrained()
-
-    finished = journal.follow(trainer, watch, minutes, begun, keep_pretrained)
+    finished = journal.follow(trainer, watch, minutes, begun, finishes)
     if finished and journal.team.rank == 0:
         for finish in finishes:
             finish.write()
@@ -204,11 +171,9 @@ def _sit(
 def _check_folder(group: RunFolder, folders: list[RunFolder], configs: list[Run], resume: bool) -> None:
     """Nothing is overwritten: a folder must be new, or hold this very configuration and be resumed."""
     begun = [f for f in folders if f.config.exists()]
-    if group.path.exists() and not group.path.is_dir():
-        raise InputError(f"{group.path}: a file, not a folder; choose another name")
+    refuse(group.path.exists() and not group.path.is_dir(), f"{group.path}: a file, not a folder; choose another name")
     if not begun:
-        if resume and not group.path.exists():
-            raise InputError(f"{group.path}: nothing to resume; leave out --resume")
+        refuse(resume and not group.path.exists(), f"{group.path}: nothing to resume; leave out --resume")
         if group.path.exists() and not untouched(group.path):
             inside = RunFolder(group.path)
             if inside.config.exists() or inside.members():
@@ -219,8 +184,7 @@ def _check_folder(group: RunFolder, folders: list[RunFolder], configs: list[Run]
         missing = not folder.config.exists()
         if (missing and group.checkpoints) or (not missing and read(folder.config) != beside(config, folder.path)):
             raise InputError(f"{folder.path}: holds a run with another configuration; choose another folder")
-    if not resume:
-        raise InputError(f"{group.path}: holds this run already; add --resume to continue it, or choose another folder")
+    refuse(not resume, f"{group.path}: holds this run already; add --resume to continue it, or choose another folder")
 
 
 def placed(config: Run, reads: bool) -> Run:
@@ -229,15 +193,10 @@ def placed(config: Run, reads: bool) -> Run:
     def absolute(name: str | None) -> str | None:
         return str(Path(name).resolve()) if name is not None and Path(name).exists() else name
 
-    start = config.start if config.start in zoo.names() else absolute(config.start)
-    if not reads:
-        return replace(config, start=start)
-    data = config.data
-    return replace(
-        config,
-        start=start,
-        data=replace(data, file=absolute(data.file), path=absolute(data.path)),
-    )
+    start, data = config.start if config.start in zoo.names() else absolute(config.start), config.data
+    if reads:
+        data = replace(data, file=absolute(data.file), path=absolute(data.path))
+    return replace(config, start=start, data=data)
 
 
 def member_seeds(config: Run) -> list[int]:
@@ -249,22 +208,17 @@ def member_events(config: Run, events: Events) -> list[Events]:
     """What each member of an ensemble is trained on, or the run's own events."""
     seeds, how = member_seeds(config), "all" if config.ensemble is None else config.ensemble.events
     if how == "split":
-        return in_parts(events, len(seeds), config.seed)
+        return sources.in_parts(events, len(seeds), config.seed)
     if how == "half":  # in pairs, the two halves of one cut
-        return [half for seed in seeds[::2] for half in halved(events, seed)][: len(seeds)]
-    return [bootstrapped(events, seed) if how == "bootstrap" else events for seed in seeds]
+        return [half for seed in seeds[::2] for half in sources.halved(events, seed)][: len(seeds)]
+    return [sources.bootstrapped(events, seed) if how == "bootstrap" else events for seed in seeds]
 
 
 # --- the events of a training
 
 
 def prepare(config: Run, events: Events, whole: Coordinates | None = None) -> Prepared:
-    """Fit the coordinates to the training rows; one sentence where they cannot be trained on.
-
-    Args:
-        whole: coordinates of all rows, where the events are some of them.
-    """
-    source = config.data.file or "training sample"
+    """Fit the coordinates to training rows, which may be some of those of `whole`; refuse rows that cannot be used."""
     seen = [part for part in (events.train, events.validation) if isinstance(part, Tensor)]
     weights = None if events.weights is None else torch.cat(events.weights[: len(seen)])
     if isinstance(whole, ComponentsCoordinates):  # of others, each member has a density of its own rows
@@ -277,8 +231,8 @@ def prepare(config: Run, events: Events, whole: Coordinates | None = None) -> Pr
     assert isinstance(prepared.train, Tensor)
     same = config.coordinates.kind == "identity"
     allowed = 0 if same and config.data.file is not None else OUTSIDE  # p is zero beyond the bounds
-    columns = events.columns if same else None
-    check_rows(prepared.train, config.sampling.feature.bounds, columns, source, allowed)
+    columns, source = events.columns if same else None, config.data.file or "training sample"
+    sources.check_rows(prepared.train, config.sampling.feature.bounds, columns, source, allowed)
     if not config.halves:
         return Prepared(coordinates, prepared, _base(config, prepared, seen, coordinates, weights))
     halves = zip(member_seeds(config), member_events(config, events), strict=True)
@@ -346,9 +300,6 @@ def _in_coordinates(config: Run, events: Events, coordinates: Coordinates) -> Ev
         generator: torch.Generator = stream(config.seed, f"data/noise/{name}")
         return coordinates.noisy(y, copies, generator).float()
 
-    def train() -> Tensor:
-        return noisy(events.train, config.coordinates.copies, "train")
-
     def validation() -> Tensor | None:
         rows = events.validation
         return None if rows is None else noisy(rows, max(1, HELD_OUT // len(rows)), "validation")
@@ -361,8 +312,14 @@ def _in_coordinates(config: Run, events: Events, coordinates: Coordinates) -> Ev
         train, validation = (own if rows is None else own.repeat(len(rows) // len(own)) for own, rows in pairs)
         return Weights(train, validation, found.test)
 
-    named = (lambda: events.columns, weights)
-    prepared = Events(train, validation, lambda: coordinates.forward(events.test).float(), None, *named)
+    prepared = Events(
+        lambda: noisy(events.train, config.coordinates.copies, "train"),
+        validation,
+        lambda: coordinates.forward(events.test).float(),
+        None,
+        lambda: events.columns,
+        weights,
+    )
     return prepared
 
 
@@ -380,7 +337,7 @@ def read_start(config: Run, event: tuple[int, ...]) -> Start:
     run = RunFolder.existing(folder)
     given = read(run.config)
     named, header = read_tensors(run.model)
-    _check(config, given, name)
+    _check_start(config, given, name)
     if tuple(header.get("event", ())) != event:
         raise InputError(f"start: {name} has events of shape {tuple(header.get('event', ()))}, expected {event}")
     tensors = read_tensors(run.start)[0] if run.start.is_file() else named
@@ -388,12 +345,10 @@ def read_start(config: Run, event: tuple[int, ...]) -> Start:
     return Start(tensors, {"run": name, "name": given.name, "seed": given.seed, "sha256": digest})
 
 
-def _check(config: Run, given: Run, name: str) -> None:
+def _check_start(config: Run, given: Run, name: str) -> None:
     """One sentence where the networks differ."""
-    if given.classifier is not None:
-        raise InputError(f"start: {name} is a classifier, expected an autoencoder")
-    if given.modes:
-        raise InputError(f"start: {name} is a mixture of several trainings, expected one of them")
+    refuse(given.classifier is not None, f"start: {name} is a classifier, expected an autoencoder")
+    refuse(given.modes, f"start: {name} is a mixture of several trainings, expected one of them")
     for field in fields(config.network):
         mine, theirs = getattr(config.network, field.name), getattr(given.network, field.name)
         if mine != theirs and field.name not in NOT_COMPARED:
@@ -409,14 +364,10 @@ def _check(config: Run, given: Run, name: str) -> None:
 
 def joined(starts: list[Start], noise: WeightNoise, replicas: int) -> dict[str, Tensor]:
     """Rows for all models side by side, as `Trainer.begin_with` takes them; each start serves `replicas` of them."""
-    rows = [_rows(start.tensors, noise, replicas) for start in starts]
+    rows = [s.tensors if "weights" in s.tensors else {"weights": noise.row(s.tensors)[None]} for s in starts]
     kinds = set.intersection(*(set(row) for row in rows))
-    return {kind: torch.cat([row[kind] for row in rows]) for kind in kinds}
-
-
-def _rows(tensors: dict[str, Tensor], noise: WeightNoise, replicas: int) -> dict[str, Tensor]:
-    if "weights" not in tensors:
-        return {"weights": noise.row(tensors)[None].expand(replicas, -1)}
+    parts = {kind: [row[kind] for row in rows] for kind in kinds}
     return {
-        kind: tensor if len(tensor) == replicas else tensor[:1].expand(replicas, -1) for kind, tensor in tensors.items()
+        kind: torch.cat([part if len(part) == replicas else part[:1].expand(replicas, -1) for part in found])
+        for kind, found in parts.items()
     }

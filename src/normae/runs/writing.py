@@ -24,33 +24,31 @@ from torch import Tensor
 from normae.config import Run, to_toml
 from normae.coordinates import Coordinates
 from normae.data import linear_errors
-from normae.errors import InputError, LogZDisagreement
+from normae.errors import InputError, LogZDisagreement, refuse
 from normae.files import write_json, write_text
 from normae.inference import LogZ, ais_log_z, choose_log_z, fit_base, grid_serves, loosened, proposed_log_z
 from normae.inference.ais import Proposed
 from normae.inference.log_z import Based, conditional_log_z
-from normae.networks import Autoencoder, build_autoencoder
+from normae.networks import build_autoencoder
 from normae.networks.base import Base
 from normae.networks.conditional import ConditionalBase
 from normae.networks.own import EnergyNetwork, OwnEnergy, copied
 from normae.networks.reconstruction import ReconstructionEnergy, all_tensors, fill
 from normae.posterior.draw import bar_of_halves
+from normae.progress import progress
 from normae.random import stream
 from normae.runs.folder import CHAINS, HALF, RunFolder, digest, read_tensors, stored, write_tensors
 from normae.runs.load import build_model
 from normae.sources import Events
-from normae.training import Happening, Record, Rollback, Trainer
+from normae.training import Checkpoint, Happening, Record, Rollback, Trainer
 from normae.training.backends import Group
 from normae.version import __version__
 
 log = logging.getLogger(__name__)
-Watch = Callable[[Any, Happening], None]
-"""Called with the training and everything that happens, for a display."""
+Watch = Callable[[Any, Happening], None]  # called with the training and everything that happens, for a display
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-BAR_ROWS = 2000
-"""Samples of a model that the length of its error bars is found with."""
-BASE_EVENTS = 100_000
-"""Most events that the base of annealed importance sampling is fitted to."""
+BAR_ROWS = 2000  # samples of a model that the length of its error bars is found with
+BASE_EVENTS = 100_000  # most events that the base of annealed importance sampling is fitted to
 
 # --- as it goes
 
@@ -61,13 +59,11 @@ class Journal:
 
     Args:
         group: whose checkpoint is that of all runs; with one run its own folder.
-        folders, configs: of the runs.
-        hashes: of their training data.
+        hashes: of the runs' training data.
         replicas: models of each run that are trained side by side; a line of metrics has their means.
-        jets: hashes of all files of jets that the runs may read.
         team: the processes; the first one writes.
-
-    `start` is what is known about the models that the runs began with, one for each.
+        jets: hashes of all files of jets that the runs may read.
+        start: what is known of the models that the runs began with.
     """
 
     group: RunFolder
@@ -92,7 +88,7 @@ class Journal:
         return slice(k * self.replicas, (k + 1) * self.replicas)
 
     def open(self, training: Trainer) -> bool:
-        """Whether there was a checkpoint to go on from; without one the folders are made new."""
+        """Go on from a checkpoint, of these seeds and data, and say whether there was one; else make new folders."""
         if self.team.rank == 0 and not self.group.checkpoints:
             for folder, config in zip(self.folders, self.configs, strict=True):
                 folder.cut_back(0)
@@ -100,30 +96,23 @@ class Journal:
         self.team.any(False)  # nobody reads before the first process has written
         if not self.group.checkpoints:
             return False
-        self._take_up(training)
-        return True
-
-    def _take_up(self, training: Trainer) -> None:
-        """Continue from the checkpoint, which must be of these seeds and of these data."""
         state, header = self._checkpoint()
+        names = ("seeds", "data", "seconds", "history", "configs")
         try:
-            given, data, seconds, sizes = (header[name] for name in ("seeds", "data", "seconds", "history"))
-            configs = header["configs"]
+            given, data, seconds, sizes, configs = (header[name] for name in names)
         except KeyError as error:
             raise InputError(f"{self.group.checkpoint}: the header lacks {error}; start in another folder") from None
         seeds, count = [config.seed for config in self.configs], header.get("processes", 1)
-        if given != seeds:
-            raise InputError(f"{self.group.path}: holds seeds {given} in this order, got {seeds}")
-        if count != self.team.size:
-            raise InputError(f"{self.group.path}: was begun with {count} processes, got {self.team.size}")
+        refuse(given != seeds, f"{self.group.path}: holds seeds {given} in this order, got {seeds}")
+        refuse(count != self.team.size, f"{self.group.path}: was begun with {count} processes, got {self.team.size}")
         if configs != [digest(folder.config) for folder in self.folders]:
             raise InputError(f"{self.group.path}: the checkpoint is of another configuration; choose another folder")
-        if data != self.hashes:
-            raise InputError(f"{self.group.path}: the training data have changed since the run began")
+        refuse(data != self.hashes, f"{self.group.path}: the training data have changed since the run began")
         training.load(state)
         self._begun, self.start = self._begun - float(seconds), header.get("start")
         for folder, size in [] if self.team.rank > 0 else zip(self.folders, sizes, strict=True):
             folder.cut_back(size)
+        return True
 
     def _checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The last checkpoint, or, where that is damaged, the one before it."""
@@ -164,23 +153,62 @@ class Journal:
             }
             write_tensors(self.group.checkpoint, state, header, self.group.earlier)
 
+    def facts(self, training: Trainer, k: int) -> dict[str, Any]:
+        """What provenance.json says of run k: versions, commit, machine, data and time."""
+        device = training.setup.device
+        return {
+            "normae": __version__,
+            "commit": _commit(),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({platform.machine()})",
+            "threads": torch.get_num_threads(),
+            "seed": self.configs[k].seed,
+            "data_sha256": self.hashes[k],
+            "backend": training.setup.backend.name,
+            "side_by_side": len(self.folders),
+            "processes": self.team.size,
+            "rollbacks": int(training.rollbacks[self.of(k)].sum()),
+            "wall_seconds": round(self.seconds, 2),
+        } | ({"jets_sha256": self.jets} if self.jets else {})
+
     def follow(
         self,
         training: Trainer,
         watch: Watch | None,
         minutes: float | None,
         begun: float,
-        before: Callable[[Happening], None] | None = None,
+        finishes: "Sequence[Finish]" = (),
     ) -> bool:
-        """Train until the end or an interruption; `before` sees what happens before it is written."""
+        """Train until the end or an interruption; `finishes` keep the autoencoders that NAEs begin with."""
+        watch = watch or counting()
         with stoppable(training, minutes, begun):
             for happening in training.run():
-                if before is not None and self.team.rank == 0:
-                    before(happening)
+                if self.team.rank == 0 and isinstance(happening, Checkpoint) and happening == ("training", 0):
+                    for finish in finishes:
+                        finish.keep_pretrained()
                 self.write(training, happening)
-                if watch is not None:
-                    watch(training, happening)
+                watch(training, happening)
         return training.finished
+
+
+def counting() -> Watch:
+    """The iterations of each phase as progress."""
+    displays: dict[str, Any] = {}
+
+    def watch(trainer: Trainer, happening: Happening) -> None:
+        phase = happening.phase
+        if phase == "finished":
+            return
+        if phase not in displays:
+            displays[phase] = [progress(phase + trainer.note, trainer.length(phase)).__enter__(), 0]
+        tick, done = displays[phase]
+        if happening.iteration > done:
+            tick(happening.iteration - done)
+            displays[phase][1] = happening.iteration
+
+    return watch
 
 
 def check_minutes(minutes: float | None) -> None:
@@ -222,11 +250,7 @@ def stoppable(training: Trainer, minutes: float | None, begun: float) -> Iterato
 
 
 class Prepared(NamedTuple):
-    """The coordinates of a run, its events in them, and the base of its energy: what a training sees.
-
-    Args:
-        members: the same of each member that has its own.
-    """
+    """What a training sees: coordinates, events in them, the base, and the same of members that have their own."""
 
     coordinates: Coordinates
     events: Events
@@ -235,13 +259,7 @@ class Prepared(NamedTuple):
 
 
 class Finish:
-    """Turns what a trainer holds of one run into the model of its folder.
-
-    Args:
-        journal: of the training, with folders and configurations.
-        run: coordinates and events of the run.
-        k: its number among the runs that are trained side by side.
-    """
+    """Turns what a trainer holds of run k, of those that are trained side by side, into the model of its folder."""
 
     def __init__(self, trainer: Trainer, journal: Journal, run: Prepared, k: int) -> None:
         self.trainer, self.journal, self.k, self.members = trainer, journal, k, journal.of(k)
@@ -257,8 +275,7 @@ class Finish:
         if given.start or given.contrast or not given.training.epochs or not given.pretraining.epochs:
             return
         inner, training = RunFolder(self.folder.pretrained), replace(given.training, epochs=0)
-        name = f"{given.name}-pretrained"
-        config = replace(given, name=name, training=training, log_z=None, start=None)
+        config = replace(given, name=f"{given.name}-pretrained", training=training, log_z=None, start=None)
         tensors, header = self._model(last=True)
         write_text(inner.config, to_toml(config))
         write_text(inner.history, history.read_text(encoding="utf-8") if history.exists() else "")
@@ -332,19 +349,14 @@ class Finish:
             tensors |= {CHAINS: self.trainer.models.buffer.storage[members.start].clone()}
         return tensors | stored(self.coordinates, self.base), header
 
-    def _network(self) -> Autoencoder:
-        """A network of the run, whatever its weights."""
-        config = self.config
-        if self.own is not None:
-            return copied(self.own, config.network)
-        network = build_autoencoder(config.network, self.event, stream(config.seed, "init"))
-        network.base = self.base
-        return network
-
     def _log_z(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> list[Any] | None:
         """log Z where it can be had; annealed where no grid serves and the configuration asks for it."""
         config, temperature = self.config, float(header["temperature"])
-        network = self._network()
+        if self.own is not None:
+            network = copied(self.own, config.network)
+        else:
+            network = build_autoencoder(config.network, self.event, stream(config.seed, "init"))
+            network.base = self.base
         fill(network, {name: tensors[name] for name in all_tensors(network) if name in tensors})
         network = network.to(self.device).requires_grad_(False)
         energy = OwnEnergy(network) if isinstance(network, EnergyNetwork) else ReconstructionEnergy(network)
@@ -364,11 +376,9 @@ class Finish:
         if lattice:
             self.annealing = {"failed": "hardly any draw of the base counts, and chains do not walk on a lattice"}
             return None
-        annealed = partial(self._annealed_log_z, energy, temperature, size, tensors.get(CHAINS))
-        found = choose_log_z(
-            energy, temperature, self.event, bounds, config.evaluation.log_z_cells, self.device,
-            None if config.log_z is None else annealed,
-        )  # fmt: skip
+        anneal = partial(self._annealed_log_z, energy, temperature, size, tensors.get(CHAINS)) if config.log_z else None
+        cells = config.evaluation.log_z_cells
+        found = choose_log_z(energy, temperature, self.event, bounds, cells, self.device, anneal)
         return None if found is None else list(found)
 
     def _annealed_log_z(
@@ -413,40 +423,15 @@ class Finish:
         return dict(zip(names, pairs, strict=True))
 
     def _provenance(self) -> dict[str, Any]:
-        journal = self.journal
-        facts = machine_facts(self.device) | {
-            "seed": self.config.seed,
-            "data_sha256": journal.hashes[self.k],
-            "backend": self.trainer.setup.backend.name,
-            "side_by_side": len(journal.folders),
-            "processes": journal.team.size,
-            "rollbacks": int(self.trainer.rollbacks[self.members].sum()),
-            "wall_seconds": round(journal.seconds, 2),
-        }
+        facts = self.journal.facts(self.trainer, self.k)
         facts |= {"baselines": self._baselines} if self.config.start is None else {}
-        facts |= {"jets_sha256": journal.jets} if journal.jets else {}
-        facts |= {} if journal.start is None else {"start": journal.start[self.k]}
+        facts |= {} if self.journal.start is None else {"start": self.journal.start[self.k]}
         return facts | ({} if self.annealing is None else {"log_z": self.annealing})
-
-
-def machine_facts(device: torch.device) -> dict[str, Any]:
-    """Versions, commit, device and threads."""
-    return {
-        "normae": __version__,
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({platform.machine()})",
-        "threads": torch.get_num_threads(),
-    }
 
 
 def _commit() -> str | None:
     """The commit of the source tree."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip() or None
+    with suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout.strip() or None
+    return None
