@@ -25,7 +25,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from normae.errors import InputError
+from normae.errors import refuse
 
 Integers = NDArray[np.int64]
 MOST_BITS = 62  # of an accumulator, so that 64-bit integers hold it
@@ -146,8 +146,7 @@ def fixed_network(
         reach = np.abs(w).sum(1).astype(float) * 2.0 ** (kind.width - 1 - kind.fraction - weight_type.fraction)
         largest = float((reach + np.abs(bias_type.values(b))).max())
         bits = max(fraction + math.floor(math.log2(max(largest, 1e-30))) + 2, 2)
-        if bits > MOST_BITS:
-            raise InputError(f"--bits: an accumulator would need {bits} bits; take fewer than {width}")
+        refuse(bits > MOST_BITS, f"--bits: an accumulator would need {bits} bits; take fewer than {width}")
         accumulator = Fixed(bits, bits - fraction)
         layers.append(FixedLayer(w, b, weight_type, bias_type, accumulator, result))
         kind = result

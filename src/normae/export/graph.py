@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from normae.components import FLOOR, ComponentsCoordinates
 from normae.coordinates import LIMIT, Coordinates, TableCoordinates
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.inference import Model
 from normae.inference.members import Members
 from normae.inference.model import DRAWS
@@ -111,28 +111,14 @@ class Graph:
         bell = self.add("Exp", self.add("Neg", self.square(x)))
         return self.add("Mul", self.add("Sign", x), self.add("Sub", 1.0, self.add("Mul", bell, g)))
 
-    def model(
-        self,
-        inputs: dict[str, tuple[Any, ...]],
-        outputs: dict[str, tuple[str, tuple[Any, ...]]],
-        metadata: dict[str, str],
-    ) -> ModelProto:
-        """The checked model.
-
-        Args:
-            inputs: shapes by name; text in a shape is a dimension that the user chooses.
-            outputs: the tensor and its shape, by the name that it gets.
-        """
+    def model(self, inputs: dict[str, tuple[Any, ...]], outputs: Outputs, metadata: dict[str, str]) -> ModelProto:
+        """The checked model of inputs, shapes by name, and of outputs, a tensor and its shape by name."""
         kind = TYPES[self.dtype]
         for out, (tensor, _) in outputs.items():
             self._nodes.append(helper.make_node("Cast", [tensor], [out], name=out, to=kind))
-        graph = helper.make_graph(
-            self._nodes,
-            "normae",
-            [helper.make_tensor_value_info(n, kind, shape) for n, shape in inputs.items()],
-            [helper.make_tensor_value_info(n, kind, shape) for n, (_, shape) in outputs.items()],
-            self._constants,
-        )
+        given = [helper.make_tensor_value_info(name, kind, shape) for name, shape in inputs.items()]
+        made = [helper.make_tensor_value_info(name, kind, shape) for name, (_, shape) in outputs.items()]
+        graph = helper.make_graph(self._nodes, "normae", given, made, self._constants)
         opsets = [helper.make_opsetid("", OPSET)]
         model = helper.make_model(graph, producer_name="normae", opset_imports=opsets, ir_version=IR_VERSION)
         helper.set_model_props(model, metadata)
@@ -197,10 +183,7 @@ def based(graph: Graph, base: Base | Bases | None, error: str, x: str) -> str:
 
 
 def _without_own(graph: Graph, distance: str, length: str, centres: int) -> tuple[str, str]:
-    """Squared distances (N, n) in float64, with one of a centre that is the event itself put out of sight.
-
-    And which centre that is: 1 there and 0 elsewhere, with shape (N, n).
-    """
+    """Squared distances (N, n), with a centre that is the event itself out of sight; 1 at such a centre, else 0."""
     nearest = graph.reduce("Min", distance, 1, keep=True)
     limit = graph.add("Mul", graph.add("Add", length, 1.0), OWN)
     own = graph.enter(graph.add("LessOrEqual", nearest, limit), np.bool_)
@@ -313,8 +296,7 @@ def _bayesian(
     graph: Graph, model: Model, draws: Draws, plain: str, slope: str | None, count: int
 ) -> tuple[Outputs, Any]:
     """Means, spread and all values over draws, whose E/T is `plain` with shape (K, N)."""
-    if count < 2:
-        raise InputError(f"draws: expected at least 2, got {count}")
+    refuse(count < 2, f"draws: expected at least 2, got {count}")
     scores = _in_units(graph, plain, slope)
     mean = graph.reduce("Mean", scores, 0)
     energies_drawn = graph.add("Mul", plain, draws.temperature[:, None])
@@ -339,8 +321,7 @@ def _score_draws(graph: Graph, draws: Draws, x: str) -> str:
     if not isinstance(own, WeightDraws):
         raise InputError(f"export: no ONNX form of draws of the kind {type(draws).__name__}")
     energy, drawn = energies(graph, own.autoencoder, own.weights, x)
-    if not drawn:
-        raise InputError("export: expected weights that differ from draw to draw")
+    refuse(not drawn, "export: expected weights that differ from draw to draw")
     scores = graph.add("Div", energy, own.temperature[:, None])
     return graph.add("MatMul", draws.mixture, scores) if isinstance(draws, MixedDraws) else scores
 

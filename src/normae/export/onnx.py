@@ -92,10 +92,7 @@ def run_onnx(path: Path, events: NDArray[Any], batch: int = 512) -> dict[str, ND
 def compare(
     found: Mapping[str, NDArray[Any]], expected: Mapping[str, NDArray[Any]], tolerance: float, temperature: float
 ) -> dict[str, Difference]:
-    """Differences of all outputs, by name, that are in `expected`.
-
-    A value of the score may be off by tolerance (1 + |score|), one of the energy by that times T.
-    """
+    """Of the outputs in `expected`: a score may be off by tolerance (1 + |score|), an energy by T times that."""
     result = {}
     for name, wanted in expected.items():
         unit = temperature if name == "energy" else 1.0
@@ -111,15 +108,13 @@ def some_events(config: Run, model: Model, count: int) -> NDArray[Any]:
 
     Where there are too few, mixtures of pairs of them are added; where there are none, events of the model are taken.
     """
-    kind = model.event_dtype
-    found = np.zeros((0, *model.event), dtype=kind)
+    kind, found = model.event_dtype, np.zeros(0)
     if config.data.test > 0 or config.data.jets is not None:
         with suppress(InputError):  # the data are not on this machine
             found = load_events(config.data, config.seed).test[:count].numpy().astype(kind)
     if len(found) == 0:
         return model.sample(count).astype(kind)
-    random = np.random.default_rng(0)
-    missing = count - len(found)
+    random, missing = np.random.default_rng(0), count - len(found)
     first, second = random.integers(len(found), size=(2, missing))
     share = random.random((missing, *[1] * len(model.event)), dtype=np.float32)
     return np.concatenate([found, share * found[first] + (1 - share) * found[second]])

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normae.config import read
-from normae.errors import InputError, require
+from normae.errors import InputError, refuse, require
 from normae.export.fixed import Fixed, FixedNetwork, fixed_network, type_for, weight_types, write_project
 from normae.export.onnx import about
 from normae.figures import figure_style, new_figure
@@ -62,14 +62,12 @@ class Student:
 
     def inputs(self, x: NDArray[Any]) -> Floats:
         """z with shape (N, d)."""
-        z: Floats = (np.asarray(x, dtype=np.float64) - self.centre) / self.scale
-        return z
+        return np.asarray((np.asarray(x, dtype=np.float64) - self.centre) / self.scale)
 
     def real(self, x: NDArray[Any]) -> Floats:
         """t with shape (N,), without rounding."""
         with torch.no_grad():
-            out: Floats = self.network(torch.from_numpy(self.inputs(x)).float())[:, 0].double().numpy()
-        return out
+            return np.asarray(self.network(torch.from_numpy(self.inputs(x)).float())[:, 0].double())
 
     def rounded(self, x: NDArray[Any]) -> Floats:
         """t with shape (N,), in fixed-point arithmetic."""
@@ -84,8 +82,7 @@ def target(score: NDArray[Any]) -> Floats:
 def noise_around(x: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
     """Rows moved by normal noise of 0.1 to 3 widths, log-uniform, another size for each row."""
     size = np.exp(random.uniform(np.log(0.1), np.log(3.0), size=(len(x), 1)))
-    moved: NDArray[Any] = (x + size * x.std(0) * random.standard_normal(x.shape)).astype(x.dtype)
-    return moved
+    return np.asarray(x + size * x.std(0) * random.standard_normal(x.shape), dtype=x.dtype)
 
 
 def distill(
@@ -163,15 +160,10 @@ def _through(values: Tensor, kind: Fixed) -> Tensor:
 
 @dataclass(frozen=True)
 class TriggerSettings:
-    """Sizes of the student, of its training and of the comparison.
+    """Sizes of the student and of its training, as in `distill`, and of the comparison.
 
     Args:
-        hidden: widths of the student's hidden layers.
-        bits: of its weights, inputs and results.
-        epochs: of the training in real numbers; a third as many follow with rounding.
-        events: background events to train on, and as many of noise.
-        test: background events to compare on, and as many of noise.
-        seed: gives all randomness.
+        events, test: background events to train on and to compare on, and as many of noise.
     """
 
     hidden: tuple[int, ...] = (32, 16)
@@ -185,8 +177,7 @@ class TriggerSettings:
         widths = bool(self.hidden) and all(1 <= width <= 1024 for width in self.hidden)
         require_that(widths, "--hidden", "widths from 1 to 1024", list(self.hidden))
         require_that(4 <= self.bits <= 24, "--bits", "4 to 24", self.bits)
-        if self.epochs < 1 or self.events < 100 or self.test < 100:
-            raise InputError("expected at least 1 epoch and 100 events")
+        refuse(self.epochs < 1 or self.events < 100 or self.test < 100, "expected at least 1 epoch and 100 events")
 
 
 def export_trigger(
@@ -212,8 +203,7 @@ def export_trigger(
     offset = model.coordinates.constant
 
     def teacher(x: NDArray[Any]) -> NDArray[Any]:
-        found: NDArray[Any] = model.score(x) + offset  # at least 0, in any units
-        return found
+        return np.asarray(model.score(x) + offset)  # at least 0, in any units
 
     student = distill(teacher, train, settings.hidden, settings.bits, settings.epochs, settings.seed)
     samples = {"background": test, "noise": noise_around(test, np.random.default_rng(settings.seed + 1))}
@@ -231,11 +221,9 @@ def export_trigger(
         original = {name: target(teacher(x)) for name, x in samples.items()}
         real = {name: student.real(x) for name, x in samples.items()}
         report = _report(original, real, fixed, student, settings)
-        report["emulation"] = {
-            "by": "own arithmetic, no compiler" if emulated is None else "hls4ml's C++ and own arithmetic",
-            "events": len(own),
-            "outputs_that_differ": None if emulated is None else 0,
-        }
+        by = "own arithmetic, no compiler" if emulated is None else "hls4ml's C++ and own arithmetic"
+        differ = None if emulated is None else 0
+        report["emulation"] = {"by": by, "events": len(own), "outputs_that_differ": differ}
         _write(temporary, report, student, {"offset": offset} | about(folder, model))
         with figure_style():
             figure, axes = new_figure(1, 2)
@@ -246,9 +234,8 @@ def export_trigger(
 
 
 def _refuse_other_bits(emulated: Floats | None, own: Floats) -> None:
-    if emulated is not None and (count := int((emulated != own).sum())):
-        others = f"in {count} of {len(own)} outputs"
-        raise InputError(f"hls4ml's emulation differs from our arithmetic {others}; not written")
+    count = 0 if emulated is None else int((emulated != own).sum())
+    refuse(count, f"hls4ml's emulation differs from our arithmetic in {count} of {len(own)} outputs; not written")
 
 
 def _samples(folder: RunFolder, model: Model, settings: TriggerSettings) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from numpy.typing import NDArray
 
 from normae.data import open_table
 from normae.data.table import arrow_file, as_text, reading
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.files import as_cell, atomic_path, check_file, check_new, clear, lock, make_folder, publishing
 from normae.jets import Jets, chunks, concatenate, info, read_images, sparse_images
 from normae.jets.container import BadJet
@@ -39,16 +40,11 @@ from normae.version import __version__
 
 __all__ = ["CHUNK", "Scored", "Scorer", "open_scorer", "parse_shard", "score"]
 log = logging.getLogger(__name__)
-CHUNK = 1 << 16
-"""Rows that are read at a time."""
-SAID = b"normae"
-"""Entry of the metadata of a part: what it says of itself."""
-OWN = re.compile(r"[0-9a-f]{32}\.parquet")
-"""Names of parts."""
-ATTEMPTS = 3
-"""To make parts that are found damaged when they are joined."""
-Watch = Callable[[int], None]
-"""Told the rows that are done."""
+CHUNK = 1 << 16  # rows that are read at a time
+SAID = b"normae"  # entry of the metadata of a part: what it says of itself
+OWN = re.compile(r"[0-9a-f]{32}\.parquet")  # names of parts
+ATTEMPTS = 3  # to make parts that are found damaged when they are joined
+Watch = Callable[[int], None]  # told the rows that are done
 
 
 @dataclass(frozen=True)
@@ -92,8 +88,7 @@ def open_file(scorer: Scorer, path: str | Path, dataset: str | None = None) -> F
                 rows = int(images["labels"].shape[0])
         else:
             rows = info(path, dataset or "table").jets
-        if rows == 0:
-            raise InputError(f"{path}: expected at least one jet")
+        refuse(rows == 0, f"{path}: expected at least one jet")
     else:
         with open_table(path, dataset) as table:
             table.know(scorer.columns, scorer.model.categories)
@@ -134,27 +129,24 @@ def consecutive(parts: Sequence[Part]) -> list[list[Part]]:
 
 def here(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch: Watch) -> None:
     """Score parts in this process and write them into `folder`."""
-    for run in consecutive(parts):
-        _score_run(scorer, run, folder, chunk, watch)
-
-
-def _score_run(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch: Watch) -> None:
-    """Score parts that follow each other in one file, whose rows are read in one go."""
     found: list[Columns] = []
     outside: list[Outside] = []
-    for part, row, events, content in _pieces(scorer, parts, chunk):
+    for part, row, events, content in chain.from_iterable(_pieces(scorer, run, chunk) for run in consecutive(parts)):
         found.append(scorer.score(events))
         outside.append(scorer.outside(events))
         _check_scores(scorer, part.file, row, events, found[-1]["score"])
         watch(len(events))
         if content is not None:
             columns = {name: np.concatenate([f[name] for f in found]) for name in found[0]}
-            _write_part(folder, part, columns, reduce(Outside.joined, outside), content)
+            said = {"outside": reduce(Outside.joined, outside), "content": content, "state": part.file.state}
+            text = json.dumps(said | {"checksum": _checksum(part, columns, said)})
+            with atomic_path(folder / part.name) as temporary, arrow_file(temporary, "wb") as file:
+                pyarrow.parquet.write_table(pa.table(columns, metadata={SAID: text}), file)
             found, outside = [], []
 
 
 def _pieces(scorer: Scorer, parts: Sequence[Part], chunk: int) -> Iterator[tuple[Part, int, NDArray[Any], str | None]]:
-    """Part, first row and events of parts that follow each other, and with the last of a part the hash of all its own.
+    """Part, first row and events of parts that follow each other; with the last of a part the hash of all its own.
 
     A file that changes meanwhile is refused before a part of it is complete.
     """
@@ -224,13 +216,6 @@ def _jet_images(file: File, start: int, stop: int, size: int) -> Iterator[NDArra
 # --- parts
 
 
-def _write_part(folder: Path, part: Part, columns: Columns, outside: Outside, content: str) -> None:
-    said = {"outside": outside, "content": content, "state": part.file.state}
-    text = json.dumps(said | {"checksum": _checksum(part, columns, said)})
-    with atomic_path(folder / part.name) as temporary, arrow_file(temporary, "wb") as file:
-        pyarrow.parquet.write_table(pa.table(columns, metadata={SAID: text}), file)
-
-
 def _checksum(part: Part, columns: Columns, said: Mapping[str, Any]) -> str:
     found = hashlib.sha256(json.dumps([part.name, said, list(columns)]).encode())
     for values in columns.values():
@@ -238,16 +223,14 @@ def _checksum(part: Part, columns: Columns, said: Mapping[str, Any]) -> str:
     return found.hexdigest()
 
 
-def _read_part(folder: Path, part: Part, checked: bool = True) -> tuple[Columns, dict[str, Any]]:
+def _read_part(folder: Path, part: Part) -> tuple[Columns, dict[str, Any]]:
     """The columns of a part and what it says of itself; `BadPart` where it is not as it was written."""
     try:
         with arrow_file(folder / part.name) as file:
             table = pyarrow.parquet.read_table(file, use_threads=False)
         columns = {name: table[name].to_numpy() for name in table.column_names}
         said = json.loads((table.schema.metadata or {})[SAID])
-        good = len(table) == part.stop - part.start
-        if checked:
-            good &= said.pop("checksum") == _checksum(part, columns, said)
+        good = said.pop("checksum") == _checksum(part, columns, said) and len(table) == part.stop - part.start
     except Exception as error:  # a parser of damaged bytes may raise anything
         raise BadPart(part.name) from error
     if not good:
@@ -306,13 +289,9 @@ def _table(folder: Path, part: Part) -> pa.Table:
 
 
 def _parquet(parts: Sequence[Part], folder: Path, out: Path) -> None:
-    first = _table(folder, parts[0])
-    with (
-        arrow_file(out, "wb") as file,
-        pyarrow.parquet.ParquetWriter(file, first.schema, use_dictionary=["file"]) as writer,
-    ):
-        writer.write_table(first)
-        for part in parts[1:]:
+    schema, options = _table(folder, parts[0]).schema, {"use_dictionary": ["file"]}
+    with arrow_file(out, "wb") as file, pyarrow.parquet.ParquetWriter(file, schema, **options) as writer:
+        for part in parts:
             writer.write_table(_table(folder, part))
 
 
@@ -330,14 +309,16 @@ def _npz(parts: Sequence[Part], folder: Path, out: Path) -> None:
     rows = sum(part.stop - part.start for part in parts)
     names = list(dict.fromkeys(as_text(part.file.path) for part in parts))
     with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
-        for k, field in enumerate(_table(folder, parts[0]).schema):
-            dtype = np.dtype(np.int32) if field.name == "file" else field.type.to_pandas_dtype()
+        for field in _table(folder, parts[0]).schema:
+            indexed = field.name == "file"
+            dtype = np.dtype(np.int32 if indexed else field.type.to_pandas_dtype())
             with archive.open(_member(f"{field.name}.npy"), "w", force_zip64=True) as stream:
-                header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (rows,)}
+                header = {"descr": dtype.str, "fortran_order": False, "shape": (rows,)}
                 np.lib.format.write_array_header_1_0(stream, header)
                 for part in parts:
-                    values = _values(folder, part, field.name, names, checked=k == 2)
-                    stream.write(values.astype(dtype).tobytes())
+                    own = names.index(as_text(part.file.path))
+                    values = np.full(part.stop - part.start, own) if indexed else _table(folder, part)[field.name]
+                    stream.write(np.asarray(values, dtype).tobytes())
         with archive.open(_member("files.npy"), "w") as stream:
             np.lib.format.write_array(stream, np.array(names), allow_pickle=False)
 
@@ -347,14 +328,6 @@ def _member(name: str) -> zipfile.ZipInfo:
     return zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
 
 
-def _values(folder: Path, part: Part, column: str, names: list[str], checked: bool) -> NDArray[Any]:
-    if column == "file":
-        return np.full(part.stop - part.start, names.index(as_text(part.file.path)))
-    if column == "row":
-        return np.arange(part.start, part.stop)
-    return _read_part(folder, part, checked)[0][column]
-
-
 WRITERS: Mapping[str, Callable[[Sequence[Part], Path, Path], None]] = {".parquet": _parquet, ".csv": _csv, ".npz": _npz}
 
 
@@ -362,12 +335,7 @@ WRITERS: Mapping[str, Callable[[Sequence[Part], Path, Path], None]] = {".parquet
 
 
 class Scored(NamedTuple):
-    """What a scoring has done.
-
-    Args:
-        whole: whether the output was written; False for a shard.
-        notes: what the user should know of the rows, such as how many lie outside the range of the training sample.
-    """
+    """Whether the output was written, which a shard does not do, and what the user should know of the rows."""
 
     whole: bool
     notes: list[str]
@@ -402,11 +370,9 @@ def score(
         force: replace what is there.
     """
     out = Path(out)
-    if out.suffix not in WRITERS:
-        raise InputError(f"{out}: expected a name that ends in {', '.join(WRITERS)}")
+    refuse(out.suffix not in WRITERS, f"{out}: expected a name that ends in {', '.join(WRITERS)}")
     number, count = parse_shard(shard)
-    if chunk < 1:
-        raise InputError(f"--chunk: expected at least 1 row, got {chunk}")
+    refuse(chunk < 1, f"--chunk: expected at least 1 row, got {chunk}")
     _check_names(files, out)
     check_new(out, force)
     opened = [open_file(scorer, path, dataset) for path in files]
@@ -453,12 +419,9 @@ def _made(
 
 
 def _check_names(files: Sequence[str | Path], out: Path) -> None:
-    if not files:
-        raise InputError("expected at least one file to score")
+    refuse(not files, "expected at least one file to score")
     seen = set()
     for path in map(Path, files):
-        if path.resolve() in seen:
-            raise InputError(f"{path}: given twice")
+        refuse(path.resolve() in seen, f"{path}: given twice")
         seen.add(path.resolve())
-    if out.resolve() in seen:
-        raise InputError(f"{out}: the output is one of the inputs; give it another name")
+    refuse(out.resolve() in seen, f"{out}: the output is one of the inputs; give it another name")

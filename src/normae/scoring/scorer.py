@@ -38,10 +38,8 @@ Columns = dict[str, NDArray[Any]]
 QUANTILES = {"q16": 0.16, "q50": 0.5, "q84": 0.84}
 """Over weight draws, of log p where it is known and otherwise of the score."""
 SIDE = 64
-NAMED = 3
-"""Columns that are named where rows lie outside the range of the training sample."""
-TABLE_BLOCK, JETS_BLOCK = 1 << 13, 512
-"""Events that the network sees at once."""
+NAMED = 3  # columns that are named where rows lie outside the range of the training sample
+TABLE_BLOCK, JETS_BLOCK = 1 << 13, 512  # events that the network sees at once
 
 
 @dataclass(frozen=True)
@@ -49,16 +47,13 @@ class Scorer:
     """A model with what is needed to read files for it and to score them.
 
     Args:
-        model: the model.
         columns: the names of the features of a table; None where they have none.
         jets: whether files hold jets.
         log_z: of the model, with shape (1,), or of each weight draw; None where it is not known.
         background: scores of held-out background in rising order; empty where there is none.
-        digest: stands for all that the scores of an event depend on.
+        digest, weights: stand for all that scores depend on, and for the weights and the kind of device.
         run: where the model is: a run folder, as an absolute path, or a name of the zoo.
-        weights: stands for the weights and the kind of device.
-        block: events that the network sees at once.
-        part: rows of a part; whole blocks.
+        block, part: events that the network sees at once, and rows of a part, which is whole blocks.
         notes: what the user should know.
         explain: whether the part of every column in the score is a column of the result.
     """
@@ -90,25 +85,18 @@ class Scorer:
 
     def outside(self, x: NDArray[Any]) -> "Outside":
         """Which of rows with shape (N, d) lie outside the range of the training sample; of no column without one."""
-        return (
-            Outside(len(x), [], [], [], [])
-            if self.range is None
-            else Outside.of(torch.from_numpy(x), self.range, self.lattice)
-        )
+        if self.range is None:
+            return Outside(len(x), [], [], [], [])
+        return Outside.of(torch.from_numpy(x), self.range, self.lattice)
 
     def said_of(self, files: Mapping[str, "Outside"]) -> list[str]:
-        """What the user should know of rows outside, by the names of their files: nothing, or a sentence a column.
-
-        A file in other units is named.
-        """
+        """What the user should know of rows outside, a sentence a column; a file in other units is named."""
         if self.range is None or not files:
             return []
         other = {name: found for name, found in files.items() if found.rows in found.counts and len(files) > 1}
-        said = [
-            f"{name}: {sentence}"
-            for name, found in list(other.items())[:NAMED]
-            for sentence in found.sentences(self.range, self.columns)
-        ]
+        said = []
+        for name, found in list(other.items())[:NAMED]:
+            said += [f"{name}: {sentence}" for sentence in found.sentences(self.range, self.columns)]
         if len(other) > NAMED:
             said.append(f"and ALL rows of {len(other) - NAMED} more files")
         rest = [found for name, found in files.items() if name not in other]
@@ -116,27 +104,22 @@ class Scorer:
 
     def score(self, x: NDArray[Any]) -> Columns:
         """The columns of the result for events with shape (N, *event), block after block."""
-        blocks = [self._block(x[start : start + self.block]) for start in range(0, len(x), self.block)]
+        blocks = []
+        for piece in (x[start : start + self.block] for start in range(0, len(x), self.block)):
+            found = columns_of(self.model.rows(piece, log_z=self.log_z))
+            if len(self.background):
+                found["p_value"], found["p_value_error"] = tail_probability(found["score"], self.background)
+            if self.explain:
+                names = self.columns or range(x.shape[1])
+                found |= {f"part_{name}": part for name, part in zip(names, self.model.explain(piece).T, strict=True)}
+            blocks.append(found)
         return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-
-    def _block(self, x: NDArray[Any]) -> Columns:
-        found = columns_of(self.model.rows(x, log_z=self.log_z))
-        if len(self.background):
-            found["p_value"], found["p_value_error"] = tail_probability(found["score"], self.background)
-        if self.explain:
-            names = self.columns or range(x.shape[1])
-            found |= {f"part_{name}": part for name, part in zip(names, self.model.explain(x).T, strict=True)}
-        return found
 
 
 class Outside(NamedTuple):
-    """Rows that lie outside the range of the training sample.
+    """Of `rows` those outside the range of the training sample, and of each column its smallest and largest value.
 
-    Args:
-        rows: all of them.
-        counts: of those outside, for each column.
-        low, high: the smallest and the largest value of each column.
-        impossible: rows with a value that cannot occur, for each column.
+    `counts` and `impossible` are, for each column, of rows outside and of rows with a value that cannot occur.
     """
 
     rows: int
@@ -163,10 +146,7 @@ class Outside(NamedTuple):
         return Outside(self.rows + other.rows, counts, low, high, never)
 
     def sentences(self, seen: Range, columns: Sequence[str] | None) -> list[str]:
-        """One for each of the worst columns, and one for the others; none where no row is outside.
-
-        And one for each column with values that cannot occur.
-        """
+        """One for each column with values that cannot occur, for each of those most outside, and for the others."""
         names = [f"`{name}`" for name in columns] if columns else [f"feature {k}" for k in range(len(self.counts))]
         never = [
             f"{count:,} of {self.rows:,} rows have a value in {name} that cannot occur, such as one between whole "
@@ -246,17 +226,15 @@ def open_scorer(
         raise InputError(
             f"--explain: expected a model of a table, got events of shape {model.event}; use model.explain"
         )
-    weights = weights_of(digest, model)
-    notes: list[str] = []
-    background = np.zeros(0, dtype=np.float32)
+    weights, background = weights_of(digest, model), np.zeros(0, dtype=np.float32)
+    reason = "the run held no background out (data.test = 0)"
     try:
         background = _background(folder, config, model, digest)
     except DataChanged:
         raise
     except InputError as error:
-        notes.append(f"no p_value: the held-out background cannot be scored ({error})")
-    if not len(background) and not notes:
-        notes.append("no p_value: the run held no background out (data.test = 0)")
+        reason = f"the held-out background cannot be scored ({error})"
+    notes = [] if len(background) else [f"no p_value: {reason}"]
     log_z = model.normalization()
     digest = hashlib.sha256(weights.encode() + background.tobytes() + b"explain" * explain).hexdigest()
     block = JETS_BLOCK if jets else TABLE_BLOCK
