@@ -18,7 +18,7 @@ from rich.text import Text
 from typer.core import TyperCommand
 
 from normae.cli.options import option
-from normae.errors import ClusterFailed, InputError, Interrupted, LogZDisagreement, TrainingDiverged
+from normae.errors import ClusterFailed, InputError, Interrupted, LogZDisagreement, TrainingDiverged, refuse
 from normae.machine import team
 from normae.progress import Tick, ignore, plain, progress, shown_by
 from normae.version import __version__
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
     from normae.training import Happening, Trainer
 
-QUIET = team()[0] > 0
-"""Of the processes that torchrun starts only the first one talks."""
+QUIET = team()[0] > 0  # of the processes that torchrun starts only the first one talks
 output = Console(quiet=QUIET)
 errors = Console(stderr=True, quiet=QUIET)
 
@@ -62,8 +61,7 @@ def show(headings: Sequence[str], rows: Iterable[Sequence[object]], title: str =
 
 # --- bars
 
-PATIENCE = 1.0
-"""Seconds of work before its bar is shown."""
+PATIENCE = 1.0  # seconds of work before its bar is shown
 REFRESH = 0.1
 MINUTE = 60.0
 
@@ -200,8 +198,7 @@ def parse_seeds(text: str | None) -> list[int] | None:
             seeds += range(int(first), int(last) + 1) if dash else [int(first)]
     except ValueError:
         raise InputError(f"--seeds: expected a list such as 0-7 or 0,2,5, got {text!r}") from None
-    if not seeds:
-        raise InputError(f"--seeds: expected at least one seed, got {text!r}")
+    refuse(not seeds, f"--seeds: expected at least one seed, got {text!r}")
     return seeds
 
 

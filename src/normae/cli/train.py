@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from normae.cli.console import TrainingDisplay, parse_columns, parse_seeds, say, use_threads
 from normae.cli.options import Dataset, Folder, Force, Jets, NewRun, Set, argument, option
-from normae.errors import InputError, Interrupted
+from normae.errors import Interrupted, refuse
 from normae.presets import describe
 from normae.presets import presets as all_presets
 
@@ -44,8 +44,7 @@ def train(
 
     override = [*(override or []), *([] if start is None else [f"start={json.dumps(start)}"])]
     wishes = Wishes(condition=parse_columns(condition) or ())
-    if missing not in ("refuse", "drop"):
-        raise InputError(f"--missing: expected refuse or drop, got {missing!r}")
+    refuse(missing not in ("refuse", "drop"), f"--missing: expected refuse or drop, got {missing!r}")
     more: Any = {"weights": weights, "wishes": wishes, "missing": missing}
     run, _ = planned(what, out, parse_columns(columns), dataset, None, override, **more)
     use_threads(run.threads)

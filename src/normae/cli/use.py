@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from normae.cli.console import note, parse_columns, say, show
 from normae.cli.options import Columns, Dataset, Device, Force, Run, Seed, argument, option
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 
 if TYPE_CHECKING:
     from normae.scoring.score import Doer
@@ -64,8 +64,7 @@ def _place(
         return on_cluster(cluster, workers, threads, None if options is None else read_options(options), insecure)
     given = {"workers": workers, "threads": threads, "cluster-options": options, "insecure": insecure or None}
     for name, value in given.items():
-        if value is not None:
-            raise InputError(f"--{name}: expected --cluster with it")
+        refuse(value is not None, f"--{name}: expected --cluster with it")
     return here
 
 
@@ -169,8 +168,7 @@ def export(
 
     Example: normae export runs/toy --onnx -o model.onnx
     """
-    if onnx == trigger:
-        raise InputError("expected one of --onnx and --trigger, which says what to write")
+    refuse(onnx == trigger, "expected one of --onnx and --trigger, which says what to write")
     if trigger:
         _trigger(run, out, hidden, bits, epochs, events, signal or [], force)
         return
