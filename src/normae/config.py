@@ -19,13 +19,13 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import torch
 
 from normae.coordinates import CoordinatesConfig
-from normae.errors import InputError, refuse
+from normae.errors import InputError, refuse, require_that
 from normae.inference.ais import AISConfig
 from normae.networks.autoencoder import NetworkConfig
 from normae.networks.base import BaseConfig
 from normae.networks.bayesian import BayesianConfig
 from normae.presets import nearest, preset_path, presets
-from normae.sampling.config import SamplingConfig, require_that
+from normae.sampling.config import SamplingConfig
 from normae.sources import MOST_EVENTS, DataConfig
 from normae.training.config import (
     ClassifierConfig,

@@ -45,6 +45,11 @@ def refuse(wrong: object, sentence: str) -> None:
         raise InputError(sentence)
 
 
+def require_that(holds: bool, name: str, expected: str, got: object) -> None:
+    """One sentence where a setting does not hold what it should."""
+    refuse(not holds, f"{name}: expected {expected}, got {got}")
+
+
 def require(extra: str, *packages: str) -> None:
     """One sentence where a package of an extra is not installed."""
     for package in packages:

@@ -196,7 +196,7 @@ def _rows(config: DataConfig, seed: int, given: Rows | None, expected: str | Non
         rows = rows._replace(columns=rows.columns or config.columns)  # names that the configuration gives to an array
         if expected is not None and digest(rows) != expected:
             raise DataChanged(f"{file}: not the rows that the run was trained on; put them back, or train again")
-        return rows, _parts(len(rows.values), config, seed, f"{file}: expected at least {{}} events")
+        return rows, _parts(len(rows.values), config, seed, str(file), "events")
 
     def digest(rows: Rows) -> str:
         """Of values, names and weights, in the order of the file, and of what is cut out of them."""
@@ -238,15 +238,14 @@ def _mean_one(given: NDArray[np.float64], config: DataConfig) -> Tensor:
     return weights.double() / weights.mean()
 
 
-def _parts(n: int, config: DataConfig, seed: int, expected: str) -> list[Tensor]:
-    """Which of `n` events train, test and validate; `expected` begins the sentence for too few."""
+def _parts(n: int, config: DataConfig, seed: int, source: str = "", things: str = "events") -> list[Tensor]:
+    """Which of `n` events train, test and validate; `source` and `things` are named where they are too few."""
     size = config.train or n - config.test - config.validation
     needed = max(size, 1) + config.test + config.validation
     if size < 1 or needed > n:
         held = f", test = {config.test} and validation = {config.validation}" if config.validation else ""
-        raise InputError(
-            f"{expected.format(needed)} for train = {config.train}{held or f' and test = {config.test}'}, got {n}"
-        )
+        asked = f"train = {config.train}{held or f' and test = {config.test}'}"
+        raise InputError(f"{source}: expected at least {needed} {things} for {asked}, got {n}")
     return split(n, [size, config.test, config.validation], stream(seed, "data/split"))
 
 
@@ -298,7 +297,7 @@ def load_jets(config: DataConfig, seed: int, known: Known = NOTHING) -> Events:
     def everything() -> tuple[SparseEvents, list[Tensor]]:
         """All jets of the one file, and which of them train, test and validate."""
         events = read_sparse(check_jets(path, known), kind)
-        return events, _parts(len(events), config, seed, f"{path}: expected at least {{}} {kind} jets")
+        return events, _parts(len(events), config, seed, str(path), f"{kind} jets")
 
     def part(k: int, name: str, size: int) -> SparseEvents:
         """Part k of one file; the first `size` jets, or all of them for 0, of the file `name` in a folder."""
@@ -374,7 +373,7 @@ def held_out(events: SparseEvents, config: DataConfig, seed: int, part: int = 1)
     """What the split of one file kept for the test, or for validation (`part` 2); all of one too small to train on."""
     if max(config.train, 1) + config.test + config.validation > len(events):
         return events
-    return events.rows(_parts(len(events), config, seed, "")[part])
+    return events.rows(_parts(len(events), config, seed)[part])
 
 
 def read_sparse(path: Path, kind: Kind) -> SparseEvents:

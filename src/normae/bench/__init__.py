@@ -16,11 +16,11 @@ from normae.bench.sampling import sampling
 from normae.bench.timing import Result, interleaved, median, on_cpu_clock, ratio
 from normae.bench.toy import toy
 from normae.config import choose_device
+from normae.errors import require_that
 from normae.figures import figure_style, new_figure
 from normae.figures.curves import speed_bars
 from normae.files import write_json
 from normae.report import save_figure
-from normae.sampling.config import require_that
 
 __all__ = ["GROUPS", "Result", "bench", "interleaved", "median", "ratio"]
 Measurement = Callable[[Result, torch.device, bool, int], None]

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from normae import statistics
 from normae.data import Density
 from normae.data.labelled import Labelled
+from normae.errors import require_that
 from normae.inference import Rows
 from normae.random import stream
-from normae.sampling.config import require_that
 from normae.sources import MOST_EVENTS
 from normae.statistics.arrays import Array, Estimate, balanced_weights, over
 from normae.statistics.calibration import BinnedOdds, binned_odds, logistic_slope, unit_slope_shift

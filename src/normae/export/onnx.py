@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.config import Run
-from normae.errors import InputError, require
+from normae.errors import InputError, require, require_that
 from normae.files import check_new, output
 from normae.inference import Model
 from normae.inference.model import DRAWS
 from normae.runs.folder import RunFolder
 from normae.runs.load import load_run
-from normae.sampling.config import require_that
 from normae.sources import load_events
 from normae.version import __version__
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normae.config import read
-from normae.errors import InputError, refuse, require
+from normae.errors import InputError, refuse, require, require_that
 from normae.export.fixed import Fixed, FixedNetwork, fixed_network, type_for, weight_types, write_project
 from normae.export.onnx import about
 from normae.figures import figure_style, new_figure
@@ -36,7 +36,6 @@ from normae.random import stream
 from normae.report import save_figure
 from normae.runs.folder import RunFolder, write_tensors
 from normae.runs.load import run_of
-from normae.sampling.config import require_that
 from normae.scoring.score import open_file, read_events
 from normae.scoring.scorer import open_scorer
 from normae.statistics.auc import auc, auc_difference

@@ -36,12 +36,12 @@ from scipy.special import expit, logsumexp
 from torch import Tensor
 
 from normae.energy import Energy, autograd_value_and_grad, held, value_and_grad
-from normae.errors import InputError, LogZDisagreement
+from normae.errors import InputError, LogZDisagreement, require_that
 from normae.inference.log_z import LogZ
 from normae.networks.base import Base
 from normae.progress import counted
 from normae.random import normal
-from normae.sampling.config import ChainConfig, require_that
+from normae.sampling.config import ChainConfig
 from normae.sampling.langevin import LangevinState, Scale, step
 
 EVERYWHERE = (-math.inf, math.inf)

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from normae.conditional import ConditionalCoordinates
 from normae.energy import Energy, held, value_and_grad
-from normae.errors import InputError
+from normae.errors import InputError, require_that
 from normae.inference.log_z import Based, weighted
 from normae.networks.conditional import ConditionalBase
 from normae.progress import progress
 from normae.random import uniform
 from normae.sampling.chain import run_chain
-from normae.sampling.config import ChainConfig, require_that
+from normae.sampling.config import ChainConfig
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from normae.components import ComponentsCoordinates
 from normae.conditional import ConditionalCoordinates
 from normae.coordinates import Coordinates, Identity
 from normae.data.frames import Categories
-from normae.errors import InputError, LogZUnknown
+from normae.errors import InputError, LogZUnknown, require_that
 from normae.inference.generation import GENERATION_FACTOR, ChainEnergy, drawn, lengthened, loosened, samples_at
 from normae.inference.log_z import Based, LogZ, choose_log_z, draws_log_z
 from normae.inference.parts import parts_of
@@ -30,7 +30,7 @@ from normae.posterior.draw import Certain, Draws, Posterior, Rows, as_events, in
 from normae.progress import counted, progress
 from normae.random import stream
 from normae.sampling.chain import Chain, into_bounds, run_chain
-from normae.sampling.config import SamplingConfig, require_that
+from normae.sampling.config import SamplingConfig
 from normae.tensors import keeps
 
 DRAWS = 100  # number of draws behind `energy`, `score` and `log_prob`

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from normae.errors import InputError
+from normae.errors import InputError, require_that
 from normae.machine import check_memory
 from normae.networks.base import Base
 from normae.networks.bases import Bases
 from normae.networks.mlp import MLP, draw_uniform, linear
-from normae.sampling.config import require_that
 from normae.tensors import norm
 
 OWN = (

@@ -21,11 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from normae.errors import InputError
+from normae.errors import InputError, require_that
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import Layout, call, last_input, prefixed
 from normae.random import Generators, normal
-from normae.sampling.config import require_that
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from normae.errors import InputError
+from normae.errors import InputError, require_that
 from normae.networks.autoencoder import Autoencoder, NetworkConfig
 from normae.networks.reconstruction import ReconstructionEnergy, call, prefixed
-from normae.sampling.config import require_that
 
 TOLERANCE = 1e-4  # largest difference of two outputs that should be equal, as a share of the largest output
 

@@ -58,8 +58,6 @@ OWN_START, OWN_ITERATIONS, OWN_STEPS = 2000, 1000, 8
 """Of networks of one's own, which have no base: updates of the start and of the likelihood, steps of its chains."""
 GENERATION = 20
 """Steps of the chains that samples are, where draws of the base cannot be."""
-MOST_LATENT = 16
-"""Dimensions of the latent space, which has one more than the columns of a small table."""
 DECIDING = 2500
 """Rows that decide which columns get curves."""
 MOST_LATENT = 16

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from normae.energy import Energy, Latent, held
-from normae.errors import InputError
+from normae.errors import InputError, require_that
 from normae.progress import Tick, ignore
 from normae.random import Generators, uniform
-from normae.sampling.config import BoundsRule, ChainConfig, ClipRule, Metropolis, SamplingConfig, Sphere, require_that
+from normae.sampling.config import BoundsRule, ChainConfig, ClipRule, Metropolis, SamplingConfig, Sphere
 from normae.sampling.langevin import Scalar, Scale, init, step
 
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from normae.errors import InputError
+from normae.errors import require_that
 
 Metropolis = Literal["exact", "off"]
 BoundsRule = Literal["reject", "clamp"]
@@ -88,12 +88,6 @@ class ChainConfig:
             test = "approximate Metropolis test (the proposal is clamped or projected)"
         sigma = math.sqrt(2 * self.step_size) if self.noise is None else self.noise
         return f"{self.steps} steps of lambda = {self.step_size:g}, sigma = {sigma:g}, {test}"
-
-
-def require_that(holds: bool, name: str, expected: str, got: object) -> None:
-    """One sentence where a setting does not hold what it should."""
-    if not holds:
-        raise InputError(f"{name}: expected {expected}, got {got}")
 
 
 @dataclass(frozen=True)

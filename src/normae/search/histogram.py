@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 
 from normae.config import read
 from normae.data import open_table
-from normae.errors import InputError, require
+from normae.errors import InputError, require, require_that
 from normae.figures import figure_style, new_figure
 from normae.files import check_new, new_folder, write_json, write_text
 from normae.report import save_figure
 from normae.runs.folder import RunFolder
 from normae.runs.load import run_of
-from normae.sampling.config import require_that
 from normae.scoring.score import File, open_file, read_events
 from normae.scoring.scorer import Outside, Scorer, open_scorer, tail_probability
 from normae.search import Sample, Templates, hepdata_tables, workspace

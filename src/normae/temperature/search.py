@@ -23,7 +23,7 @@ from normae.config import Run, read
 from normae.data import DENSITIES, SparseEvents
 from normae.data.labelled import Labelled
 from normae.dual.judge import central, true_ratio
-from normae.errors import InputError
+from normae.errors import InputError, require_that
 from normae.figures import figure_style, new_figure
 from normae.figures.ratios import slope_against_temperature
 from normae.files import write_json
@@ -34,7 +34,6 @@ from normae.runs.folder import RunFolder, locked, read_json
 from normae.runs.load import load
 from normae.runs.session import read_start, train
 from normae.runs.writing import Watch, check_minutes
-from normae.sampling.config import require_that
 from normae.sources import load_events
 from normae.statistics.arrays import Array, Estimate
 from normae.statistics.thermometers import SCATTER

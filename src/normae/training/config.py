@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from normae.errors import InputError
+from normae.errors import InputError, require_that
 from normae.networks.bayesian import BayesianConfig
-from normae.sampling.config import require_that
 
 Schedule = Literal["constant", "cosine"]
 

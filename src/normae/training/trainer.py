@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from normae.data import SparseEvents
-from normae.errors import InputError, TrainingDiverged
+from normae.errors import InputError, TrainingDiverged, require_that
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.bayesian import WeightNoise
 from normae.networks.reconstruction import Layout
-from normae.sampling.config import SamplingConfig, require_that
+from normae.sampling.config import SamplingConfig
 from normae.training.backends import Group, choose_backend
 from normae.training.config import GuardConfig, Schedules
 from normae.training.contrast import Contrast
