@@ -7,6 +7,7 @@ import warnings
 import zipfile
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -44,6 +45,60 @@ def test_100_000_columns(tmp_path, suffix):
     with open_table(path) as table:
         assert len(table.select(names[::-1])) == 100_000
     assert time.process_time() - begun < 2
+
+
+def test_many_datasets(tmp_path):
+    """Each is opened once: all that is asked of them takes up to four times as long as that, however many they are."""
+    path = tmp_path / "wide.h5"
+    with h5py.File(path, "w") as file:
+        for k in range(5000):
+            file[f"column {k}"] = np.ones(1, np.float32)
+
+    def table() -> None:
+        with open_table(path) as opened:
+            assert len(opened.select(None)) == 5000
+
+    def bare() -> None:
+        with h5py.File(path) as file:
+            for name in file.id:
+                h5py.h5o.open(file.id, name)
+
+    def took(function) -> float:
+        begun = time.process_time()
+        function()
+        return time.process_time() - begun
+
+    pairs = [(took(table), took(bare)) for _ in range(5)]
+    assert min(a for a, _ in pairs) < 4 * min(b for _, b in pairs)
+
+
+def test_odd_datasets_beside_columns(tmp_path):
+    """Those that are no columns are left out, links that lead nowhere too; a name need not be UTF-8."""
+    path, values = tmp_path / "t.h5", np.arange(3.0)
+    with h5py.File(path, "w") as file:
+        file["a"], file["table"], file["number"] = values, np.zeros((3, 2)), 1.0
+        file.create_dataset("packed", data=values, compression="gzip")
+        file.create_dataset("empty", data=h5py.Empty("f4"))
+        file.create_dataset("compound", data=np.zeros(3, [("x", "f4")]))
+        file.create_dataset(b"\xff", data=values)
+        file["link"], file["nowhere"] = h5py.SoftLink("/a"), h5py.SoftLink("/b")
+        file.create_group("group")
+    found, columns = read_table(path)
+    assert columns == ("a", "link", "packed", "\udcff")
+    np.testing.assert_array_equal(found, np.stack([values] * 4, 1))
+
+
+def test_a_damaged_dataset_is_not_left_out(tmp_path):
+    path, places = tmp_path / "t.h5", {}
+    with h5py.File(path, "w") as file:
+        file["a"] = file["b"] = np.arange(3.0)
+        file["c"] = np.arange(3.0)
+        file.id.links.iterate(lambda name, info: places.update({name: info.u}), info=True)
+    content = bytearray(path.read_bytes())
+    content[places[b"c"]] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="damaged"):
+        read_table(path)
 
 
 def test_many_fields(tmp_path):

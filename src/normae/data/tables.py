@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.data.frames import Categories, Missing, Rows, by_name, is_number
+from normae.data.hdf5 import hdf5
 from normae.data.table import (
     Floats,
     Piece,
@@ -413,44 +414,7 @@ def _parquet(path: Path, _: str | None, stack: ExitStack) -> Table:
     return table
 
 
-# --- HDF5 and ROOT
-
-
-def _hdf5(path: Path, dataset: str | None, stack: ExitStack) -> Table:
-    """A compound dataset has columns, any other is an array; datasets with shape (N,) side by side are columns."""
-    import h5py
-
-    file = stack.enter_context(h5py.File(path, "r"))
-    if dataset is not None and dataset not in file:
-        raise InputError(f"{path}: no group or dataset {dataset!r}; the file has {sorted(file)}")
-    node: Any = file if dataset is None else file[dataset]
-    if not isinstance(node, h5py.Dataset):
-        inside = {name: data for name, data in node.items() if isinstance(data, h5py.Dataset)}
-        flat = {name: data for name, data in inside.items() if data.ndim == 1 and data.dtype.names is None}
-        if flat:
-            rows = one_length(path, (data.shape[0] for data in flat.values()))
-            kind, values = lambda name: not_real(flat[name].dtype), lambda name, a, b: flat[name][a:b]
-            table = column_table(path, rows, list(flat), kind, values)
-            table.sources = _sources(path, flat.values())
-            return table
-        if len(inside) != 1:
-            raise InputError(
-                f"{path}: expected one dataset, or columns of shape (N,), got {sorted(node)}; name a dataset"
-            )
-        node = next(iter(inside.values()))
-    table = array_table(path, node.shape, node.dtype, lambda start, stop: node[start:stop])
-    table.sources = _sources(path, [node])
-    return table
-
-
-def _sources(path: Path, datasets: Iterable[Any]) -> list[Path]:
-    """A file and those that its datasets are in: behind links, virtual ones, or outside of HDF5."""
-    names: set[str] = set()
-    for data in datasets:
-        names |= {data.file.filename, *(entry[0] for entry in data.external or ())}
-        names |= {source.file_name for source in data.virtual_sources()} if data.is_virtual else set()
-    others = [path.parent / name for name in sorted(names - {"."})]
-    return [path, *(other for other in others if other.is_file() and not other.samefile(path))]
+# --- ROOT
 
 
 def _root(path: Path, dataset: str | None, stack: ExitStack) -> Table:
@@ -479,5 +443,5 @@ def _root(path: Path, dataset: str | None, stack: ExitStack) -> Table:
 
 
 OPENERS: Mapping[str, Callable[[Path, str | None, ExitStack], Table]] = {
-    ".npy": _npy, ".npz": _npz, ".csv": _csv, ".parquet": _parquet, ".h5": _hdf5, ".hdf5": _hdf5, ".root": _root,
+    ".npy": _npy, ".npz": _npz, ".csv": _csv, ".parquet": _parquet, ".h5": hdf5, ".hdf5": hdf5, ".root": _root,
 }  # fmt: skip

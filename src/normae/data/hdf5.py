@@ -1,0 +1,91 @@
+"""Tables in HDF5: a compound dataset has columns, any other is an array, datasets (N,) of one group are columns.
+
+A group may have 100,000 of them. Each is opened once, by HDF5's own calls: an object of h5py takes four times as long.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+from h5py import h5d, h5l, h5o
+
+from normae.data.table import Table, array_table, column_table, not_real, one_length
+from normae.errors import InputError
+
+NAMES = "utf-8", "surrogateescape"  # of names, which may be any bytes
+IN_FILE = h5d.CHUNKED, h5d.COMPACT
+
+
+class Dataset(NamedTuple):
+    """What a dataset holds, and whether it is known to lie in the file of its group."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    own: bool
+
+
+def hdf5(path: Path, dataset: str | None, stack: ExitStack) -> Table:
+    """The table of a file, or of its group or dataset of this name."""
+    file = stack.enter_context(h5py.File(path, "r"))
+    if dataset is not None and dataset not in file:
+        raise InputError(f"{path}: no group or dataset {dataset!r}; the file has {sorted(file)}")
+    node: Any = file if dataset is None else file[dataset]
+    if not isinstance(node, h5py.Dataset):
+        inside = _datasets(node)
+        flat = {name: data for name, data in inside.items() if len(data.shape) == 1 and data.dtype.names is None}
+        if flat:
+            return _columns(path, node, flat)
+        if len(inside) != 1:
+            raise InputError(
+                f"{path}: expected one dataset, or columns of shape (N,), got {sorted(node)}; name a dataset"
+            )
+        node = node[next(iter(inside)).encode(*NAMES)]
+    table = array_table(path, node.shape, node.dtype, lambda start, stop: node[start:stop])
+    table.sources = _sources(path, [node])
+    return table
+
+
+def _columns(path: Path, group: Any, datasets: Mapping[str, Dataset]) -> Table:
+    rows = one_length(path, {data.shape[0] for data in datasets.values()})
+    opened = cache(lambda name: group[name.encode(*NAMES)])  # while it is open, HDF5 keeps what it has unpacked
+    kind, values = lambda name: not_real(datasets[name].dtype), lambda name, start, stop: opened(name)[start:stop]
+    table = column_table(path, rows, list(datasets), kind, values)
+    table.sources = _sources(path, (opened(name) for name, data in datasets.items() if not data.own))
+    return table
+
+
+def _datasets(group: Any) -> dict[str, Dataset]:
+    """The datasets of a group by their names, in its order; one that is damaged is an error."""
+    links: set[bytes] = set()
+    group.id.links.iterate(lambda name, info: links.add(name) if info.type != h5l.TYPE_HARD else None, info=True)
+    found: dict[str, Dataset] = {}
+    kind: Any = None
+    last = Dataset((), np.dtype(float), False)
+    for name in group.id:
+        try:
+            data = h5d.open(group.id, name)
+        except Exception:
+            if (name in links and group.get(name) is None) or not isinstance(h5o.open(group.id, name), h5d.DatasetID):
+                continue  # it leads nowhere, or to a group
+            raise
+        before, kind = kind, data.get_type()
+        dtype = last.dtype if before is not None and kind == before else kind.dtype  # to make one takes long
+        own = name not in links and (data.get_offset() is not None or data.get_create_plist().get_layout() in IN_FILE)
+        if (shape := data.shape or ()) != last.shape or dtype is not last.dtype or own != last.own:
+            last = Dataset(shape, dtype, own)  # most are alike, and one object serves them
+        found[name.decode(*NAMES)] = last
+    return found
+
+
+def _sources(path: Path, datasets: Iterable[Any]) -> list[Path]:
+    """A file and those that its datasets are in: behind links, virtual ones, or outside of HDF5."""
+    names: set[str] = set()
+    for data in datasets:
+        names |= {data.file.filename, *(entry[0] for entry in data.external or ())}
+        names |= {source.file_name for source in data.virtual_sources()} if data.is_virtual else set()
+    others = [path.parent / name for name in sorted(names - {"."})]
+    return [path, *(other for other in others if other.is_file() and not other.samefile(path))]
