@@ -41,6 +41,15 @@ def test_an_offset_costs_no_digits(table_run, scorer, tmp_path):
         assert np.allclose(a, getattr(normae.load(table_run.path), name)(new), rtol=1e-6)
 
 
+def test_the_first_scoring_of_a_run_is_like_every_later_one(table_run):
+    """What is kept of its held-out rows is what was found, so that parts and p-values stay."""
+    for kept in table_run.path.glob("background.npz"):
+        kept.unlink()
+    first, second = (open_scorer(table_run.path, device="cpu") for _ in range(2))
+    assert first.background.dtype == np.float32
+    assert (first.digest, list(first.background)) == (second.digest, list(second.background))
+
+
 def test_units_only_shift_the_score(table_run, scorer, tmp_path):
     """The same rows in GeV, trained on: log p changes by the log of the units."""
     other = trained(tmp_path, rows() / [1e3, 1, 1e3])

@@ -265,7 +265,7 @@ def _background(folder: RunFolder, config: Run, model: Model, weights: str) -> N
     score = np.concatenate([model.score(piece.numpy()) for piece in torch.split(events.test, 1 << 13)])
     if events.weights is not None:
         score = unweighted(score, events.weights.test)
-    score.sort()
+    score = np.sort(score.astype(np.float32))  # as those of files, and as it is read again
     if folder.path.parent != zoo.FOLDER:
         with suppress(OSError, InputError), locked(folder.path), atomic_path(folder.background) as temporary:
             # where the folder can be written, and nobody else is at it
