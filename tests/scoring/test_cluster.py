@@ -26,6 +26,7 @@ import psutil
 from command import command
 from normae.config import structure
 from normae.errors import ClusterFailed, InputError
+from normae.files import clear
 from normae.runs.session import train
 from normae.scoring import cluster
 from normae.scoring.cluster import ClusterOptions, Workers, batch_cluster, on_cluster, open_workers, ranges
@@ -553,6 +554,25 @@ def test_slurm_s_path_with_a_stand_in_for_sbatch(scorer, files, plain, tmp_path,
     assert jobs[0] == killed[0]
     assert len(jobs) == 2
     assert not any(psutil.pid_exists(job) and psutil.Process(job).status() != "zombie" for job in jobs)
+
+
+def test_a_key_that_a_killed_command_leaves_is_cleared_away(tmp_path, monkeypatch):
+    """Its folder is among the parts, and has the mark of what was begun."""
+
+    def refuse(kind: str, threads: int, options: ClusterOptions, folder: Path) -> None:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        names.append(folder.name)
+        raise ClusterFailed("no")
+
+    names: list[str] = []
+    monkeypatch.setattr(cluster, "batch_cluster", refuse)
+    monkeypatch.setitem(cluster.SUBMIT, "slurm", "true")
+    with pytest.raises(ClusterFailed), cluster.open_workers("slurm", 1, shared=tmp_path):
+        pass
+    (tmp_path / names[0]).mkdir()
+    (tmp_path / names[0] / "key.pem").touch()
+    clear(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_refused_job_is_one_sentence(scorer, files, tmp_path, monkeypatch):

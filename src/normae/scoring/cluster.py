@@ -33,6 +33,7 @@ import torch
 
 from normae.config import read_toml, structure_as
 from normae.errors import ClusterFailed, InputError, require
+from normae.files import PART
 from normae.inference import Model
 from normae.runs.load import load_run
 from normae.scoring.score import Doer, Part, Watch, consecutive, here
@@ -284,7 +285,8 @@ def open_workers(
         if cluster == "local":
             running = local_cluster(count, options)
         else:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".normae-key-", dir=shared.absolute()))
+            begun = f".key.{secrets.token_hex(4)}.{PART}."  # what a killed command leaves is cleared away by that name
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=begun, dir=shared.absolute()))
             running = batch_cluster(cluster, threads, options, Path(folder))
         stack.callback(running.close, timeout=60)
         running.scheduler.http_server.stop()
@@ -305,7 +307,7 @@ def on_cluster(
 
     def do(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch: Watch) -> None:
         if parts:
-            with open_workers(cluster, count, threads, options, insecure, folder.parent) as workers:
+            with open_workers(cluster, count, threads, options, insecure, folder) as workers:
                 workers(scorer, parts, folder, chunk, watch)
 
     return do
