@@ -55,6 +55,18 @@ def test_the_estimator_takes_them_and_refuses_another_order(kind, fitted):
     np.testing.assert_array_equal(again.score_samples(framed), nae.score_samples(framed))
 
 
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+def test_names_that_scikit_learn_does_not_see(fitted, monkeypatch):
+    """As version 1.6 those of a new polars: the estimator knows them, and takes no column for another."""
+    monkeypatch.setattr("sklearn.utils.validation._get_feature_names", lambda _: None)
+    frame = KINDS["polars"]
+    again = normae.NormalizedAutoencoder(start_iterations=5, random_state=0).fit(frame(rows(), NAMES))
+    assert list(again.feature_names_in_) == NAMES
+    for nae in (again, fitted[0]):
+        with pytest.raises(ValueError, match="in their order"):
+            nae.score_samples(frame(rows()[:, ::-1], NAMES[::-1]))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_training_in_python_takes_them(kind):
     model = normae.train(KINDS[kind](rows(), NAMES), columns=["c", "a"], settings=FEW)

@@ -275,11 +275,16 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     def _checked(self, X: Any, reset: bool = False) -> Rows:
         """The rows of an array or of a data frame, text as codes; a training finds names and categories (`reset`)."""
         missing: Missing = "drop" if reset and self.missing == "drop" else "refuse"
-        if column_names(X) is None:
+        given = column_names(X)
+        if given is None:
             table = validate_data(self, X, reset=reset, ensure_min_samples=1 + reset, **ARRAYS)
             names = getattr(self, "feature_names_in_", None)
             return Rows(finite(table, names, "X", missing), None if names is None else tuple(names))
         validate_data(self, X, reset=reset, skip_check_array=True)
+        if reset and given == list(getattr(X, "column_names", X.columns)) and not hasattr(self, "feature_names_in_"):
+            self.feature_names_in_ = np.array(given, dtype=object)  # an older scikit-learn sees none
+        if given != list(map(str, getattr(self, "feature_names_in_", given))):
+            raise ValueError(f"X: expected the columns of the fit in their order, got {given[:12]}")
         rows = as_rows(X, None, "X", missing, None if reset else self.model_.categories)
         return rows if hasattr(self, "feature_names_in_") else rows._replace(columns=None)
 
