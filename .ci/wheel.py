@@ -1,7 +1,7 @@
 """Install a wheel into bare environments and use it: `python .ci/wheel.py dist/*.whl [extra ...]`.
 
 The first environment has the wheel alone: import, a model of the zoo, a short training, the presets. Then each extra is
-installed by itself into a new environment, and what it is for is imported. An extra that cannot be installed here is
+installed by itself into a new environment, and the commands that need it run. An extra that cannot be installed here is
 said to be left out, and is no failure; one that is installed and does not work is.
 """
 
@@ -14,20 +14,46 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+EVENTS = (
+    "import numpy as np; x = np.random.default_rng(0).normal(1.5, 0.7, (4000, 2));"
+    "np.savez('events.npz', x=x); np.savez('signal.npz', x=x[:500] / 5)"
+)
+ROOT_FILE = (
+    "import numpy as np, uproot; a, b = np.load('events.npz')['x'].T;"
+    "uproot.recreate('a.root')['t'] = {'a': a, 'b': b}"
+)
+BLOSC_FILE = (
+    "import h5py, numpy as np, hdf5plugin; h5py.File('a.h5', 'w').create_dataset('x', "
+    "data=np.load('events.npz')['x'], **hdf5plugin.Blosc())"
+)
+PYOD = (
+    "import numpy as np; from normae.estimator.pyod import NAE; x = np.load('events.npz')['x'][:300];"
+    "nae = NAE(random_state=0, settings={'start_iterations': 40, 'iterations': 5, 'hidden': (8,)}).fit(x);"
+    "assert nae.labels_.sum() == 30"
+)
+MODEL = "toy-2gauss-nae"
+SCORE = ["normae", "score", MODEL, "-o", "scores.parquet"]
+TRIGGER = ["--trigger", "-o", "trigger", "--epochs", "1", "--events", "4000"]
 USES = {
-    "jets": "import pythia8mc, fastjet, normae.jets as jets; jets.observables(jets.public())",
-    "root": "import uproot; import normae.data.tables",
-    "blosc": "import hdf5plugin, normae.jets.reader",
-    "export": "import onnx, onnxruntime, normae.export.onnx",
-    "search": "import normae.search.inference, yaml",
-    "trigger": "import hls4ml; import normae.export.trigger",
-    "pyod": "import normae.estimator.pyod",
-    "cluster": "import normae.scoring.cluster, distributed, dask_jobqueue",
-    "bench": "import torchebm, zuko; import normae.bench",
-}
+    "jets": [["normae", "jets", "generate", "qcd", "-n", "20", "-o", "jets.h5"],
+             ["normae", "jets", "observables", "jets.h5", "-o", "observables.csv"]],
+    "root": [["python", "-c", ROOT_FILE], [*SCORE, "a.root", "--columns", "a,b"]],
+    "blosc": [["python", "-c", BLOSC_FILE], [*SCORE, "a.h5"]],
+    "export": [["normae", "export", MODEL, "--onnx", "-o", "model.onnx"]],
+    "search": [["normae", "histogram", MODEL, "events.npz", "--signal", "signal.npz", "--observed", "events.npz",
+                "-o", "search"]],
+    "trigger": [["normae", "export", MODEL, *TRIGGER]],
+    "pyod": [["python", "-c", PYOD]],
+    "cluster": [[*SCORE, "events.npz", "--cluster", "local", "--workers", "1"]],
+    "bench": [["normae", "bench", "--quick", "--only", "sampling", "-o", "bench"]],
+}  # fmt: skip
+"""What each extra is for, as commands in an empty folder that has `events.npz` and `signal.npz`."""
 BARE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 TRAINING = ["--set", "training.epochs=1", "--set", "pretraining.epochs=1", "--set", "data.train=4000"]
 FIRST = "import numpy as np, normae; m = normae.load('toy-2gauss-nae'); print(m.log_prob(np.zeros((2, 2))))"
+ALONE = [["python", "-c", FIRST], ["normae", "--version"], ["normae", "presets"],
+         ["normae", "train", "toy-quick", "-o", "run", *TRAINING], ["normae", "info", "run"]]  # fmt: skip
+"""What the wheel does without an extra."""
 
 
 def environment(folder: Path, wheel: Path, extra: str) -> Path | None:
@@ -50,13 +76,8 @@ def main(wheel: Path, extras: list[str]) -> None:
             if programs is None:
                 print(f"{extra}: left out, it cannot be installed here", flush=True)
                 continue
-            python, normae = programs / "python", programs / "normae"
-            commands = [[python, "-c", USES[extra]]] if extra else [
-                [python, "-c", FIRST], [normae, "--version"], [normae, "presets"],
-                [normae, "train", "toy-quick", "-o", "run", *TRAINING], [normae, "info", "run"],
-            ]  # fmt: skip
-            for command in commands:
-                subprocess.run(command, cwd=place, check=True, stdout=subprocess.DEVNULL, env=BARE)
+            for program, *rest in [["python", "-c", EVENTS], *(USES[extra] if extra else ALONE)]:
+                subprocess.run([programs / program, *rest], cwd=place, check=True, stdout=subprocess.DEVNULL, env=BARE)
             print(f"{extra or 'the wheel alone'}: works", flush=True)
 
 

@@ -64,7 +64,10 @@ def test_evaluate_draws_and_reports(runs):
     for figure in ("uncertainties", "pulls", "coverage", "coverage-regions", "marginal-x1", "test-correlation"):
         assert (runs / name / "figures" / f"{figure}.svg").is_file()
     assert CliRunner().invoke(app, ["report", str(runs / name)]).exit_code == 0
-    assert "Coverage by region" in (runs / name / "report.html").read_text()
+    page = (runs / name / "report.html").read_text()
+    assert "Coverage by region" in page
+    shares = [100 * one.value for key, one in metrics.items() if "coverage_quantile_68_region" in key]
+    assert f"By region of log p the first cover {min(shares):.0f} to {max(shares):.0f} %." in page
 
 
 def test_members_have_parts_of_the_events_of_their_own():

@@ -85,12 +85,14 @@ class BayesianToyStudy(ToyStudy):
         draw_training(self, training_curves, 3)
 
     def summary(self, metrics: Metrics) -> str:
+        shares = [100 * metrics[name].value for name in self.own if name in metrics]
+        regional = f" By region of log p the first cover {min(shares):.0f} to {max(shares):.0f} %." if shares else ""
         return super().summary(metrics) + (
             f" Its error bar of log p is {metrics['sigma_log_p'].value:.4f} where the error is "
             f"{metrics['error_log_p'].value:.4f} (root mean squares over the test set); the 68 and 95 % intervals hold "
             f"the truth for {100 * metrics['coverage_quantile_68'].value:.0f} and "
-            f"{100 * metrics['coverage_quantile_95'].value:.0f} % of the test set. One training's coverage scatters, "
-            "since its errors are correlated: `normae coverage` judges it over several."
+            f"{100 * metrics['coverage_quantile_95'].value:.0f} % of the test set.{regional} One training's coverage "
+            "scatters, since its errors are correlated: `normae coverage` judges it over several."
         )
 
     def last(self, metrics: Metrics) -> Check:
