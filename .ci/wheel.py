@@ -19,8 +19,7 @@ EVENTS = (
     "np.savez('events.npz', x=x); np.savez('signal.npz', x=x[:500] / 5)"
 )
 ROOT_FILE = (
-    "import numpy as np, uproot; a, b = np.load('events.npz')['x'].T;"
-    "uproot.recreate('a.root')['t'] = {'a': a, 'b': b}"
+    "import numpy as np, uproot; a, b = np.load('events.npz')['x'].T;uproot.recreate('a.root')['t'] = {'a': a, 'b': b}"
 )
 BLOSC_FILE = (
     "import h5py, numpy as np, hdf5plugin; h5py.File('a.h5', 'w').create_dataset('x', "
@@ -60,7 +59,17 @@ def environment(folder: Path, wheel: Path, extra: str) -> Path | None:
     """A new environment with the wheel and an extra; its folder of programs, or None where it cannot be installed."""
     venv.create(folder, with_pip=True)
     what = f"normae[{extra}] @ {wheel.resolve().as_uri()}" if extra else str(wheel)
-    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", what]
+    pip = [
+        folder / "bin" / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-compile",
+        "-c",
+        ROOT / "constraints.txt",
+        what,
+    ]
     done = subprocess.run(pip, capture_output=True, text=True)
     if done.returncode and not extra:
         raise SystemExit(done.stderr)

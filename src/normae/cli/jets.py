@@ -42,7 +42,7 @@ def generate(
     kind: Annotated[str, argument("qcd, top or w.")],
     out: Out,
     count: Annotated[int, option("How many jets.", "-n")] = 1000,
-    seed: Annotated[int, option("The file depends on it alone, not on the workers.", "--seed")] = 0,
+    seed: Annotated[int, option("The file depends on the seed, not on the workers.", "--seed")] = 0,
     workers: Annotated[int, option("Processes.", "--workers")] = 1,
     mpi: Annotated[bool, option("Multi-parton interactions: off as in the paper.", "--mpi/--no-mpi")] = False,
     top_mass: Annotated[float, option("In GeV; 171 looks more like the public files.", "--top-mass")] = 173.0,
@@ -50,7 +50,7 @@ def generate(
 ) -> None:
     """Generate jets with Pythia and a simple detector.
 
-    After a stop the same command goes on.
+    After a stop the same command continues.
 
     Example: normae jets generate qcd -n 1000 -o qcd.h5
     """

@@ -21,14 +21,14 @@ def evaluate(
     figures: Annotated[bool, option("Draw the figures too.")] = True,
     device: Device = "auto",
     generated: Annotated[
-        int | None, option("Jets to generate; evaluation.generated on CUDA, none on a CPU.", min=0)
+        int | None, option("Jets to generate. Default: evaluation.generated on CUDA, none on a CPU.", min=0)
     ] = None,
     jets: Jets = None,
 ) -> None:
     """Judge a trained run: metrics.json and figures/.
 
-    A toy is compared with its density. A table is judged on rows that were held out. A run on jets tags the other
-    class.
+    A toy is compared with its true density, a table with held-out rows.
+    A run on jets tags the other class.
 
     Example: normae evaluate runs/toy
     """
@@ -53,7 +53,7 @@ def report(run: Folder, force: Force = False) -> None:
 def coverage(group: Annotated[Path, argument("A folder of seeds.")], device: Device = "auto") -> None:
     """Test the error bars of many seeds against the truth.
 
-    The folder is one of normae train --seeds 0-15. Writes coverage.json and figures/.
+    The folder comes from normae train --seeds 0-15. Writes coverage.json and figures/.
 
     Example: normae coverage runs/seeds
     """
@@ -91,7 +91,9 @@ def dual(
     reference: Annotated[str | None, option("A trained classifier of jets, instead of a new one.")] = None,
     out: Annotated[Path | None, option("Folder; dual/A-B if not given.", "--out", "-o")] = None,
     draws: Annotated[int | None, option("Weight draws of a Bayesian run; 100 if not given.")] = None,
-    events: Annotated[int, option("Events of each density if there is no --data; most jets of each class.")] = 100_000,
+    events: Annotated[
+        int, option("Without --data: events of each density; at most so many jets of each class.")
+    ] = 100_000,
     seed: Seed = 0,
     classifier: Annotated[bool, option("Train a classifier to compare with.")] = True,
     device: Device = "auto",
@@ -237,7 +239,8 @@ def reproduce(
 ) -> None:
     """Make the paper's figures and tables again, theirs beside ours.
 
-    `all --from-scratch` trains every model of the paper with its settings and lengths, and goes on after a stop.
+    `all --from-scratch` trains every model of the paper with its settings and lengths.
+    After a stop the same command continues.
     --jets and --generated are for jets, --set for new trainings.
 
     Example: normae reproduce toy

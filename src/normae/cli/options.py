@@ -19,12 +19,12 @@ def argument(words: str, **settings: Any) -> Any:
 Run = Annotated[str, argument("A run folder or a model of the zoo.")]
 Folder = Annotated[Path, argument("A run folder.")]
 Jets = Annotated[
-    Path | None, option("A folder or file of jets; NORMAE_JETS, or to judge the public jets, if not given.", "--jets")
+    Path | None, option("A folder or file of jets. Default: NORMAE_JETS, or, to judge, the public jets.", "--jets")
 ]
 Device = Annotated[str, option("auto, cpu or cuda.", "--device")]
 Seed = Annotated[int, option("Fixes all random numbers.", "--seed")]
 NewRun = Annotated[Path, option("The run folder to write.", "--out", "-o", show_default=False)]
 Set = Annotated[list[str] | None, option("section.key=value: change a setting. Any number of times.", "--set")]
 Force = Annotated[bool, option("Replace what is there already.", "--force")]
-Columns = Annotated[str | None, option("a,b,c: the columns to take, if not those of the run.", "--columns")]
+Columns = Annotated[str | None, option("a,b,c: columns to take instead of the run's.", "--columns")]
 Dataset = Annotated[str | None, option("The array of an .npz, group of an HDF5 or tree of a ROOT file.", "--dataset")]

@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 def train(
-    what: Annotated[str, argument("A table, a file of jets, a preset or a TOML.", metavar="DATA|PRESET")],
+    what: Annotated[str, argument("A table, a file of jets, a preset or a TOML file.", metavar="DATA|PRESET")],
     out: NewRun,
     columns: Annotated[str | None, option("a,b,c: columns of the table; all by default.")] = None,
     dataset: Dataset = None,
-    weights: Annotated[str | None, option("Column with the weights of the rows; no feature.")] = None,
+    weights: Annotated[str | None, option("Column with the weights of the rows; it is not a feature.")] = None,
     condition: Annotated[str | None, option("a,b: columns m of the table, for p(x | m).")] = None,
     missing: Annotated[str, option("Rows with missing values: refuse, or drop them from the training.")] = "refuse",
     override: Set = None,
     seeds: Annotated[str | None, option("Several seeds, for example 0-7.")] = None,
     resume: Annotated[bool, option("Continue a training that was stopped.", "--resume")] = False,
     start: Annotated[str | None, option("A trained autoencoder to begin with.")] = None,
-    minutes: Annotated[float | None, option("Stop after so many minutes; --resume goes on.")] = None,
+    minutes: Annotated[float | None, option("Stop after so many minutes; --resume continues.")] = None,
 ) -> None:
     """Train a model into a run folder.
 
-    Of a table (.csv, .parquet, .h5, .root, .npy, .npz) all settings follow from the data. They stand in the run's
-    config.toml.
+    For a table (.csv, .parquet, .h5, .root, .npy, .npz) all settings follow from the data.
+    They are written to config.toml in the run folder.
 
     Example: normae train background.parquet -o runs/mine
     """
@@ -87,15 +87,11 @@ def describe_run(run: "RunFolder") -> str:
 
     config = read(run.config)
     source = config.data.density or config.data.file or f"jets ({config.data.jets})"
-    lines = [
-        f"{run.path}: {config.name}, seed {config.seed}",
-        f"  data           {source}, {config.data.train or 'all other'} training events",
-    ]
+    size = f"{config.data.train:,} training events" if config.data.train else "all events but those held out"
+    lines = [f"{run.path}: {config.name}, seed {config.seed}", f"  data           {source}, {size}"]
     if config.classifier is None and config.training.epochs:
-        lines += [
-            f"  latent chain   {config.sampling.latent.describe()}",
-            f"  feature chain  {config.sampling.feature.describe()}",
-        ]
+        chains = {"latent chain ": config.sampling.latent, "feature chain": config.sampling.feature}
+        lines += [f"  {name}  {chain.describe()}" for name, chain in chains.items() if chain.steps]
     state = "begun; continue with normae train ... --resume"
     if run.model.is_file():
         state = "evaluated" if run.metrics.is_file() else "trained, not evaluated"
@@ -109,7 +105,8 @@ def describe_run(run: "RunFolder") -> str:
         lines.append(f"  trained on     {facts['device']} in {facts['wall_seconds']} s, backend {facts['backend']}")
     if run.metrics.is_file():
         metrics = run.read_metrics()
-        lines += [f"  {name:<28} {m['value']:.6g} ± {m['error']:.2g}" for name, m in metrics.items()]
+        errors = {name: f" ± {m['error']:.2g}" if m["error"] else "" for name, m in metrics.items()}
+        lines += [f"  {name:<28} {m['value']:.6g}{errors[name]}" for name, m in metrics.items()]
     return "\n".join(lines)
 
 

@@ -22,10 +22,10 @@ def score(
         str | None, option("i/n: only the i-th of n shares, from 0. A last call without it joins them.")
     ] = None,
     chunk: Annotated[int, option("Rows that are read at a time.")] = 1 << 16,
-    explain: Annotated[bool, option("Columns part_NAME too: what each column adds to the score.", "--explain")] = False,
+    explain: Annotated[bool, option("Add columns part_NAME: what each column adds to the score.", "--explain")] = False,
     device: Device = "auto",
     cluster: Annotated[str | None, option("local, slurm, htcondor, or tls://HOST:PORT of a dask scheduler.")] = None,
-    workers: Annotated[int | None, option("With --cluster: how many; local: one for each core.")] = None,
+    workers: Annotated[int | None, option("With --cluster: how many workers; local: one for each core.")] = None,
     threads: Annotated[int | None, option("With --cluster: CPU threads of a worker; 1 if not given.")] = None,
     cluster_options: Annotated[
         Path | None, option("With --cluster: a TOML file with memory, queue, directives and so on.")
@@ -79,7 +79,7 @@ def sample(
     device: Device = "auto",
     force: Force = False,
 ) -> None:
-    """Generate events: the array x of an .npz, or columns of a table.
+    """Generate events: the array x in an .npz, or the columns of a table.
 
     Example: normae sample runs/toy -n 10000 -o samples.npz
     """
