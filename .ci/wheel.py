@@ -77,9 +77,9 @@ def environment(folder: Path, wheel: Path, extra: str) -> Path | None:
 
 
 def main(wheel: Path, extras: list[str]) -> None:
-    """Use the wheel alone, then with each of the extras."""
+    """Use the wheel with each of the extras that are named; without a name the wheel alone, and then all of them."""
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for extra in ["", *(extras or [name for name in known if name in USES])]:
+    for extra in extras or ["", *(name for name in known if name in USES)]:
         with tempfile.TemporaryDirectory() as place:
             programs = environment(Path(place) / "venv", wheel, extra)
             if programs is None:

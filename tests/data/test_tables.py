@@ -259,6 +259,21 @@ def test_damaged_files_give_one_sentence(tmp_path_factory, suffix, data):
         assert not cut or suffix == ".csv", "a file that was cut is not read"
 
 
+def test_a_root_file_without_a_tree(tmp_path):
+    uproot = pytest.importorskip("uproot")
+    for content, found in (({}, "nothing"), ({"t": "text"}, "TObjString"), ({"t": {"a": np.ones(3)}}, None)):
+        path = tmp_path / "t.root"
+        with uproot.recreate(path) as file:
+            for name, value in content.items():
+                file[name] = value
+        with uproot.open(path) as file:
+            kind = found or next(iter(file.classnames().values()))
+        if kind == "TTree":  # what older versions make of a dictionary
+            continue
+        with pytest.raises(InputError, match=f"expected a TTree, the file has {kind}"):
+            read_table(path)
+
+
 def outcome(path: Path) -> tuple[np.ndarray | None, str]:
     try:
         return read_table(path)[0], ""

@@ -422,7 +422,12 @@ def _root(path: Path, dataset: str | None, stack: ExitStack) -> Table:
     import uproot
 
     file = stack.enter_context(uproot.open(path))
-    trees = sorted({key.partition(";")[0] for key, kind in file.classnames().items() if kind == "TTree"})
+    kinds = file.classnames()
+    trees = sorted({key.partition(";")[0] for key, kind in kinds.items() if kind == "TTree"})
+    if not trees:
+        raise InputError(
+            f"{path}: expected a TTree, the file has {', '.join(sorted(set(kinds.values()))) or 'nothing'}"
+        )
     if dataset is None and len(trees) != 1:
         raise InputError(f"{path}: expected one tree, got {trees}; name one")
     if dataset is not None and dataset not in trees:
