@@ -1,8 +1,9 @@
 """Install a wheel into bare environments and use it: `python .ci/wheel.py dist/*.whl [extra ...]`.
 
 The first environment has the wheel alone: import, a model of the zoo, a short training, the presets. Then each extra is
-installed by itself into a new environment, and the commands that need it run. An extra that cannot be installed here is
-said to be left out, and is no failure; one that is installed and does not work is.
+installed by itself into a new environment, which sees the first one and nothing else, and the commands that need it
+run. An extra that cannot be installed here is said to be left out, and is no failure; one that is installed and does
+not work is.
 """
 
 import os
@@ -14,12 +15,14 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+CONSTRAINTS = ROOT / "constraints.txt"
 EVENTS = (
     "import numpy as np; x = np.random.default_rng(0).normal(1.5, 0.7, (4000, 2));"
     "np.savez('events.npz', x=x); np.savez('signal.npz', x=x[:500] / 5)"
 )
 ROOT_FILE = (
-    "import numpy as np, uproot; a, b = np.load('events.npz')['x'].T;uproot.recreate('a.root')['t'] = {'a': a, 'b': b}"
+    "import numpy as np, uproot; a, b = np.load('events.npz')['x'].T;"
+    "uproot.recreate('a.root').mktree('t', {'a': 'f8', 'b': 'f8'}).extend({'a': a, 'b': b})"
 )
 BLOSC_FILE = (
     "import h5py, numpy as np, hdf5plugin; h5py.File('a.h5', 'w').create_dataset('x', "
@@ -55,39 +58,42 @@ ALONE = [["python", "-c", FIRST], ["normae", "--version"], ["normae", "presets"]
 """What the wheel does without an extra."""
 
 
-def environment(folder: Path, wheel: Path, extra: str) -> Path | None:
-    """A new environment with the wheel and an extra; its folder of programs, or None where it cannot be installed."""
-    venv.create(folder, with_pip=True)
-    what = f"normae[{extra}] @ {wheel.resolve().as_uri()}" if extra else str(wheel)
-    pip = [
-        folder / "bin" / "python",
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-compile",
-        "-c",
-        ROOT / "constraints.txt",
-        what,
-    ]
-    done = subprocess.run(pip, capture_output=True, text=True)
-    if done.returncode and not extra:
-        raise SystemExit(done.stderr)
-    return None if done.returncode else folder / "bin"
+def environment(folder: Path, what: str, base: Path | None = None) -> str:
+    """A new environment with `what` and with all that `base` has; what pip complained of, if it did."""
+    venv.create(folder, with_pip=base is None)
+    if base is not None:
+        (packages,) = folder.glob("lib/python*/site-packages")
+        (packages / "base.pth").write_text(f"{next(base.glob('lib/python*/site-packages'))}\n")
+    pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-compile", "-c", CONSTRAINTS, what]
+    done = subprocess.run(pip, capture_output=True, text=True, env=BARE)
+    return done.stderr if done.returncode else ""
+
+
+def use(folder: Path, place: Path, commands: list[list[str]]) -> None:
+    """Run commands of an environment in a new folder with some events; one of its base as a module of Python."""
+    place.mkdir()
+    for program, *rest in [["python", "-c", EVENTS], *commands]:
+        own = folder / "bin" / program
+        start = [own] if own.exists() else [folder / "bin" / "python", "-m", program]
+        subprocess.run([*start, *rest], cwd=place, check=True, stdout=subprocess.DEVNULL, env=BARE)
 
 
 def main(wheel: Path, extras: list[str]) -> None:
-    """Use the wheel with each of the extras that are named; without a name the wheel alone, and then all of them."""
+    """Use the wheel alone, then with each of the extras: those that are named, or all."""
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for extra in extras or ["", *(name for name in known if name in USES)]:
-        with tempfile.TemporaryDirectory() as place:
-            programs = environment(Path(place) / "venv", wheel, extra)
-            if programs is None:
-                print(f"{extra}: left out, it cannot be installed here", flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        base, place = Path(name) / "venv", Path(name)
+        if failed := environment(base, str(wheel)):
+            raise SystemExit(failed)
+        use(base, place / "alone", ALONE)
+        print("the wheel alone: works", flush=True)
+        for extra in extras or [one for one in known if one in USES]:
+            folder = place / f"venv-{extra}"
+            if failed := environment(folder, f"normae[{extra}] @ {wheel.resolve().as_uri()}", base):
+                print(f"{extra}: left out, it cannot be installed here: {failed.strip().splitlines()[-1]}", flush=True)
                 continue
-            for program, *rest in [["python", "-c", EVENTS], *(USES[extra] if extra else ALONE)]:
-                subprocess.run([programs / program, *rest], cwd=place, check=True, stdout=subprocess.DEVNULL, env=BARE)
-            print(f"{extra or 'the wheel alone'}: works", flush=True)
+            use(folder, place / extra, USES[extra])
+            print(f"{extra}: works", flush=True)
 
 
 if __name__ == "__main__":

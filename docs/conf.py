@@ -26,6 +26,7 @@ extensions = [
 ]
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 3
+highlight_language = "none"  # blocks without a language are commands and what they print
 html_theme = "furo"
 html_title = "normae"
 html_show_sourcelink = False
