@@ -183,12 +183,12 @@ class Run:
             return
         without = [*self.posteriors, *(["start"] if self.start else []), *(["classifier"] if self.classifier else [])]
         if without or self.network.spectral_norm:
-            raise InputError(f"network.kind: networks of one's own have no {(without or ['spectral_norm'])[0]}")
+            raise InputError(f"network.kind: networks of your own have no {(without or ['spectral_norm'])[0]}")
         sampling = self.sampling
         if self.network.latent == 0 and (sampling.chains_from != "data" or sampling.replay < 1):
             raise InputError('sampling: an energy of one\'s own has chains_from = "data" and replay = 1 only')
         if self.network.latent == 0 and self.contrast is None and self.pretraining.epochs:
-            raise InputError("pretraining.epochs: expected 0, since an energy of one's own reconstructs nothing")
+            raise InputError("pretraining.epochs: expected 0, since an energy of your own reconstructs nothing")
 
     def _check_classifier(self) -> None:
         """A classifier needs both classes and an image network, and nothing of an autoencoder's training."""

@@ -245,7 +245,7 @@ def _parts(n: int, config: DataConfig, seed: int, source: str = "", things: str 
     if size < 1 or needed > n:
         held = f", test = {config.test} and validation = {config.validation}" if config.validation else ""
         asked = f"train = {config.train}{held or f' and test = {config.test}'}"
-        raise InputError(f"{source}: expected at least {needed} {things} for {asked}, got {n}")
+        raise InputError(f"{source}: expected at least {needed} {things} for {asked}, got {n}; lower these")
     return split(n, [size, config.test, config.validation], stream(seed, "data/split"))
 
 

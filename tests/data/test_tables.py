@@ -1,5 +1,7 @@
 """Tables of every kind of file: the same numbers from each, in chunks of any size; one sentence for what is not one."""
 
+import subprocess
+import sys
 import warnings
 import zipfile
 from pathlib import Path
@@ -257,6 +259,24 @@ def test_damaged_files_give_one_sentence(tmp_path_factory, suffix, data):
     else:
         assert np.isfinite(got).all()
         assert not cut or suffix == ".csv", "a file that was cut is not read"
+
+
+def test_a_compressed_table_is_read_or_the_extra_is_named(tmp_path):
+    """In processes of their own: a filter that was loaded once stays."""
+    pytest.importorskip("hdf5plugin")
+    write = "import h5py, hdf5plugin\nh5py.File('t.h5', 'w').create_dataset('x', data=[[1.0, 2.0]] * 1000, **hdf5plugin.Blosc())"
+    read = "from normae.data.tables import read_table; print(read_table('t.h5')[0].sum())"
+    without = (
+        "from importlib import util; found = util.find_spec\n"
+        "util.find_spec = lambda name: None if name == 'hdf5plugin' else found(name)\n"
+    )
+
+    def python(code):
+        return subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+
+    python(write)
+    assert python(read).stdout == "3000.0\n"
+    assert "normae[blosc]" in python(without + read).stderr
 
 
 def test_a_root_file_without_a_tree(tmp_path):

@@ -294,7 +294,7 @@ def test_other_networks_are_refused():
     assert conv_cuda.why_not(other, torch.device(DEVICE), "energies") == reason
     assert conv_shape(Autoencoder(nn.Flatten(), good.decoder, 3)) is None
     layout = Layout.of(other)
-    with pytest.raises(InputError, match="cannot serve: encoder and decoder"):
+    with pytest.raises(InputError, match="cannot be used: encoder and decoder"):
         FusedConvEnergy(other, layout, layout.flatten([other]))
 
 

@@ -300,7 +300,7 @@ def test_loading_with_other_networks(folders):
     place, _, _ = folders
     encoder, decoder = pair()
     for name, modules, said in (
-        ("pair", {}, "networks of one's own"),
+        ("pair", {}, "networks of your own"),
         ("pair", {"encoder": encoder}, "got encoder"),
         ("pair", {"energy": Height(2, 4)}, "expected encoder= and decoder="),
         ("energy", {"encoder": encoder, "decoder": decoder}, "expected energy="),
@@ -339,4 +339,4 @@ def test_commands_say_so(folders, command, tmp_path, capsys):
     out = str(tmp_path / ("out.onnx" if "--onnx" in command else "out.npz"))
     words = [word.replace("RUN", run).replace("OUT", out) for word in command.split()]
     assert invoke(*words) == 2
-    assert "networks of one's own" in capsys.readouterr().err
+    assert "networks of your own" in capsys.readouterr().err

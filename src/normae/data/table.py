@@ -201,7 +201,10 @@ def reading(path: Path) -> Iterator[None]:
     except Exception as error:
         lines = str(error).strip().splitlines()
         reason = lines[0][:200] if lines else type(error).__name__
-        raise InputError(f"{path}: damaged, or not a {path.suffix} file ({reason})") from None
+        advice = (
+            "; if it is compressed, `pip install 'normae[blosc]'` brings more filters" if "plugin" in reason else ""
+        )
+        raise InputError(f"{path}: damaged, or not a {path.suffix} file ({reason}){advice}") from None
 
 
 def not_real(dtype: np.dtype[Any]) -> str | None:

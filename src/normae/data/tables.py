@@ -13,6 +13,8 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache, lru_cache
+from importlib import import_module
+from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -68,6 +70,8 @@ def open_table(path: str | Path, dataset: str | None = None) -> Iterator[Table]:
         raise InputError(f"{path}: expected a name that ends in {', '.join(OPENERS)}")
     with ExitStack() as stack:
         with reading(path):
+            if path.suffix.lower() in (".h5", ".hdf5") and find_spec("hdf5plugin"):
+                import_module("hdf5plugin")  # once imported, HDF5 knows its filters
             table = OPENERS[path.suffix.lower()](path, dataset, stack)
         if table.rows == 0 or 0 in table.event:
             raise InputError(f"{path}: expected at least one event of at least one feature, got an empty table")

@@ -24,7 +24,7 @@ from normae.networks.mlp import MLP, draw_uniform, linear
 from normae.tensors import norm
 
 OWN = (
-    "network.kind: networks of one's own come from Python, normae.train(data, encoder=..., decoder=...) or energy=...; "
+    "network.kind: networks of your own come from Python, normae.train(data, encoder=..., decoder=...) or energy=...; "
     'expected "mlp" or "conv" here'
 )
 

@@ -128,7 +128,7 @@ def _nvrtc() -> ctypes.CDLL:
 
 
 def why_not(architecture: Autoencoder, device: torch.device, name: str) -> str | None:
-    """Why the kernel "energies", or "gradient" and with it all others, cannot serve; None where it can."""
+    """Why the kernel "energies", or "gradient" and with it all others, cannot be used; None where it can."""
     shape = conv_shape(architecture)
     if shape is None:
         return "encoder and decoder are not the convolutional ones of networks.autoencoder"
@@ -240,7 +240,7 @@ class FusedConvEnergy(ReconstructionEnergy):
         super().__init__(autoencoder, layout.views(weights), explicit=False)
         shape = conv_shape(autoencoder)
         if shape is None:
-            raise InputError("fused kernels cannot serve: encoder and decoder are not those of networks.autoencoder")
+            raise InputError("fused kernels cannot be used: encoder and decoder are not those of networks.autoencoder")
         self.shape, self.layout, self.weights = shape, layout, weights
         self._packed: tuple[Tensor, Tensor] | None = None
 

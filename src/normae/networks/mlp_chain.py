@@ -61,7 +61,7 @@ class Shape(NamedTuple):
 
 
 def why_not(architecture: Autoencoder, *chains: ChainConfig) -> str | None:
-    """Why the fused chain cannot serve for these, or None where it can."""
+    """Why the fused chain cannot be used for these, or None where it can."""
     encoder, decoder = architecture.encoder, architecture.decoder
     if triton is None:
         return "triton is not installed"
@@ -88,7 +88,7 @@ def why_not(architecture: Autoencoder, *chains: ChainConfig) -> str | None:
 
 def _shape(architecture: Autoencoder, config: ChainConfig) -> Shape:
     if (reason := why_not(architecture, config)) is not None:
-        raise InputError(f"the fused chain cannot serve: {reason}")
+        raise InputError(f"the fused chain cannot be used: {reason}")
     e, d = architecture.encoder, architecture.decoder
     assert isinstance(e, MLP)
     assert isinstance(d, MLP)

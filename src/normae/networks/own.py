@@ -52,7 +52,7 @@ class OwnEnergy(ReconstructionEnergy):
         return self(x), x.new_zeros(len(x), 1)
 
     def _without_latent(self, *_: object) -> NoReturn:
-        raise InputError("an energy of one's own has no latent space; chains must begin at events")
+        raise InputError("an energy of your own has no latent space; chains must begin at events")
 
     encode = decode = latent = latent_noise = _without_latent  # type: ignore[assignment]
 

@@ -56,7 +56,7 @@ class ScoringEnergy(ReconstructionEnergy):
                 layout = Layout.of(autoencoder)
                 self._fused = FusedConvEnergy(autoencoder, layout, layout.flatten([autoencoder]))
             else:
-                log.warning("the fused energy cannot serve: %s; scoring with the layers one by one", reason)
+                log.warning("the fused energy cannot be used: %s; scoring with the layers one by one", reason)
 
     def __call__(self, x: Tensor) -> Tensor:
         if not self._image or (x.requires_grad and torch.is_grad_enabled()):

@@ -95,7 +95,9 @@ def check_own(config: Run, own: Autoencoder | None, name: str) -> None:
     if config.network.kind != "own" and own is not None:
         raise InputError(f"{name}: has its network with it; leave out encoder, decoder and energy")
     if config.network.kind == "own" and own is None:
-        raise InputError(f"{name}: has networks of one's own, which only Python knows; use normae.load with {expected}")
+        raise InputError(
+            f"{name}: was trained with networks of your own, which are Python code; use normae.load with {expected}"
+        )
     if own is not None and isinstance(own, EnergyNetwork) != (config.network.latent == 0):
         raise InputError(f"{name}: expected {expected} as it was trained with")
 

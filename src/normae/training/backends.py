@@ -1,6 +1,6 @@
 """How an iteration is executed: plainly, with explicit pullbacks, captured in a CUDA graph; by one process or several.
 
-The mathematics is the trainer's in every case. A backend that cannot serve falls back, with one log line that says why.
+The mathematics is the trainer's in every case. A backend that cannot be used falls back, and one log line says why.
 """
 
 import logging
@@ -104,12 +104,12 @@ def choose_backend(name: str, architecture: Autoencoder, sampling: SamplingConfi
     fused = _fused(architecture, sampling, device)
     if isinstance(fused, Backend):
         return fused
-    log.warning("sampling.backend = %r cannot serve: %s; using 'graph'", name, fused)
+    log.warning("sampling.backend = %r cannot be used: %s; using 'graph'", name, fused)
     return graph
 
 
 def _fused(architecture: Autoencoder, sampling: SamplingConfig, device: torch.device) -> Backend | str:
-    """The chain in one kernel, for convolutions with energies and gradients too; or why it cannot serve."""
+    """The chain in one kernel, for convolutions with energies and gradients too; or why it cannot be used."""
     if conv_shape(architecture) is None:
         from normae.networks import mlp_chain
 
