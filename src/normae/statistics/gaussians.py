@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 FLOOR, TINY = 1e-3, 1e-9  # added to every variance; the least share of a row in a Gaussian
+MANY = 10_000  # rows beyond which less is added: they know a narrow direction by themselves
 PRIOR = 0.01  # rows at the mean of all that every mean counts in
 LOOKED_AT, CHOICES, FIRST_STEPS = 2000, 4, 5  # of the first groups: rows, how often they are chosen, steps that judge
 MOST_KEPT = 1 << 23  # products of two columns that are kept
@@ -86,7 +87,7 @@ def climb(kept: "Moments", sums: list[Tensor], strength: float, shrinkage: float
     """The mean of log g, and the Gaussians, after some steps; arguments as in `fit_mixture`."""
     rows, number = kept.rows, len(sums[0])
     n, d = rows.shape
-    eye, last = torch.eye(d, dtype=rows.dtype), -math.inf
+    eye, floor, last = torch.eye(d, dtype=rows.dtype), FLOOR * min(1.0, MANY / n), -math.inf
     for _ in range(steps):
         count, first, second = sums
         means = (first + PRIOR * rows.mean(0)) / (count + PRIOR)[:, None]
@@ -95,7 +96,7 @@ def climb(kept: "Moments", sums: list[Tensor], strength: float, shrinkage: float
         scatter = scatter + count[:, None, None] * means[:, :, None] * means[:, None]
         within = scatter.sum(0) / n
         within = (1 - shrinkage) * within + shrinkage * torch.diag(within.diagonal())
-        covariance = (scatter + strength * within) / (count + strength)[:, None, None] + FLOOR * eye
+        covariance = (scatter + strength * within) / (count + strength)[:, None, None] + floor * eye
         factors = torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), eye.expand_as(scatter), upper=False)
         fitted = Mixture((count + 1) / (n + number), means, factors)
         value, sums = kept.expect(fitted)

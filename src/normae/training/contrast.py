@@ -14,7 +14,6 @@ Hyvärinen, AISTATS 2010. Of p(x | m) rows are told from draws of q with the m o
 """
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -35,7 +34,6 @@ ROWS = 100_000  # most rows that it sees, or as many as draws where these are mo
 HELD_OUT, NOISE = 5000, 4
 """Most rows of the validation sample that are looked at, and how many draws of q there are for each."""
 CLIP = 1.0  # largest norm of the gradient
-DOUBT = 2.0  # errors of the held-out loss by which what was learned has to be better than how it began
 CHUNK = 1 << 14
 
 
@@ -72,7 +70,7 @@ class Contrast(Phase):
         draws_told: draws of q that the rows are told from: as many as rows, where no kernel makes that slow.
         looked_at, few: where the rows held out are, and the numbers of those that are looked at, (S, n).
         log_z: c, with shape (S, 1), or the coefficients of c(m), (S, K).
-        first, best: the first and the best rows of weights, log T and c, side by side.
+        best: the best rows of weights, log T and c, side by side.
         best_loss, latest: the held-out loss of `best` and of the last look, (S,).
         found: iteration of `best`, (S,).
     """
@@ -93,13 +91,11 @@ class Contrast(Phase):
         terms = len(base.offset) if isinstance(base, ConditionalBase) else 1
         self.log_z = state.log_temperature.new_zeros(setup.members, terms)
         self.optimizer = Adam(self.log_z)
-        self.first, self.best = self.row(), self.row()
+        self.best = self._row()
         self.best_loss, self.latest = state.sums.new_zeros(2, setup.members)
         self.found = torch.zeros_like(state.rollbacks)
         self.drawn: Known | None = None
-        state.extra |= {
-            f"contrast.{name}": getattr(self, name) for name in ("log_z", "first", "best", "best_loss", "latest")
-        }
+        state.extra |= {f"contrast.{name}": getattr(self, name) for name in ("log_z", "best", "best_loss", "latest")}
         state.extra |= {"contrast.found": self.found} | self.optimizer.state("contrast.adam")
 
     @property
@@ -112,8 +108,11 @@ class Contrast(Phase):
         most = self.contrast.patience * self.contrast.every
         return self.state.iteration - self.found - self.found.clamp(most // 2, most) - self.contrast.every
 
-    def row(self) -> Tensor:
-        """Weights, log T and c of every model, side by side."""
+    @property
+    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.state.weights, self.state.log_temperature, self.log_z
+
+    def _row(self) -> Tensor:
         return torch.cat(self._parts, dim=1)
 
     def begin(self) -> None:
@@ -140,8 +139,7 @@ class Contrast(Phase):
         self.log_z.zero_()[:, :1] = self.setup.group.mean(mean)
         self.found.zero_()
         self.best_loss.fill_(torch.inf)
-        self.first.copy_(self.row())
-        self.best.copy_(self.first)
+        self.best.copy_(self._row())
 
     def _noise(self, index: Tensor) -> tuple[Tensor, Known]:
         """Draws of q with shape (S * B, *event), for numbers of draws with shape (S, B).
@@ -195,20 +193,14 @@ class Contrast(Phase):
     @torch.no_grad()
     def _look(self) -> None:
         """Keep the weights of those models that are better than ever."""
-        self.latest.copy_(sum_of_means(self.held_losses(self.row())))
+        self.latest.copy_(self.loss(*self._parts, held=True))
         better = (self.latest < self.best_loss) & (self._waited() <= 0)
         self.best_loss.copy_(torch.where(better, self.latest, self.best_loss))
         self.found.masked_fill_(better, self.state.iteration)
-        self.best.copy_(torch.where(better[:, None], self.row(), self.best))
+        self.best.copy_(torch.where(better[:, None], self._row(), self.best))
 
-    def loss(self, weights: Tensor, log_temperature: Tensor, log_z: Tensor) -> Tensor:
-        """The cross-entropy of the rows of a batch and of draws, (S,)."""
-        return sum_of_means(self._losses(weights, log_temperature, log_z))
-
-    def _losses(
-        self, weights: Tensor, log_temperature: Tensor, log_z: Tensor, held: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """The cross-entropy of each row, (S, n), and of each draw, (S, m): of the rows held out, or of a batch."""
+    def loss(self, weights: Tensor, log_temperature: Tensor, log_z: Tensor, held: bool = False) -> Tensor:
+        """The cross-entropy of rows and draws, (S,): of the rows held out, or of a batch."""
         samples, index = self.setup.data, self.index
         if held:
             rows, known, noise, drawn = self.held
@@ -223,7 +215,7 @@ class Contrast(Phase):
         )
         logit = self._logit(x, Known(*both), weights, log_temperature, log_z)
         n = len(rows) // members
-        return samples.weighed(softplus(-logit[:, :n]), index), softplus(logit[:, n:])
+        return samples.weighed(softplus(-logit[:, :n]), index).mean(1) + softplus(logit[:, n:]).mean(1)
 
     def _first(self, n: int) -> Tensor:
         """Where each model begins in blocks of n events, (S, 1)."""
@@ -265,34 +257,6 @@ class Contrast(Phase):
 
     @torch.no_grad()
     def finish(self) -> None:
-        """The best weights, T and c are the result; with a base, the first where these are not better beyond doubt.
-
-        So few rows that they cannot tell leave the model as it began: the base.
-        """
-        result = self.best
-        if self.setup.architecture.base is not None:
-            gain = [a - b for a, b in zip(self.held_losses(self.first), self.held_losses(self.best), strict=True)]
-            error = torch.stack([part.var(1, correction=0) / part.shape[1] for part in gain]).sum(0).sqrt()
-            doubtful = sum_of_means(gain) < DOUBT * error
-            result = torch.where(doubtful[:, None], self.first, self.best)
-        for part, best in zip(self._parts, self._split(result), strict=True):
+        """The best weights, T and c are the result."""
+        for part, best in zip(self._parts, self.best.split([p.shape[1] for p in self._parts], dim=1), strict=True):
             part.copy_(best)
-
-    @property
-    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.state.weights, self.state.log_temperature, self.log_z
-
-    def _split(self, row: Tensor) -> tuple[Tensor, ...]:
-        """Weights, log T and c of a row of all."""
-        found: tuple[Tensor, ...] = row.split([part.shape[1] for part in self._parts], dim=1)
-        return found
-
-    def held_losses(self, row: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each row held out, (S, n), and of each draw that they are told from, (S, m), with a `row` of all."""
-        weights, log_temperature, log_z = self._split(row)
-        return self._losses(weights, log_temperature, log_z, held=True)
-
-
-def sum_of_means(losses: Sequence[Tensor]) -> Tensor:
-    """Of rows (S, n) and of draws (S, m), with shape (S,)."""
-    return losses[0].mean(1) + losses[1].mean(1)
