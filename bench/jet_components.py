@@ -2,13 +2,14 @@
 
     python bench/jet_components.py basis JETS                        the components that ship with the package
     python bench/jet_components.py map JETS OUT POINT ... [--test]   train and judge pairs of densities
-    python bench/jet_components.py show OUT [--figure FILE] [--numbers FILE]   the table, the rule, and the picture
-    python bench/jet_components.py both JETS OUT NAME [--third W]    a score in both directions, over all seeds
+    python bench/jet_components.py show OUT [--map] [--figure FILE] [--numbers FILE]   the table, the rule, the picture
     python bench/jet_components.py bars JETS OUT NAME [--test] [--figure FILE]   error bars of log r, over all seeds
 
 JETS is a folder with train, val and test. A POINT is NAME=SEED[,section.key=value...], changes of the presets
 jets-components-qcd and jets-components-top; both classes are trained into OUT/NAME-KIND-SEED, and OUT/NAME-SEED.json
-has the numbers of the pair at validation jets, with --test at test jets:
+has the numbers of the pair at validation jets. With --test they are of test jets, and in OUT/test, so that nothing is
+chosen on them; `show OUT/test` has their table. A point that has its numbers is left as it is. With --map a table has
+a line for each point, and says how many seeds it has.
 
     auc, logistic       of log r = log p_top - log p_qcd: the AUC, and the slope of a logistic fit of the labels on it
     m, r (_qcd, _top)   slope and Pearson against classifiers on the same rows, in each class; _error: that of the
@@ -22,12 +23,6 @@ has the numbers of the pair at validation jets, with --test at test jets:
 Rows are scored as `model.log_prob` does, without noise; samples are told from rows with their noise. The densities are
 of rows with noise, and so the classifiers of the reference learn from such rows, each from a random half, are corrected
 where held-out rows with noise ask for it, and are asked at the rows that the densities are asked at.
-
-The score in both directions is log b - log p. b is a density too, of jets that are made from the training sample alone:
-each is scaled in angle by a factor between 1/3 and 3, and half of them get a second one beside it, with 10 to 50 % of
-the momentum, at a distance of 0.1 to 0.7. So b has jets of any width and with more prongs.
-It learns with 4,000 updates. log b - log p is small beside the errors of two densities, so it is learned as one number
-too, by a network that tells jets made anew from those of background.
 
 The rule takes what each density's own sample can say: the largest K, and of these the least noise, at which samples of
 neither density are told from held-out rows (AUC below 0.53). How well two trainings agree far out says less: at 24
@@ -53,9 +48,6 @@ from normae.data.labelled import Labelled
 from normae.figures import figure_style, new_figure
 from normae.inference import Model
 from normae.inference.log_z import Based, mean_weight, weighted
-from normae.jets import Jets, from_counts, write
-from normae.jets import read as read_jets
-from normae.jets.container import wrap
 from normae.posterior.draw import bar_of_halves
 from normae.random import stream
 from normae.runs.session import train
@@ -63,11 +55,9 @@ from normae.sources import KINDS, file_in, halved, load_events, pieces, read_spa
 from normae.statistics import auc, within_classes
 from normae.statistics.calibration import logistic_slope
 from normae.training.two_sample import (
-    RatioClassifier,
     RatioSettings,
     classifier_reference,
     classifier_test,
-    train_ratio_classifier,
 )
 
 CLASSIFIER = RatioSettings(hidden=(96, 96, 96), batch=1024, max_epochs=8, patience=3)
@@ -76,8 +66,6 @@ NOISES = 2
 TOLD = 10_000
 """Samples, and rows, of the classifier that tells them apart."""
 WIDE = 2.0
-PT, HELD = 600.0, 5000
-"""GeV of a jet that is made anew, and how many of these are held out in each of two samples."""
 LARGEST_TOLD = 0.53
 """The rule: at most so well are samples told from rows."""
 
@@ -91,6 +79,16 @@ def basis(jets: Path) -> None:
 
 
 # --- one point
+
+
+def results(out: Path, test: bool) -> Path:
+    """Where the numbers of points are."""
+    return out / "test" if test else out
+
+
+def points(out: Path, name: str, test: bool) -> list[dict]:
+    """The numbers of all seeds of a point."""
+    return [json.loads(path.read_text()) for path in sorted(results(out, test).glob(f"{name}-[0-9]*.json"))]
 
 
 def settings(kind: str, jets: Path, seed: int, changes: list[str], qcd: Path) -> Run:
@@ -131,7 +129,7 @@ def judged(jets: Path, name: str, seed: int, changes: list[str], out: Path, test
     found: dict[str, object] = {"name": name, "seed": seed, "changes": changes, "test": test}
     given = runs["qcd"].coordinates.components
     assert given is not None
-    found |= {"number": given.number, "noise": given.noise}
+    found |= dict(zip(SETTINGS, (given.number, given.noise, given.power, runs["qcd"].data.train), strict=True))
     found["auc"] = auc(ratio[labels == 1], ratio[labels == 0]).value
     found["logistic"] = logistic_slope(ratio, labels).value
     found["top_tagging"] = auc(-log_p["qcd"][labels == 1], -log_p["qcd"][labels == 0]).value
@@ -146,7 +144,7 @@ def judged(jets: Path, name: str, seed: int, changes: list[str], out: Path, test
         found[f"told_{kind}"] = told(model, noisy, seed)
     if halves:
         found["agree_qcd"] = agree(runs["qcd"], out / f"{name}-qcd-{seed}", coordinates.rows(held["qcd"]).float())
-    np.savez(out / f"{name}-{seed}.npz", **log_p, labels=labels, reference=rows_reference)
+    np.savez(results(out, test) / f"{name}-{seed}.npz", **log_p, labels=labels, reference=rows_reference)
     return found
 
 
@@ -241,10 +239,17 @@ def agree(run: Run, folder: Path, rows: Tensor) -> float:
 def table(header: list[str], rows: list[list[object]], numbers: Path | None) -> None:
     """Print a table, and put it into a file of docs/numbers."""
     for row in (header, ["---"] * len(header), *rows):
-        print("| " + " | ".join(cell(one["seeds"]) if isinstance(one, dict) else str(one) for one in row) + " |")
+        print("| " + " | ".join(said(one) for one in row) + " |")
     if numbers is not None:
         content = json.loads(numbers.read_text()) | {"header": header, "rows": rows}
         numbers.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def said(one: object) -> str:
+    """A cell of docs/numbers in words."""
+    if not isinstance(one, dict):
+        return str(one)
+    return cell(one["seeds"]) if "seeds" in one else f"{one['value']:.3f} ± {one['error']:.3f}"
 
 
 def cell(values: list[float]) -> str:
@@ -252,89 +257,14 @@ def cell(values: list[float]) -> str:
     return f"{np.mean(values):.3f}{spread}" if values else "—"
 
 
-def of_seeds(values: list[float], best: float = 1.0) -> object:
-    """As docs/numbers has it; the worst of several is the one furthest from what is best."""
+def of_seeds(values: list[float], best: float = 1.0, scatter: bool = False) -> object:
+    """As docs/numbers has it; the worst of several is the one furthest from what is best, or only their scatter."""
     if len(values) < 2:
         return cell(values)
+    if scatter:
+        return {"value": round(float(np.mean(values)), 5), "error": round(float(np.std(values, ddof=1)), 5)}
     worst = "max" if max(values) - best > best - min(values) else "min"
     return {"seeds": [round(value, 5) for value in values], "worst": worst}
-
-
-# --- a score in both directions
-
-SCALED, SHARE, DISTANCE, NEAR = 3.0, (0.1, 0.5), (0.1, 0.7), 0.5
-"""Largest factor on angles; share of the momentum, and distance, of a second jet; what a picture holds for sure."""
-
-
-def remade(jets: Jets, seed: int) -> Jets:
-    """Jets of any width, half of them with a second one beside, of N jets of background; few are lost."""
-    random, n = np.random.default_rng(seed), len(jets)
-    jet, pt = np.repeat(np.arange(n), jets.counts), jets.pt.astype(np.float64)
-    pt /= np.bincount(jet, pt)[jet]
-    at = np.stack([jets.eta, wrap(jets.phi - jets.phi[jets.offsets[:-1]][jet])])
-    at = at - np.stack([np.bincount(jet, pt * one)[jet] for one in at])
-    at *= SCALED ** random.uniform(-1, 1, n)[jet]
-    beside = random.permutation(n)[jet]  # the jet that each is put beside
-    two = random.random(n) < 0.5
-    share, distance = random.uniform(*SHARE, n), random.uniform(*DISTANCE, n)
-    turn, angle = random.uniform(0, 2 * np.pi, (2, n))
-    cos, sin = np.cos(turn[beside]), np.sin(turn[beside])
-    moved = np.stack([cos * at[0] - sin * at[1], sin * at[0] + cos * at[1]])
-    moved += distance[beside] * np.stack([np.cos(angle[beside]), np.sin(angle[beside])])
-    kept = two[beside]
-    jet, own = np.concatenate([jet, beside[kept]]), np.where(two, 1 - share, 1.0)[jet]
-    pt = np.concatenate([pt * own, (pt * share[beside])[kept]])
-    at = np.concatenate([at, moved[:, kept]], axis=1)
-    order = np.lexsort((-pt, jet))
-    made = from_counts(np.zeros(n), np.bincount(jet, minlength=n), PT * pt[order], *at[:, order])
-    centre = np.stack([np.bincount(jet, pt * one)[jet] for one in at])
-    near = np.bincount(jet, np.hypot(*(at - centre)) < NEAR)
-    return made[near > 0]
-
-
-def both(jets: Path, out: Path, name: str, test: bool, third: Path | None, numbers: Path | None) -> None:
-    """AUC of -log p and of log b - log p, jets of the other class and of a third against held-out ones."""
-    where, found = file_in(jets, "test" if test else "val"), {}
-    held = {kind: read_sparse(where, kind) for kind in KINDS}
-    if third is not None:
-        held["third"] = read_sparse(third, "top")
-    for point in (json.loads(path.read_text()) for path in sorted(out.glob(f"{name}-[0-9]*.json"))):
-        seed, folder = point["seed"], out / f"{name}-qcd-{point['seed']}"
-        for kind in KINDS:
-            run = settings(kind, jets, seed, point["changes"], folder)
-            model = trained(run, out / f"{name}-{kind}-{seed}")
-            file = out / f"remade-{kind}-{seed}.h5"
-            if not file.is_file():
-                all_jets = read_jets(file_in(jets, "train"))
-                chosen = np.flatnonzero(all_jets.labels == KINDS.index(kind))[: run.data.train]
-                write(file, remade(all_jets[chosen], seed), {})
-            size = [f"data.train={run.data.train - 3 * HELD}", f"data.test={HELD}", f"data.validation={HELD}"]
-            other = settings("qcd", file, seed, ["contrast.iterations=4000", *point["changes"], *size], folder)
-            reference = trained(other, out / f"{name}-{kind}-{seed}-remade")
-            coordinates = model.coordinates
-            assert isinstance(coordinates, ComponentsCoordinates)
-            rows = {one: coordinates.rows(sample) for one, sample in held.items()}
-            log_p, log_b = ({one: log_prob(m, y) for one, y in rows.items()} for m in (model, reference))
-            told = told_apart(coordinates, [read_sparse(file_in(jets, "train"), kind), read_sparse(file, "qcd")], seed)
-            direct = {one: told(y.float()) for one, y in rows.items()}
-            for one in (one for one in held if one != kind):
-                plain = auc(-log_p[one], -log_p[kind]).value
-                scored = auc(log_b[one] - log_p[one], log_b[kind] - log_p[kind]).value
-                found.setdefault((kind, one), []).append((plain, scored, auc(direct[one], direct[kind]).value))
-    names = {"qcd": "QCD jets", "top": "tops", "third": third.stem if third else ""}
-    rows = [
-        [f"{names[one]} among {names[kind]}", *(of_seeds(list(column)) for column in zip(*values, strict=True))]
-        for (kind, one), values in found.items()
-    ]
-    table(["AUC", "-log p", "log b - log p", "log b/p, learned as one"], rows, numbers)
-
-
-def told_apart(coordinates: ComponentsCoordinates, samples: list[SparseEvents], seed: int) -> RatioClassifier:
-    """log b/p by one network, which tells rows of jets made anew from those of background, both with their noise."""
-    generator = stream(seed, "bench/direct")
-    rows = [coordinates.noisy(coordinates.rows(sample), 1, generator) for sample in samples]
-    labels = np.repeat([0, 1], [len(part) for part in rows])
-    return train_ratio_classifier(torch.cat(rows).float(), labels, CLASSIFIER, generator=generator)
 
 
 # --- error bars
@@ -342,10 +272,10 @@ def told_apart(coordinates: ComponentsCoordinates, samples: list[SparseEvents], 
 
 def bars(jets: Path, out: Path, name: str, test: bool, figure: Path | None, numbers: Path | None) -> None:
     """Error bars of log r from pairs of trainings on halves, a pair for each seed; how many cover the classifiers'."""
-    points = [json.loads(path.read_text()) for path in sorted(out.glob(f"{name}-[0-9]*.json"))]
     where, ratios = file_in(jets, "test" if test else "val"), {}
     rows: dict[str, Tensor] = {}
-    for seed, changes in ((one["seed"], one["changes"]) for one in points):
+    seeds = {one["seed"]: one["changes"] for one in points(out, name, test)}
+    for seed, changes in seeds.items():
         for kind in KINDS:
             run, folder = settings(kind, jets, seed, changes, out / f"{name}-qcd-{seed}"), out / f"{name}-{kind}-{seed}"
             for end in ("", "-half0", "-half1"):
@@ -357,7 +287,6 @@ def bars(jets: Path, out: Path, name: str, test: bool, figure: Path | None, numb
                 ratios[kind, seed, end] = log_prob(model, torch.cat(list(rows.values())))
     reference = row_reference(jets, coordinates, where, rows, size, out)
     labels = np.repeat([0, 1], [len(rows[kind]) for kind in KINDS])
-    seeds = [one["seed"] for one in points]
 
     def log_r(ends: tuple[str, ...]) -> np.ndarray:
         return np.stack([ratios["top", seed, end] - ratios["qcd", seed, end] for seed in seeds for end in ends])
@@ -396,6 +325,7 @@ def draw_pulls(pulls: dict[str, np.ndarray], labels: np.ndarray, path: Path) -> 
 
 # --- table and picture
 
+SETTINGS = {"number": "K", "noise": "noise", "power": "power", "train": "jets"}
 QUANTITIES = {
     "auc": "AUC of log r",
     "logistic": "slope of a logistic fit of the labels on log r",
@@ -417,21 +347,47 @@ QUANTITIES = {
 }
 
 
-def show(out: Path, figure: Path | None, numbers: Path | None) -> None:
-    """A column for each point, means over seeds with the scatter where there are several; resolution over K."""
+IN_MAP = {
+    "auc": "AUC of log r",
+    "logistic": "logistic slope",
+    "m": "m, rows",
+    "m_qcd": "QCD",
+    "m_top": "tops",
+    "r": "Pearson, rows",
+    "m_pixels": "m, pixels",
+    "told_qcd": "samples told, QCD",
+    "told_top": "tops",
+    "agree_qcd": "agree far out",
+    "top_tagging": "tags tops",
+    "qcd_tagging": "tags QCD",
+}
+"""What a line of the map has, by short names."""
+
+
+def show(out: Path, in_map: bool, figure: Path | None, numbers: Path | None) -> None:
+    """A column for each point, or a line, means over seeds with the scatter where there are several; the picture."""
     found: dict[str, list[dict]] = {}
     for path in sorted(out.glob("*.json")):
         one = json.loads(path.read_text())
         found.setdefault(one["name"], []).append(one)
-    found = dict(sorted(found.items(), key=lambda item: (item[1][0]["number"], item[1][0]["noise"], item[0])))
+    found = dict(sorted(found.items(), key=lambda item: (*(item[1][0][key] for key in SETTINGS), item[0])))
     rows: list[list[object]] = []
-    for key, words in QUANTITIES.items():
-        values = [[one[key] for one in seeds if key in one] for seeds in found.values()]
-        best = {"told": 0.5, "boun": 0.0}.get(key[:4], 1.0)
-        if any(values):
-            rows.append([words, *(of_seeds(one, best) for one in values)])
-    table(["", *found], rows, numbers)
+    if in_map:
+        for seeds in found.values():
+            values = [[one[key] for one in seeds if key in one] for key in IN_MAP]
+            rows.append([*(f"{seeds[0][key]:,}" for key in SETTINGS), str(len(seeds))])
+            rows[-1] += [of_seeds(one, scatter=True) for one in values]
+        table([*SETTINGS.values(), "seeds", *IN_MAP.values()], rows, numbers)
+    else:
+        for key, words in QUANTITIES.items():
+            values = [[one[key] for one in seeds if key in one] for seeds in found.values()]
+            best = {"told": 0.5, "boun": 0.0}.get(key[:4], 1.0)
+            if any(values):
+                rows.append([words, *(of_seeds(one, best) for one in values)])
+        table(["", *found], rows, numbers)
     print(f"The rule takes {rule(found)}.")
+    best_tagging = max(found, key=lambda name: np.mean([one["top_tagging"] for one in found[name]]))
+    print(f"-log p tags tops best with {best_tagging}.")
     if figure is not None:
         with figure_style():
             draw(found, figure)
@@ -448,26 +404,32 @@ def rule(found: dict[str, list[dict]]) -> str | None:
 
 
 def draw(found: dict[str, list[dict]], path: Path) -> None:
-    """Calibration against resolution, a point for each setting."""
-    picture, axes = new_figure(panel=(5.6, 4.2))
-    ax = axes[0, 0]
-    for name, seeds in found.items():
-        x, y = ([s[key] for s in seeds] for key in ("auc", "logistic"))
-        ax.errorbar(np.mean(x), np.mean(y), np.std(y), np.std(x), fmt="o", ms=4, color="tab:blue")
-        ax.annotate(name, (np.mean(x), np.mean(y)), textcoords="offset points", xytext=(5, 3), fontsize=7)
+    """Calibration against resolution: a line over K for each noise, power and number of jets, with K at its points."""
+    picture, axes = new_figure(panel=(6.4, 4.6))
+    ax, lines = axes[0, 0], {}
+    for seeds in found.values():
+        lines.setdefault(tuple(seeds[0][key] for key in ("noise", "power", "train")), []).append(seeds)
+    for (noise, power, number), line in sorted(lines.items(), key=lambda item: -len(item[1])):
+        x, y = (np.array([np.mean([one[key] for one in seeds]) for seeds in line]) for key in ("auc", "logistic"))
+        spread = [[np.std([one[key] for one in seeds]) for seeds in line] for key in ("logistic", "auc")]
+        words = f"noise {noise:g}, power {power:g}, {number:,} jets"
+        ax.errorbar(x, y, *spread, fmt="o-", ms=4, lw=1, label=words)
+        for seeds, *at in zip(line, x, y, strict=True):
+            ax.annotate(f"{seeds[0]['number']}", at, textcoords="offset points", xytext=(5, 3), fontsize=7)
     ax.axhline(1.0, ls=":", color="0.5")
     ax.set_xlabel("AUC of log r (resolution)")
     ax.set_ylabel("logistic slope of log r (1: calibrated)")
+    ax.legend(fontsize=7)
     picture.savefig(path, bbox_inches="tight")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["basis", "map", "show", "bars", "both"])
+    parser.add_argument("command", choices=["basis", "map", "show", "bars"])
     parser.add_argument("folders", nargs="+", help="JETS, OUT and points")
     parser.add_argument("--test", action="store_true")
     parser.add_argument("--halves", action="store_true")
-    parser.add_argument("--third", type=Path, help="a file of jets of another class, with label 1")
+    parser.add_argument("--map", action="store_true", help="show: a line for each point")
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--numbers", type=Path, help="a file of docs/numbers, whose table is replaced")
     given = parser.parse_args()
@@ -476,19 +438,20 @@ def main() -> None:
     if given.command == "basis":
         basis(first)
     elif given.command == "show":
-        show(first, given.figure, given.numbers)
-    elif given.command == "both":
-        both(first, Path(given.folders[1]), given.folders[2], given.test, given.third, given.numbers)
+        show(first, given.map, given.figure, given.numbers)
     elif given.command == "bars":
         bars(first, Path(given.folders[1]), given.folders[2], given.test, given.figure, given.numbers)
     else:
         out = Path(given.folders[1])
-        out.mkdir(parents=True, exist_ok=True)
+        results(out, given.test).mkdir(parents=True, exist_ok=True)
         for point in given.folders[2:]:
             name, text = point.split("=", 1)
             seed, *changes = text.split(",")
-            found = judged(first, name, int(seed), changes, out, given.test, given.halves)
-            (out / f"{name}-{seed}.json").write_text(json.dumps(found, indent=1))
+            path = results(out, given.test) / f"{name}-{seed}.json"
+            found = json.loads(path.read_text()) if path.is_file() else {}
+            if found.get("changes") != changes or (given.halves and "agree_qcd" not in found):
+                found = judged(first, name, int(seed), changes, out, given.test, given.halves)
+                path.write_text(json.dumps(found, indent=1))
             print(name, seed, {key: round(value, 4) for key, value in found.items() if isinstance(value, float)})
 
 

@@ -8,6 +8,10 @@ of both classes, with the weights of now and averaged; OUT/NAME.npz keeps the la
 slope m against the classifier, on the same jets, of each network in OUT trained on QCD with each trained on tops; with
 --manifold each energy is divided by the temperature of its own background on the decoder's manifold, as `normae
 temperature RUN` gives it, and not by the T of its training. The test sample stays unseen.
+
+With --table [FILE] the trainings in OUT are named WORDS-SEED, and a table has a line for each WORDS, with the scatter
+over seeds: E-/E+ over the second half of the looks, latent acceptance, and the AUC of the last look. FILE is one of
+docs/numbers, whose table is replaced.
 """
 
 import argparse
@@ -32,6 +36,7 @@ from normae.training import Checkpoint, Happening, Record, Rollback, Trainer
 
 KINDS = ("qcd", "top")
 Energies = dict[str, np.ndarray]
+LOGGED = ("negative_energy", "positive_energy", "latent_acceptance")
 MANIFOLD = 2000
 """Jets behind a temperature on the manifold."""
 
@@ -83,8 +88,7 @@ class Watch:
             line["auc_averaged"] = tagging(found, trained_on).value
         line |= {f"energy_{kind}": float(values.mean()) for kind, values in found.items()}
         if isinstance(happening, Record):
-            wanted = ("positive_energy", "negative_energy", "latent_acceptance")
-            line |= {key: happening.values[key][0] for key in wanted}
+            line |= {key: happening.values[key][0] for key in LOGGED}
         np.savez(self.out / f"{self.name}.npz", **found)
         self._write(line)
 
@@ -130,6 +134,33 @@ def dual(out: Path, classifier: str, count: int, on_manifold: bool) -> None:
             print(f"{a} {b}: Pearson {pearson(ratio, reference)}, m {line.slope}, C {line.constant}", flush=True)
 
 
+def table(out: Path, numbers: Path | None) -> None:
+    """Print, and write, what the trainings of each kind have in common."""
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    for path in sorted(out.glob("*.jsonl")):
+        looks = [line for line in map(json.loads, path.read_text().splitlines()) if "negative_energy" in line]
+        late = looks[len(looks) // 2 :]
+        negative, positive, accepted = (np.mean([line[key] for line in late]) for key in LOGGED)
+        last = looks[-1]
+        values = (negative / positive, accepted, last.get("auc_averaged", last["auc"]))
+        found.setdefault(path.stem.rpartition("-")[0], []).append(values)
+    rows: list[list[object]] = []
+    for words, trainings in sorted(found.items()):
+        cells = [
+            {"value": round(float(np.mean(column)), 4), "error": round(float(np.std(column, ddof=1)), 4)}
+            if len(column) > 1
+            else f"{column[0]:.3f}"
+            for column in zip(*trainings, strict=True)
+        ]
+        rows.append([words, str(len(trainings)), *cells])
+    header = ["chains", "seeds", "E-/E+", "latent acceptance", "AUC"]
+    for row in (header, *rows):
+        print(*row, sep=" | ")
+    if numbers is not None:
+        content = json.loads(numbers.read_text()) | {"header": header, "rows": rows}
+        numbers.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
@@ -139,6 +170,7 @@ def main() -> None:
     parser.add_argument("--jets", type=int, default=5000, help="validation jets of each class")
     parser.add_argument("--dual", help="a trained classifier")
     parser.add_argument("--manifold", action="store_true", help="the dual test at temperatures of the background alone")
+    parser.add_argument("--table", nargs="?", const="", help="the table of all trainings, into a file of docs/numbers")
     given = parser.parse_intermixed_args()
     given.out.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
@@ -151,6 +183,8 @@ def main() -> None:
         watch = Watch(config, given.out, name, given.every, given.jets)
         done = train(config, folder, resume=folder.exists(), watch=watch, minutes=left / (len(given.trainings) - k))
         print(name, "finished" if done else "stopped", flush=True)
+    if given.table is not None:
+        table(given.out, Path(given.table) if given.table else None)
     if given.dual:
         dual(given.out, given.dual, given.jets, given.manifold)
 

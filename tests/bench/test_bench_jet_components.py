@@ -1,6 +1,6 @@
 """bench/jet_components.py trains a pair, judges it, and makes a table and a picture."""
 
-import importlib.util
+import importlib
 import json
 import shutil
 import sys
@@ -14,7 +14,7 @@ from normae.jets import read
 from normae.training.two_sample import RatioSettings
 from tiny_jets import SAMPLE
 
-SCRIPT = Path(__file__).parents[2] / "bench" / "jet_components.py"
+BENCH = Path(__file__).parents[2] / "bench"
 CHANGES = (
     "data.train=60,data.validation=20,data.test=20,contrast.iterations=20,contrast.batch=20,network.hidden=[8],"
     "coordinates.components.number=3,sampling.buffer=64,training.batch=20,pretraining.batch=20,contrast.draws=500,"
@@ -23,25 +23,29 @@ CHANGES = (
 
 
 @pytest.fixture
-def jet_components():
-    spec = importlib.util.spec_from_file_location("jet_components", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def jet_components(monkeypatch):
+    monkeypatch.syspath_prepend(BENCH)
+    return importlib.import_module("jet_components")
 
 
-def test_a_point_of_the_map(tmp_path, capsys, monkeypatch, jet_components):
+@pytest.fixture
+def jet_both(jet_components):
+    return importlib.import_module("jet_both")
+
+
+def test_a_point_of_the_map(tmp_path, capsys, monkeypatch, jet_components, jet_both):
     module = jet_components
-    monkeypatch.setattr(module, "CLASSIFIER", RatioSettings(hidden=(8,), batch=32, max_epochs=2, patience=1))
+    for one in (module, jet_both):
+        monkeypatch.setattr(one, "CLASSIFIER", RatioSettings(hidden=(8,), batch=32, max_epochs=2, patience=1))
     monkeypatch.setattr(module, "TOLD", 60)
     jets, out = tmp_path / "jets", tmp_path / "out"
     jets.mkdir()
     for name in ("train", "val", "test"):
         shutil.copy(SAMPLE, jets / f"{name}.npz")
 
-    def call(*words: object) -> str:
-        monkeypatch.setattr(sys, "argv", ["jet_components.py", *map(str, words)])
-        module.main()
+    def call(*words: object, of=module) -> str:
+        monkeypatch.setattr(sys, "argv", ["a command", *map(str, words)])
+        of.main()
         return capsys.readouterr().out
 
     call("map", jets, out, "few=0," + CHANGES, "--halves")
@@ -60,8 +64,12 @@ def test_a_point_of_the_map(tmp_path, capsys, monkeypatch, jet_components):
     written = json.loads((tmp_path / "numbers.json").read_text())
     assert written["header"] == ["", "few"]
     assert written["rows"][0][1]["seeds"][0] == pytest.approx(found["auc"], abs=1e-5)
-    monkeypatch.setattr(module, "HELD", 8)
-    said = call("both", jets, out, "few", "--third", SAMPLE)
+    line = call("show", out, "--map", "--numbers", tmp_path / "numbers.json").splitlines()[2]
+    assert line.startswith("| 3 | 0.5 | 0.5 | 60 | 2 | ")
+    written = json.loads((tmp_path / "numbers.json").read_text())["rows"][0]
+    assert written[5]["value"] == pytest.approx(np.mean([found["auc"], read_auc(out / "few-1.json")]), abs=1e-5)
+    monkeypatch.setattr(jet_both, "HELD", 8)
+    said = call(jets, out, "few", "--third", SAMPLE, of=jet_both)
     assert [line.split("|")[1].strip() for line in said.splitlines()[2:]] == [
         "tops among QCD jets", f"{SAMPLE.stem} among QCD jets", "QCD jets among tops", f"{SAMPLE.stem} among tops",
     ]  # fmt: skip
@@ -70,11 +78,18 @@ def test_a_point_of_the_map(tmp_path, capsys, monkeypatch, jet_components):
     assert len(shares) == 8
     assert all(0 <= share <= 1 for share in shares)
     assert (tmp_path / "bars.svg").stat().st_size > 1000
+    monkeypatch.setattr(module, "trained", lambda *_: pytest.fail("a point that has its numbers is left as it is"))
+    call("map", jets, out, "few=1," + CHANGES)
+    assert not (out / "test").exists()
 
 
-def test_jets_made_anew_keep_their_momentum_and_change_their_width(jet_components):
+def read_auc(path: Path) -> float:
+    return json.loads(path.read_text())["auc"]
+
+
+def test_jets_made_anew_keep_their_momentum_and_change_their_width(jet_both):
     jets = read(SAMPLE)
-    made = jet_components.remade(jets, 0)
+    made = jet_both.remade(jets, 0)
     jet = np.repeat(np.arange(len(made)), made.counts)
     assert np.bincount(jet, made.pt) == pytest.approx(600)
     own = (made.counts == jets.counts).nonzero()[0]

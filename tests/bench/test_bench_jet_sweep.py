@@ -41,6 +41,20 @@ def test_lines_and_pairs(tmp_path, capsys, monkeypatch):
     lines = [json.loads(line) for line in (tmp_path / "out" / "a.jsonl").read_text().splitlines()]
     assert [line["iteration"] for line in lines] == [0, 2, 4, 6]
     assert all(0 <= line["auc_averaged"] <= 1 for line in lines)
+    for seed, change in ((0, 0.1), (1, -0.1)):
+        looks = [{"negative_energy": k / 10, "positive_energy": 0.5, "latent_acceptance": 1.0, "auc": 0.7 + change}
+                 for k in (9, 1 + 10 * change)]  # fmt: skip
+        (tmp_path / f"long chains-{seed}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in looks))
+    (tmp_path / "numbers.json").write_text('{"about": "chains"}')
+    monkeypatch.setattr(sys, "argv", ["jet_sweep.py", str(tmp_path), "--table", str(tmp_path / "numbers.json")])
+    module.main()
+    assert json.loads((tmp_path / "numbers.json").read_text())["rows"] == [
+        [
+            "long chains",
+            "2",
+            *({"value": value, "error": error} for value, error in ((0.2, 0.2828), (1, 0), (0.7, 0.1414))),
+        ]
+    ]
     with pytest.raises(InputError, match="a: energies of 20 jets, expected 16; use its --jets"):
         module.dual(tmp_path / "out", "jets-classifier", 8, False)
     with np.load(tmp_path / "out" / "b.npz") as kept:
