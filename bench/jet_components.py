@@ -9,7 +9,8 @@ JETS is a folder with train, val and test. A POINT is NAME=SEED[,section.key=val
 jets-components-qcd and jets-components-top; both classes are trained into OUT/NAME-KIND-SEED, and OUT/NAME-SEED.json
 has the numbers of the pair at validation jets. With --test they are of test jets, and in OUT/test, so that nothing is
 chosen on them; `show OUT/test` has their table. A point that has its numbers is left as it is. With --map a table has
-a line for each point, and says how many seeds it has.
+a line for each point, and says how many seeds its AUC has; a cell with an error has several. With --tagging only the
+density of QCD jets is trained, and only its top-tagging is judged.
 
     auc, logistic       of log r = log p_top - log p_qcd: the AUC, and the slope of a logistic fit of the labels on it
     m, r (_qcd, _top)   slope and Pearson against classifiers on the same rows, in each class; _error: that of the
@@ -127,9 +128,7 @@ def judged(jets: Path, name: str, seed: int, changes: list[str], out: Path, test
     log_p = {kind: log_prob(model, both) for kind, model in models.items()}
     ratio = log_p["top"] - log_p["qcd"]
     found: dict[str, object] = {"name": name, "seed": seed, "changes": changes, "test": test}
-    given = runs["qcd"].coordinates.components
-    assert given is not None
-    found |= dict(zip(SETTINGS, (given.number, given.noise, given.power, runs["qcd"].data.train), strict=True))
+    found |= settings_of(runs["qcd"])
     found["auc"] = auc(ratio[labels == 1], ratio[labels == 0]).value
     found["logistic"] = logistic_slope(ratio, labels).value
     found["top_tagging"] = auc(-log_p["qcd"][labels == 1], -log_p["qcd"][labels == 0]).value
@@ -146,6 +145,27 @@ def judged(jets: Path, name: str, seed: int, changes: list[str], out: Path, test
         found["agree_qcd"] = agree(runs["qcd"], out / f"{name}-qcd-{seed}", coordinates.rows(held["qcd"]).float())
     np.savez(results(out, test) / f"{name}-{seed}.npz", **log_p, labels=labels, reference=rows_reference)
     return found
+
+
+def tagged(jets: Path, name: str, seed: int, changes: list[str], out: Path, test: bool) -> dict:
+    """Train the density of QCD jets alone, and judge how it tags tops."""
+    folder = out / f"{name}-qcd-{seed}"
+    run = settings("qcd", jets, seed, changes, folder)
+    model = trained(run, folder)
+    coordinates = model.coordinates
+    assert isinstance(coordinates, ComponentsCoordinates)
+    where = file_in(jets, "test" if test else "val")
+    rows = [coordinates.rows(read_sparse(where, kind)).float().numpy() for kind in KINDS]
+    scores = [model.in_components().score(one) for one in rows]  # -log p but for log Z, which need not be known here
+    found = {"name": name, "seed": seed, "changes": changes, "test": test} | settings_of(run)
+    return found | {"top_tagging": auc(scores[1], scores[0]).value}
+
+
+def settings_of(run: Run) -> dict[str, float]:
+    """K, noise, power and the number of jets."""
+    given = run.coordinates.components
+    assert given is not None
+    return dict(zip(SETTINGS, (given.number, given.noise, given.power, run.data.train), strict=True))
 
 
 def compared(members: np.ndarray, ratio: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -248,7 +268,7 @@ def table(header: list[str], rows: list[list[object]], numbers: Path | None) -> 
 def said(one: object) -> str:
     """A cell of docs/numbers in words."""
     if not isinstance(one, dict):
-        return str(one)
+        return "" if one is None else str(one)
     return cell(one["seeds"]) if "seeds" in one else f"{one['value']:.3f} ± {one['error']:.3f}"
 
 
@@ -375,7 +395,7 @@ def show(out: Path, in_map: bool, figure: Path | None, numbers: Path | None) -> 
     if in_map:
         for seeds in found.values():
             values = [[one[key] for one in seeds if key in one] for key in IN_MAP]
-            rows.append([*(f"{seeds[0][key]:,}" for key in SETTINGS), str(len(seeds))])
+            rows.append([*(f"{seeds[0][key]:,}" for key in SETTINGS), str(len(values[0]))])
             rows[-1] += [of_seeds(one, scatter=True) for one in values]
         table([*SETTINGS.values(), "seeds", *IN_MAP.values()], rows, numbers)
     else:
@@ -386,11 +406,17 @@ def show(out: Path, in_map: bool, figure: Path | None, numbers: Path | None) -> 
                 rows.append([words, *(of_seeds(one, best) for one in values)])
         table(["", *found], rows, numbers)
     print(f"The rule takes {rule(found)}.")
-    best_tagging = max(found, key=lambda name: np.mean([one["top_tagging"] for one in found[name]]))
+    best_tagging = max(found, key=lambda name: mean_of(found[name], "top_tagging"))
     print(f"-log p tags tops best with {best_tagging}.")
     if figure is not None:
         with figure_style():
             draw(found, figure)
+
+
+def mean_of(seeds: list[dict], key: str) -> float:
+    """Of the seeds that have it; NaN where none has."""
+    values = [one[key] for one in seeds if key in one]
+    return float(np.mean(values)) if values else math.nan
 
 
 def rule(found: dict[str, list[dict]]) -> str | None:
@@ -398,7 +424,7 @@ def rule(found: dict[str, list[dict]]) -> str | None:
     allowed = {
         name: (seeds[0]["number"], -seeds[0]["noise"])
         for name, seeds in found.items()
-        if max(np.mean([one[f"told_{kind}"] for one in seeds]) for kind in KINDS) < LARGEST_TOLD
+        if max(mean_of(seeds, f"told_{kind}") for kind in KINDS) < LARGEST_TOLD
     }
     return max(allowed, key=lambda name: allowed[name], default=None)
 
@@ -407,7 +433,9 @@ def draw(found: dict[str, list[dict]], path: Path) -> None:
     """Calibration against resolution: a line over K for each noise, power and number of jets, with K at its points."""
     picture, axes = new_figure(panel=(6.4, 4.6))
     ax, lines = axes[0, 0], {}
-    for seeds in found.values():
+    for seeds in ([one for one in seeds if "auc" in one] for seeds in found.values()):
+        if not seeds:
+            continue
         lines.setdefault(tuple(seeds[0][key] for key in ("noise", "power", "train")), []).append(seeds)
     for (noise, power, number), line in sorted(lines.items(), key=lambda item: -len(item[1])):
         x, y = (np.array([np.mean([one[key] for one in seeds]) for seeds in line]) for key in ("auc", "logistic"))
@@ -429,6 +457,7 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", help="JETS, OUT and points")
     parser.add_argument("--test", action="store_true")
     parser.add_argument("--halves", action="store_true")
+    parser.add_argument("--tagging", action="store_true", help="map: top-tagging alone")
     parser.add_argument("--map", action="store_true", help="show: a line for each point")
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--numbers", type=Path, help="a file of docs/numbers, whose table is replaced")
@@ -449,8 +478,10 @@ def main() -> None:
             seed, *changes = text.split(",")
             path = results(out, given.test) / f"{name}-{seed}.json"
             found = json.loads(path.read_text()) if path.is_file() else {}
-            if found.get("changes") != changes or (given.halves and "agree_qcd" not in found):
-                found = judged(first, name, int(seed), changes, out, given.test, given.halves)
+            wanted = "agree_qcd" if given.halves else "top_tagging" if given.tagging else "auc"
+            if found.get("changes") != changes or wanted not in found:
+                whole = (first, name, int(seed), changes, out, given.test)
+                found = tagged(*whole) if given.tagging else judged(*whole, given.halves)
                 path.write_text(json.dumps(found, indent=1))
             print(name, seed, {key: round(value, 4) for key, value in found.items() if isinstance(value, float)})
 

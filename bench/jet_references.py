@@ -1,6 +1,6 @@
 """Jets in components: where log r of two densities and the classifiers on the same rows differ, which is right?
 
-    python bench/jet_references.py JETS OUT [POINT ...] [--test] [--numbers FILE]
+    python bench/jet_references.py JETS OUT [POINT ...] [--references N] [--test] [--numbers FILE]
 
 JETS, OUT and a POINT are those of `bench/jet_components.py map`; the pair of the zoo and each of its trainings come
 first. Densities and classifiers are of rows with noise, so labels can judge both at held-out rows *with* noise: there
@@ -14,7 +14,8 @@ more. Validation jets, with --test test jets. A line has
     m                          slope of the last reference on a pair's log r; of a reference on that of the zoo's pair;
                                at rows with noise, in all and each class, and at rows without it
 
-A reference is the mean of classifiers, corrected where held-out rows ask for it, and is kept in OUT.
+A reference is the mean of classifiers, corrected where held-out rows ask for it, and is kept in OUT. There are three,
+each with more to learn from than the one before; --references takes the first N.
 """
 
 import argparse
@@ -56,13 +57,15 @@ class Reference:
 REFERENCES = (
     Reference("half the jets", jets=50_000),
     Reference("as in the map"),
-    Reference("all jets for each, 16 copies", members=2, share=1.0, copies=16, epochs=4),
+    Reference("all jets for each, four copies", members=2, share=1.0, copies=4, epochs=4),
 )
 
 
-def answers(of: Reference, jets: Path, coordinates: ComponentsCoordinates, asked: list[Tensor]) -> list[np.ndarray]:
-    """log r of the mean of classifiers at each of several samples of rows with shape (N, K)."""
-    known = [coordinates.rows(read_sparse(file_in(jets, "train"), kind).first(of.jets)) for kind in KINDS]
+def answers(
+    of: Reference, rows: list[Tensor], coordinates: ComponentsCoordinates, asked: list[Tensor]
+) -> list[np.ndarray]:
+    """log r of the mean of classifiers at each of several samples, of training rows of both classes, (N, K) each."""
+    known = [part[: of.jets] for part in rows]
     ends = [round(len(part) * (1 - HELD)) for part in known]
     noise, said = stream(0, "bench/references"), []
     held = torch.cat([coordinates.noisy(part[end:], 1, noise) for part, end in zip(known, ends, strict=True)]).float()
@@ -76,7 +79,7 @@ def answers(of: Reference, jets: Path, coordinates: ComponentsCoordinates, asked
             parts.append(coordinates.noisy(part[chosen], of.copies, generator).float())
         marks = np.repeat([0, 1], [len(part) for part in parts])
         network = train_ratio_classifier(torch.cat(parts), marks, schedule, generator=generator)
-        said.append([network(rows) for rows in (held, *asked)])
+        said.append([network(one) for one in (held, *asked)])
     means = [np.mean(one, axis=0) for one in zip(*said, strict=True)]
     correct = choose_correction(means[0], labels, 0)[1]
     return [correct(one) for one in means[1:]]
@@ -113,7 +116,7 @@ def pairs(jets: Path, out: Path, points: list[str]) -> dict[str, dict[str, Model
     return found
 
 
-def judge(jets: Path, out: Path, points: list[str], test: bool, numbers: Path | None) -> None:
+def judge(jets: Path, out: Path, points: list[str], count: int, test: bool, numbers: Path | None) -> None:
     """The table of the module's head."""
     models = pairs(jets, out, points)
     coordinates = models["zoo, training 0"]["qcd"].coordinates
@@ -124,13 +127,15 @@ def judge(jets: Path, out: Path, points: list[str], test: bool, numbers: Path | 
     asked = [torch.cat([coordinates.noisy(one, 1, noise) for one in bare]), torch.cat(bare)]
     labels = np.repeat([0, 1], [len(one) for one in bare])
     said: dict[str, list[np.ndarray]] = {}
-    for of in REFERENCES:
+    known: list[Tensor] = []
+    for of in REFERENCES[:count]:
         key = f"{astuple(of)} {where} {coordinates.noise} {coordinates.basis.sum():.6f}"
         path = out / f"answers-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"
         if not path.is_file():
-            np.save(path, answers(of, jets, coordinates, [rows.float() for rows in asked]))
+            known = known or [coordinates.rows(read_sparse(file_in(jets, "train"), kind)) for kind in KINDS]
+            np.save(path, answers(of, known, coordinates, [rows.float() for rows in asked]))
         said[of.words] = list(np.load(path))
-    last = said[REFERENCES[-1].words]
+    last = list(said.values())[-1]
     for name, pair in models.items():
         log_p = [[log_prob(pair[kind], rows) for rows in asked] for kind in KINDS]
         said[name] = [top - qcd for qcd, top in zip(*log_p, strict=True)]
@@ -158,12 +163,13 @@ def main() -> None:
     parser.add_argument("jets", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("points", nargs="*")
+    parser.add_argument("--references", type=int, default=len(REFERENCES), choices=range(1, len(REFERENCES) + 1))
     parser.add_argument("--test", action="store_true")
     parser.add_argument("--numbers", type=Path, help="a file of docs/numbers, whose table is replaced")
     given = parser.parse_args()
     torch.set_num_threads(1)
     given.out.mkdir(parents=True, exist_ok=True)
-    judge(given.jets, given.out, given.points, given.test, given.numbers)
+    judge(given.jets, given.out, given.points, given.references, given.test, given.numbers)
 
 
 if __name__ == "__main__":

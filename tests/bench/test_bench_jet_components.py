@@ -78,9 +78,14 @@ def test_a_point_of_the_map(tmp_path, capsys, monkeypatch, jet_components, jet_b
     assert len(shares) == 8
     assert all(0 <= share <= 1 for share in shares)
     assert (tmp_path / "bars.svg").stat().st_size > 1000
+    assert not (out / "test").exists()
+    call("map", jets, out, "few=0," + CHANGES, "--test", "--tagging")
+    tagging = json.loads((out / "test" / "few-0.json").read_text())
+    assert tagging["top_tagging"] == pytest.approx(found["top_tagging"]), "the same jets are in both files here"
+    assert "told_qcd" not in tagging
+    assert "The rule takes None." in call("show", out / "test", "--map")
     monkeypatch.setattr(module, "trained", lambda *_: pytest.fail("a point that has its numbers is left as it is"))
     call("map", jets, out, "few=1," + CHANGES)
-    assert not (out / "test").exists()
 
 
 def read_auc(path: Path) -> float:
