@@ -124,6 +124,17 @@ def test_memory_is_bounded(table: Build, monkeypatch: pytest.MonkeyPatch) -> Non
     assert peak < path.stat().st_size / 4
 
 
+def test_a_file_is_not_held_twice(tmp_path: Path) -> None:
+    """Only one column at a time is: of pt, eta and phi a third."""
+    many = jets.from_lists([[[5.0, 0.1, 0.2]] * 60] * 20_000)
+    jets.write(tmp_path / "jets.h5", many)
+    tracemalloc.start()
+    found = jets.read(tmp_path / "jets.h5")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.6 * sum(part.nbytes for part in (found.pt, found.eta, found.phi, found.offsets))
+
+
 BAD = {
     "not finite": (3, 5, np.nan),
     "infinite": (3, 6, np.inf),

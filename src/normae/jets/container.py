@@ -129,13 +129,17 @@ def from_lists(constituents: Sequence[Any], labels: Sequence[int] | None = None)
     return from_counts(marks, counts, *flat.T)
 
 
-def concatenate(parts: Sequence[Jets]) -> Jets:
-    """All jets of `parts`, in order."""
-    if not parts:
+def concatenate(parts: Iterable[Jets]) -> Jets:
+    """All jets of `parts`, in order; of parts that nobody else keeps, one column at a time is in memory twice."""
+    columns: dict[str, list[Any]] = {name: [] for name in ("labels", "counts", "pt", "eta", "phi")}
+    skipped = 0
+    for part in parts:
+        skipped += part.skipped
+        for name, pieces in columns.items():
+            pieces.append(getattr(part, name))
+    if not columns["labels"]:
         return from_lists([])
-    names = ("labels", "counts", "pt", "eta", "phi")
-    joined = from_counts(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-    return replace(joined, skipped=sum(part.skipped for part in parts))
+    return replace(from_counts(*(np.concatenate(columns.pop(name)) for name in [*columns])), skipped=skipped)
 
 
 # --- blocks over cores, and compiled kernels

@@ -296,7 +296,7 @@ def read(path: str | Path, rows: Rows = None, *, skip_bad: bool = False, key: st
     >>> read("two.h5", rows=slice(1, 2)).pt
     array([20., 10.], dtype=float32)
     """
-    return concatenate(list(chunks(path, rows, skip_bad=skip_bad, key=key)))
+    return concatenate(chunks(path, rows, skip_bad=skip_bad, key=key))
 
 
 def info(path: str | Path, key: str = "table") -> Info:
