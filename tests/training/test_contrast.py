@@ -21,6 +21,7 @@ from normae.training import (
     Trainer,
     TrainingConfig,
 )
+from normae.training.backends import Group
 
 SAMPLING = SamplingConfig(
     buffer=300, replay=1.0, buffer_space="feature", chains_from="data", latent=ChainConfig(steps=0),
@@ -118,6 +119,14 @@ def test_it_stops_early_and_keeps_the_best_weights():
     with torch.no_grad():
         now = start.loss(trainer.weights, trainer.models.log_temperature, start.log_z, held=True)
     assert float(now) == pytest.approx(records[-1].values["best_loss"][0], rel=1e-5)
+
+
+def test_all_processes_decide_together(monkeypatch):
+    """On rows that differ from process to process each would stop at another time, and they would wait for ever."""
+    monkeypatch.setattr(Group, "mean", lambda _, tensor: torch.full_like(tensor, 7.0))
+    phase = make_trainer().phases[0]
+    phase._look()
+    assert phase.latest.tolist() == phase.best_loss.tolist() == [7.0]
 
 
 def test_the_likelihood_begins_with_what_was_found():

@@ -193,7 +193,7 @@ class Contrast(Phase):
     @torch.no_grad()
     def _look(self) -> None:
         """Keep the weights of those models that are better than ever."""
-        self.latest.copy_(self.loss(*self._parts, held=True))
+        self.latest.copy_(self.setup.group.mean(self.loss(*self._parts, held=True)))
         better = (self.latest < self.best_loss) & (self._waited() <= 0)
         self.best_loss.copy_(torch.where(better, self.latest, self.best_loss))
         self.found.masked_fill_(better, self.state.iteration)
