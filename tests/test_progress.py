@@ -1,10 +1,14 @@
 """Progress: silent by default, shown by whoever is asked to, for as long as that lasts."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 
 from normae.posterior.draw import in_pieces
-from normae.progress import counted, plain, progress, shown_by
+from normae.progress import Tick, counted, ignore, plain, progress, shown_by
+from normae.runs.session import train
 from watched import watched
 
 
@@ -40,3 +44,18 @@ def test_scoring_counts_events():
     with watched(lambda done, total: told.append(done)):
         in_pieces(lambda x: x.sum(1), np.ones((5, 2)), torch.device("cpu"), most=2)
     assert told == [2, 4, 5]
+
+
+def test_a_training_shows_one_phase_after_the_other(make_run, tmp_path):
+    shown: list[str] = []
+
+    @contextmanager
+    def display(what: str, total: int) -> Iterator[Tick]:
+        shown.append(f"{what} of {total}")
+        yield ignore
+        shown.append(f"{what} is over")
+
+    with shown_by(display):
+        train(make_run(training__epochs=1), tmp_path / "run")
+    first, second = ([f"{phase} of {n}", f"{phase} is over"] for phase, n in (("pretraining", 20), ("training", 10)))
+    assert shown[:4] == [*first, *second]

@@ -119,7 +119,7 @@ def train(
             hashes, jets = [sources.events_hash(one) for one in raw], sources.jets_hashes(config.data)
             journal = Journal(group, folders, configs, hashes, replicas, team, jets)
             trainer = _trainer(configs, runs, team, own)
-            return _sit(trainer, journal, runs, starts, watch if team.rank == 0 else None, minutes, begun)
+            return _sit(trainer, journal, runs, starts, watch, minutes, begun)
 
 
 def _trainer(configs: list[Run], runs: list[Prepared], team: Group, own: Autoencoder | None) -> Trainer:

@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from normae.networks.conditional import ConditionalBase
 from normae.networks.own import EnergyNetwork, OwnEnergy, copied
 from normae.networks.reconstruction import ReconstructionEnergy, all_tensors, fill
 from normae.posterior.draw import bar_of_halves
-from normae.progress import progress
+from normae.progress import Tick, ignore, progress
 from normae.random import stream
 from normae.runs.folder import CHAINS, HALF, RunFolder, digest, read_tensors, stored, write_tensors
 from normae.runs.load import build_model
@@ -182,33 +182,34 @@ class Journal:
         finishes: "Sequence[Finish]" = (),
     ) -> bool:
         """Train until the end or an interruption; `finishes` keep the autoencoders that NAEs begin with."""
-        watch = watch or counting()
-        with stoppable(training, minutes, begun):
+        with stoppable(training, minutes, begun), counting() if watch is None else nullcontext(watch) as shown:
             for happening in training.run():
                 if self.team.rank == 0 and isinstance(happening, Checkpoint) and happening == ("training", 0):
                     for finish in finishes:
                         finish.keep_pretrained()
                 self.write(training, happening)
-                watch(training, happening)
+                if self.team.rank == 0:
+                    shown(training, happening)
         return training.finished
 
 
-def counting() -> Watch:
-    """The iterations of each phase as progress."""
-    displays: dict[str, Any] = {}
+@contextmanager
+def counting() -> Iterator[Watch]:
+    """The iterations of each phase as progress, which ends with it."""
+    ticks: dict[str, tuple[Tick, int]] = {"finished": (ignore, 0)}
+    with ExitStack() as stack:
 
-    def watch(trainer: Trainer, happening: Happening) -> None:
-        phase = happening.phase
-        if phase == "finished":
-            return
-        if phase not in displays:
-            displays[phase] = [progress(phase + trainer.note, trainer.length(phase)).__enter__(), 0]
-        tick, done = displays[phase]
-        if happening.iteration > done:
-            tick(happening.iteration - done)
-            displays[phase][1] = happening.iteration
+        def watch(trainer: Trainer, happening: Happening) -> None:
+            phase, done = happening.phase, happening.iteration
+            if phase not in ticks:
+                stack.close()
+                ticks[phase] = stack.enter_context(progress(phase + trainer.note, trainer.length(phase))), 0
+            tick, before = ticks[phase]
+            if done > before:
+                tick(done - before)
+                ticks[phase] = tick, done
 
-    return watch
+        yield watch
 
 
 def check_minutes(minutes: float | None) -> None:
