@@ -119,7 +119,7 @@ class ToyStudy(Study):
             f"A classifier tells long chains from the data with AUC {chain}, exact draws of the model with {exact}; "
             "the two agree where the chains have converged."
         )
-        remedy = "Let the chains walk further: sampling.generation_steps, or longer steps."
+        remedy = "Let the chains walk further: sampling.generation, or longer steps."
         return [*self.health(), good_if("chains sample the model", bool(same), said, remedy), self.last(metrics)]
 
     def last(self, metrics: Metrics) -> Check:
