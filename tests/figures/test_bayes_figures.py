@@ -12,6 +12,7 @@ from normae.figures.densities import (
     Curve,
     colour_limits,
     coverage_curves,
+    marginal,
     pull_histogram,
     region_coverage,
     uncertainty_maps,
@@ -103,6 +104,20 @@ def test_coverage_by_region_with_its_bands() -> None:
     assert len(ax.lines) == 11
     assert len(ax.collections) == 5
     assert len(texts(ax.get_legend())) == 2
+
+
+def test_lists_are_as_good_as_arrays() -> None:
+    share = [[0.2, 0.6]] * 5
+    ax = region_coverage(axis(), [0.1, 0.5], share, share, share)
+    assert len(ax.collections) == 5
+    ax = coverage_curves(axis(), [0.1, 0.5], [Curve("p", [0.2, 0.6], [0.2, 0.6], [0.1, 0.1])])
+    assert ax.lines[0].get_ydata() == pytest.approx([0.2, 0.6])
+    _, axes = new_figure(2, 1, height_ratios=(3, 1), sharex=True)
+    marginal(axes[:, 0], centres=[0, 1, 2], true=[1, 2, 1], learned=[2, 2, 1], band=[1, 1, 1])
+    assert axes[1, 0].lines[1].get_ydata() == pytest.approx([2, 1, 1])
+    _, axes = new_figure(2, 3)
+    map_ = [[1.0, 2.0], [2.0, 3.0]]
+    uncertainty_maps(axes, [0, 1], [0, 1], (map_, map_), (map_, map_))
 
 
 def test_ratio_correlation_with_its_boundaries() -> None:

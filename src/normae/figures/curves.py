@@ -25,7 +25,11 @@ Records = Sequence[Mapping[str, Any]]  # lines of a metrics.jsonl
 
 
 def training_curves(axes: Sequence[Axes], records: Records) -> Sequence[Axes]:
-    """Three axes for energies, temperature and acceptance, from those lines of a metrics.jsonl that have energies."""
+    """Three axes for energies, temperature and acceptance, from those lines of a metrics.jsonl that have energies.
+
+    These are `iteration`, `positive_energy`, `negative_energy` and `temperature` of a line; it may have
+    `latent_acceptance` and `feature_acceptance`.
+    """
     used = training_energies((axes[0], axes[2]), records, "data")
     iteration = _column(used, "iteration")
     _line(axes[1], iteration, _column(used, "temperature"), "tab:orange")

@@ -25,6 +25,7 @@ from normae.statistics import REGION_EDGES, pearson
 from normae.statistics.arrays import Array, as_pair, as_vector
 
 Limits = tuple[float, float]
+Pair = tuple[ArrayLike, ArrayLike]
 RATIO_FLOOR = 0.01  # the ratio is drawn where the true density exceeds this share of its maximum
 CURVE_COLOURS = (style.LEARNED_COLOUR, "tab:blue", "tab:green", "tab:orange", "tab:purple")
 REACH = 5.0  # where the axis of pulls ends
@@ -149,9 +150,11 @@ def region_legend(ax: Axes, bands: list[int], above: bool = False) -> None:
 
 
 def marginal(
-    axes: Sequence[Axes], x: Array, truth: Array, model: Array, band: Array | None = None, label: str = r"$x_1$"
-) -> Sequence[Axes]:
-    """True and learned marginal density over x, with the half-width of its band, and their ratio below; shapes (N,)."""
+    axes: Sequence[Axes], centres: ArrayLike, true: ArrayLike, learned: ArrayLike, band: ArrayLike | None = None,
+    label: str = r"$x_1$",
+) -> Sequence[Axes]:  # fmt: skip
+    """True and learned marginal density at bin centres, with the half-width of a band, and below their ratio: (N,)."""
+    x, truth, model, half = (np.asarray(values, dtype=np.float64) for values in (centres, true, learned, band))
     above, below = axes
     above.plot(x, truth, color=style.TRUE_COLOUR, label="true")
     above.plot(x, model, color=style.LEARNED_COLOUR, linestyle=style.DASHES, label="learned")
@@ -160,8 +163,8 @@ def marginal(
     below.axhline(1, color=style.TRUE_COLOUR, linewidth=0.8)
     below.plot(x, ratio, color=style.LEARNED_COLOUR)
     if band is not None:
-        for ax, centre, half in ((above, model, band), (below, ratio, band / safe)):
-            ax.fill_between(x, centre - half, centre + half, color=style.LEARNED_COLOUR, alpha=0.25, linewidth=0)
+        for ax, y, width in ((above, model, half), (below, ratio, half / safe)):
+            ax.fill_between(x, y - width, y + width, color=style.LEARNED_COLOUR, alpha=0.25, linewidth=0)
     above.set(xlim=(x[0], x[-1]), ylim=(0, 1.3 * max(truth.max(), model.max())), ylabel="marginal density")
     above.legend(loc="upper center", ncols=2)
     above.tick_params(labelbottom=False)
@@ -170,12 +173,13 @@ def marginal(
     return axes
 
 
-def uncertainty_maps(axes: Any, x: Array, y: Array, score: Sequence[Array], density: Sequence[Array]) -> Any:
+def uncertainty_maps(axes: Any, x: ArrayLike, y: ArrayLike, score: Pair, density: Pair) -> Any:
     """Six maps (2, 3) over a grid of x (N,) and y (M,): E/T, its width and relative width above, the same of p below.
 
-    `score` and `density` are mean and standard deviation over draws, each with shape (N, M).
+    `score` and `density` are mean and standard deviation over draws, each with shape (N, M). Panels of (4.2, 3.3)
+    inches have room for the colour bars.
     """
-    (mean, width), (p, p_width) = score, density
+    mean, width, p, p_width = (np.asarray(values, dtype=np.float64) for values in (*score, *density))
     with np.errstate(divide="ignore", invalid="ignore"):
         relative, p_relative = width / mean, p_width / p
     shared = colour_limits(width, p_relative)
@@ -201,9 +205,9 @@ class Curve(NamedTuple):
     """Observed coverage at each level, with shapes (L,): of quantile intervals, with a half-width, and of Gaussian."""
 
     label: str
-    quantile: Array
-    gaussian: Array
-    band: Array | None = None
+    quantile: ArrayLike
+    gaussian: ArrayLike
+    band: ArrayLike | None = None
 
 
 def pull_histogram(ax: Axes, pulls: Mapping[str, ArrayLike]) -> Axes:
@@ -231,7 +235,7 @@ def _normal(t: Array, mean: float, width: float) -> Array:
     return np.asarray(np.exp(-(((t - mean) / width) ** 2) / 2) / (width * np.sqrt(2 * np.pi)))
 
 
-def coverage_curves(ax: Axes, levels: Array, curves: Sequence[Curve]) -> Axes:
+def coverage_curves(ax: Axes, levels: ArrayLike, curves: Sequence[Curve]) -> Axes:
     """Observed coverage over nominal levels (L,): quantile intervals solid, with their band, Gaussian ones dashed."""
     coloured = list(zip(curves, CURVE_COLOURS, strict=False))
     for curve, colour in coloured:
@@ -241,7 +245,7 @@ def coverage_curves(ax: Axes, levels: Array, curves: Sequence[Curve]) -> Axes:
 
 
 def region_coverage(
-    ax: Axes, levels: Array, quantile: Array, gaussian: Array, band: Array | None = None,
+    ax: Axes, levels: ArrayLike, quantile: ArrayLike, gaussian: ArrayLike, band: ArrayLike | None = None,
     *, text: str | None = None, legend: bool = True,
 ) -> Axes:  # fmt: skip
     """The curves of each region in its colour; regions without events, all NaN, are left out.
@@ -250,8 +254,8 @@ def region_coverage(
         quantile, gaussian, band: coverage at levels (L,), and the half-width of the former, with shape (R, L).
         text: the title of the legend in the free corner; `legend` names the regions in a row above the axes.
     """
-    rows = [kind for kind in (quantile, gaussian, band) if kind is not None]
-    shown = [region for region, row in enumerate(quantile) if not np.isnan(row).all()]
+    rows = [np.asarray(kind, dtype=np.float64) for kind in (quantile, gaussian, band) if kind is not None]
+    shown = [region for region, row in enumerate(rows[0]) if not np.isnan(row).all()]
     curves = [Curve(region_labels()[region], *(kind[region] for kind in rows)) for region in shown]
     for region, curve in zip(shown, curves, strict=True):
         _curve(ax, levels, curve, style.REGION_COLOURS[region])
@@ -263,23 +267,23 @@ def region_coverage(
     return _coverage_frame(ax, levels, curves, title=text, alignment="left")
 
 
-def _curve(ax: Axes, levels: Array, curve: Curve, colour: str) -> None:
-    _, quantile, gaussian, half = curve
-    if not (shape := levels.shape) == quantile.shape == gaussian.shape:
-        raise InputError(f"{curve.label}: expected coverages of shape {shape}, of quantiles and Gaussian intervals")
+def _curve(ax: Axes, levels: ArrayLike, curve: Curve, colour: str) -> None:
+    x, quantile, gaussian, half = (np.asarray(row, dtype=np.float64) for row in (levels, *curve[1:]))
+    if not x.shape == quantile.shape == gaussian.shape:
+        raise InputError(f"{curve.label}: expected coverages of shape {x.shape}, of quantiles and Gaussian intervals")
     for values, line in ((quantile, "-"), (gaussian, style.DASHES)):
-        ax.plot(levels, values, color=colour, linestyle=line, linewidth=1.4)
-    if half is not None:
+        ax.plot(x, values, color=colour, linestyle=line, linewidth=1.4)
+    if curve.band is not None:
         low, high = np.clip(quantile - half, 0, 1), np.clip(quantile + half, 0, 1)
-        ax.fill_between(levels, low, high, color=colour, alpha=0.2, linewidth=0)
+        ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
 
 
 def _coverage_frame(
-    ax: Axes, levels: Array, curves: Sequence[Curve], handles: Sequence[Line2D] = (), **legend: Any
+    ax: Axes, levels: ArrayLike, curves: Sequence[Curve], handles: Sequence[Line2D] = (), **legend: Any
 ) -> Axes:
     """The diagonal, and a legend where it hides no curve: conservative ones leave the lower right free."""
-    observed = np.array([kind for curve in curves for kind in (curve.quantile, curve.gaussian)])
-    corner = "lower right" if np.nanmean(observed - levels) > 0 else "upper left"
+    observed = np.array([kind for curve in curves for kind in (curve.quantile, curve.gaussian)], dtype=np.float64)
+    corner = "lower right" if np.nanmean(observed - np.asarray(levels)) > 0 else "upper left"
     lines = {"quantile": "-", "Gaussian": style.DASHES}
     kinds = [Line2D([], [], color="0.4", linestyle=line, label=kind) for kind, line in lines.items()]
     ax.legend(handles=[*handles, *kinds], loc=corner, labelspacing=0.25, borderaxespad=0.4, **legend)

@@ -95,7 +95,10 @@ def ratio_histograms(
 def reliability_diagram(
     axes: Sequence[Axes], bins: Reliability, label: str, text: str = "", colour: str = "tab:red", marker: str = "o"
 ) -> Sequence[Axes]:
-    """Points with error bars along the diagonal, and below what they differ by; again on the same axes for others."""
+    """Points with error bars along the diagonal, and below what they differ by; again on the same axes for others.
+
+    `label` is for the legend, `text` for the upper left corner, as the expected calibration error.
+    """
     x, y, dy = bins.predicted, bins.observed, bins.error
     above, below = axes
     if not above.lines:
