@@ -120,25 +120,26 @@ def dual_test(
         trains, samples = False, _samples(data, kinds, densities, a, settings, False)  # no jets to train one with
     test = samples[2]
     sides = [model.rows(test.x, 1 if certain else settings.draws or DRAWS, settings.seed) for model in (a, b)]
-    classifier = rows = None
-    if trains:
-        coordinates = a.coordinates.to("cpu")  # log r is the same in all coordinates, a classifier is not
-        seen = [coordinates.forward(torch.from_numpy(sample.x)) for sample in samples]
-        if isinstance(coordinates, ComponentsCoordinates):  # the densities are of rows with noise, asked without it
-            noise = stream(settings.seed, "dual/noise")
-            seen = [coordinates.noisy(seen[0], 1, noise), coordinates.noisy(seen[1], 1, noise), seen[2]]
-        first, second, third = (s._replace(x=y.float().numpy()) for s, y in zip(samples, seen, strict=True))
-        rows = classifier_reference(first, second, third, settings.network, settings.seed, a.device)
+    classifier, rows = _trained(samples, a, settings) if trains else None, None
     if reference is not None and kinds is not None:
-        found = load_classifier(reference, device)
+        rows, found = classifier, load_classifier(reference, device)
         classifier = run_reference(found, test, kinds[1], found.correction is not None, settings.seed)
-    else:
-        classifier, rows = rows, None
     result = judge(test, sides[0], sides[1], densities, classifier, settings, (a.name, b.name), rows)
     if trains and data is not None and Path(data).is_file():
         result = replace(result, events=sum(len(sample.labels) for sample in samples))
     result.metrics["temperature_a"], result.metrics["temperature_b"] = (Estimate(m.temperature, 0.0) for m in (a, b))
     return result
+
+
+def _trained(samples: list[Labelled], model: Model, settings: DualSettings) -> ClassifierReference:
+    """A classifier of what a model sees: log r is the same in all coordinates, a classifier is not."""
+    coordinates = model.coordinates.to("cpu")
+    seen = [coordinates.forward(torch.from_numpy(sample.x)) for sample in samples]
+    if isinstance(coordinates, ComponentsCoordinates):  # the densities are of rows with noise, asked without it
+        noise = stream(settings.seed, "dual/noise")
+        seen = [coordinates.noisy(seen[0], 1, noise), coordinates.noisy(seen[1], 1, noise), seen[2]]
+    first, second, third = (s._replace(x=y.float().numpy()) for s, y in zip(samples, seen, strict=True))
+    return classifier_reference(first, second, third, settings.network, settings.seed, model.device)
 
 
 def _samples(

@@ -103,11 +103,12 @@ class ComponentsStudy(TableStudy):
         return samples | {"components": f"{what} width"}
 
     def captions(self, metrics: Metrics) -> Captions:
-        found, said = super().captions(metrics), (
+        found = super().captions(metrics)
+        found["pictures"] = (
+            "The least likely jets",
             "Test jets of the class trained on with the highest scores: the picture, the picture that its components "
-            "alone make, and the parts of the score, compared with a likely jet. Pictures are on a logarithmic scale."
-        )  # fmt: skip
-        found["pictures"] = ("The least likely jets", said)
+            "alone make, and the parts of the score, compared with a likely jet. Pictures are on a logarithmic scale.",
+        )
         if "auc" in metrics:
             found["roc"] = ("ROC curve", "Jets of the other class kept over held-out jets kept. Dotted: a coin.")
         if "generated_jets" in metrics:
