@@ -459,6 +459,8 @@ class BayesianModel(Model):
     >>> model = normae.load("toy-1gauss-bnae")
     >>> model.log_prob_draws([[0.0, 0.0]], n=3).round(1).T  # the truth is -1.84
     array([[-1.8, -1.8, -1.8]], dtype=float32)
+    >>> model.rows([[0.0, 0.0]], n=3).log_prob().round(1), model.score_draws([[0.0, 0.0]], n=3).round(1).T
+    (array([-1.8], dtype=float32), array([[0., 0., 0.]], dtype=float32))
     >>> model.draw(torch.Generator().manual_seed(0)).log_prob([[0.0, 0.0]]).round(1)
     array([-1.8], dtype=float32)
     """

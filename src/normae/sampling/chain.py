@@ -170,7 +170,7 @@ class ReplayBuffer:
     Position and fill are tensors too, so that an iteration captured in a CUDA graph moves them.
 
     Attributes:
-        storage: with shape (S, capacity, *point).
+        storage: of S = `members` models, with shape (S, capacity, *point).
         written: number of points ever written, int64, shape (); the oldest points leave first.
     """
 

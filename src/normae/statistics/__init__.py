@@ -1,14 +1,7 @@
 """Measures of a learned density against a known one: pure functions of arrays, each number with its error."""
 
 from normae.statistics.arrays import Estimate, few_mean, format_estimate, line_mean, sample_mean, share_within
-from normae.statistics.auc import (
-    auc,
-    auc_difference,
-    background_efficiency,
-    rejection,
-    wasserstein,
-    wasserstein_halves,
-)
+from normae.statistics.auc import auc, auc_difference, background_efficiency, rejection, wasserstein, wasserstein_halves
 from normae.statistics.calibration import IsotonicRecalibration, LinearRecalibration, Recalibration
 from normae.statistics.density import REGION_EDGES, grid_kl, kl_divergence, pearson, regions, relative_deviation
 from normae.statistics.dual import (

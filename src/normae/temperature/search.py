@@ -43,9 +43,7 @@ JET_SCATTER = 0.25  # of the slopes of pairs of trainings on jets that differ in
 Pair = tuple[Run, Run]
 Points = list[statistics.SlopePoint]
 Starts = tuple[str | None, str | None]
-Trained = Callable[
-    [Run, Path], Path
-]  # trains a run in a folder, or goes on; `_Stopped` where it did not come to its end
+Trained = Callable[[Run, Path], Path]  # trains in a folder, or goes on; `_Stopped` where it did not come to its end
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,9 @@ class Trainer:
     Args:
         autoencoders: the S models.
         data: their training samples, S tensors of one shape (N, *event), or S sets of sparse images.
+        schedules, sampling: how to train, and how to make negative samples.
         seeds: one for each model.
+        device: where to train.
         group: the processes that train together; each takes its part of the events, of the batch and of the buffer.
         validation: samples at which the energy is watched, S of one shape; each process takes all of them.
         weights: of the events of `data` and of `validation`, S tensors (N,) with mean 1 each, where events have some.
@@ -135,7 +137,8 @@ class Trainer:
 
     Attributes:
         setup: what stays during the training.
-        models: what changes; `position`, `weights`, `rate_scale` and `rollbacks` are those of the models.
+        models: what changes, among it `position`, the number of the phase and its iterations that are done; `weights`
+            (S, P); `rate_scale` (S,), factors on the learning rates; `rollbacks` (S,), how often each was put back.
         guard: says when a model has run away, and where it returns to.
         stop: set by the caller, from a signal or another thread.
     """
