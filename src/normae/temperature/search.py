@@ -76,10 +76,15 @@ class SearchResult(NamedTuple):
 
 
 def search_temperature(
-    configs: Pair, out: str | Path, starts: Starts = (None, None), reference: str | Path | None = None,
-    settings: SearchSettings | None = None, watch: Watch | None = None, minutes: float | None = None,
+    configs: Pair,
+    out: str | Path,
+    starts: Starts = (None, None),
+    reference: str | Path | None = None,
+    settings: SearchSettings | None = None,
+    watch: Watch | None = None,
+    minutes: float | None = None,
     figures: bool = True,
-) -> SearchResult:  # fmt: skip
+) -> SearchResult:
     """Look for the temperature at which the dual test of two configurations has the slope 1.
 
     Args:
