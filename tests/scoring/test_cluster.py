@@ -24,6 +24,7 @@ import distributed
 import psutil
 
 from command import command
+from knock import knock
 from normae.config import structure
 from normae.errors import ClusterFailed, InputError
 from normae.files import clear
@@ -222,50 +223,13 @@ def test_an_address(run, files, tmp_path, capsys):
     assert (tmp_path / "s.parquet").read_bytes() == (tmp_path / "p.parquet").read_bytes()
 
 
-KNOCK = """
-import os, socket, ssl, sys
-answers = []
-for port in map(int, sys.argv[2:]):
-    for way in ("plain", "http", "tls", "own key"):
-        try:
-            with socket.create_connection(("127.0.0.1", port), 2) as line:
-                line.settimeout(0.5)
-                if way in ("tls", "own key"):
-                    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-                    if way == "own key":
-                        context.load_cert_chain(sys.argv[1])
-                    line = context.wrap_socket(line)
-                line.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n" if way == "http" else b"x" * 64)
-                heard = line.recv(64)
-        except OSError:
-            heard = b""
-        answers.append(heard)
-print(os.getuid(), len(answers), set(answers))
-"""
-
-
 def test_no_port_answers_who_has_not_the_key(two, tmp_path):
     """Scheduler, nannies and workers, asked by another user where this one may become another."""
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     found = [c.laddr for process in processes for c in process.net_connections("tcp") if c.status == "LISTEN"]
     assert {address.ip for address in found} == {"127.0.0.1"}
     assert len(found) >= 5, "a scheduler, and two workers each with its nanny"
-    key = tmp_path / "own.pem"
-    foreign = distributed.Security.temporary()
-    key.write_text(foreign.tls_client_key + foreign.tls_client_cert)
-    root = os.geteuid() == 0 and os.access("/usr/bin/python3", os.X_OK)
-    for folder in (key, *key.parents) if root else ():
-        if str(folder).startswith(tempfile.gettempdir() + "/"):
-            folder.chmod(0o755)
-    line = ["/usr/bin/python3" if root else sys.executable, "-I", "-c", KNOCK, str(key)]
-    ports = sorted({str(address.port) for address in found})
-    done = subprocess.run(
-        [*line, *ports], user=65534 if root else None, cwd="/", capture_output=True, text=True, check=True
-    )
-    user, count, answers = done.stdout.split(maxsplit=2)
-    assert (int(user), int(count)) == (65534 if root else os.getuid(), 4 * len(ports))
-    assert answers.strip() == "{b''}"
+    assert set(knock({address.port for address in found}, tmp_path)) == {b""}
 
 
 def test_a_client_without_the_key_runs_nothing(two):
