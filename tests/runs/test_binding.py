@@ -19,6 +19,7 @@ from command import command
 from normae.config import read, structure, to_toml
 from normae.errors import DataChanged, InputError
 from normae.evaluation.evaluate import evaluate
+from normae.evaluation.jets import read_kept, write_kept
 from normae.files import write_text
 from normae.runs.folder import RunFolder, model_digest, read_tensors, write_tensors
 from normae.runs.session import train
@@ -176,6 +177,50 @@ def test_other_rows_than_those_of_the_training_are_refused(made, tmp_path, chang
         evaluate(run.path, figures=False, device="cpu")
     write(tmp_path / "x.parquet", table())
     assert len(open_scorer(run.path, device="cpu").background) == 200
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "other key"])
+def test_rows_are_not_taken_on_trust_without_provenance(made, copy, damage, caplog):
+    """No hash to know the rows by: no p-value and no judgement from them; a resumed run has its provenance again."""
+    text = copy.provenance.read_text()
+    copy.provenance.write_text("" if damage == "empty" else text.replace("data_sha256", "data_sha356"))
+    if damage == "missing":
+        copy.provenance.unlink()
+    scorer = open_scorer(copy.path, device="cpu")
+    assert len(scorer.background) == 0
+    assert "no p_value" in scorer.notes[0]
+    assert "provenance.json" in scorer.notes[0]
+    with pytest.raises(InputError, match="provenance.json"):
+        evaluate(copy.path, figures=False, device="cpu")
+    if damage != "other key":
+        assert train(read(copy.config), copy.path, resume=True)
+        assert json.loads(copy.provenance.read_text())["data_sha256"] == json.loads(text)["data_sha256"]
+        assert copy.model.read_bytes() == (made / "run" / "model.safetensors").read_bytes()
+        assert len(open_scorer(copy.path, device="cpu").background) == 200
+
+
+def test_damaged_scores_of_the_background_are_made_again(copy):
+    """A bit of a zip's directory may ask for a password, or for a compression that nobody knows."""
+    expected = open_scorer(copy.path, device="cpu").background
+    content = copy.background.read_bytes()
+    entries = [k for k in range(len(content)) if content.startswith(b"PK\x01\x02", k)]
+    assert len(entries) == 2
+    for place in (entry + k for entry in entries for k in (6, 8, 10, 11)):
+        for bit in (0, 3, 6):
+            copy.background.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
+            assert np.array_equal(open_scorer(copy.path, device="cpu").background, expected)
+
+
+def test_damaged_scores_of_jets_are_made_again(tmp_path):
+    """What is kept is packed, and so damaged where it is unpacked."""
+    path, x = tmp_path / "scores.npz", np.arange(50.0)
+    write_kept(path, "key", {"x": x})
+    content, found = path.read_bytes(), []
+    for place in range(0, len(content), 3):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 255]) + content[place + 1 :])
+        found.append(read_kept(path, "key", ("x",)))
+    assert None in found
+    assert all(one is None or np.array_equal(one["x"], x) for one in found)
 
 
 def test_a_run_does_not_follow_the_current_folder(made, tmp_path, monkeypatch):

@@ -148,7 +148,7 @@ class Study(ABC):
     def card(self, name: str, members: Sequence["Study"], coverage: str) -> str:
         """The model card in Markdown, with the studies of all seeds, and a section on their coverage or nothing."""
         facts, seeds = self.run.read_provenance(), [member.config.seed for member in members]
-        digest = facts.get("data_sha256", "unknown")
+        digest = facts.get("data_sha256") or "unknown"
         lines, accepted = [one for one in self.run.read_history() if one.get("latent_acceptance") is not None], ""
         if lines:
             latent, feature = lines[-1]["latent_acceptance"], lines[-1]["feature_acceptance"]

@@ -87,10 +87,10 @@ class RunFolder:
         return [path for path in (self.checkpoint, self.earlier) if path.exists()]
 
     def finished(self) -> bool:
-        """Whether the model is there, and as it was written for this configuration."""
+        """Whether the model is there, and as it was written for this configuration, with its provenance."""
         if self.model.exists():
             try:
-                return bool(read_tensors(self.model))
+                return bool(self.read_provenance() and read_tensors(self.model))
             except InputError as error:
                 log.warning("%s. It is made again", error)
         return False
@@ -119,7 +119,8 @@ class RunFolder:
 
     def log_z_failure(self) -> str | None:
         """Why the annealing found no log Z, where it did not."""
-        found = self.known.get("log_z")
+        facts = read_json(self.provenance) if self.provenance.is_file() else None  # several seeds have none together
+        found = facts.get("log_z") if isinstance(facts, dict) else None
         return found.get("failed") if isinstance(found, dict) else None
 
     def events(self, config: Run) -> Events:
@@ -128,9 +129,11 @@ class RunFolder:
 
     @property
     def known(self) -> dict[str, Any]:
-        """What provenance.json says, whatever that is; nothing where there is none."""
-        facts = read_json(self.provenance) if self.provenance.is_file() else None
-        return facts if isinstance(facts, dict) else {}
+        """What provenance.json says, with the hash of the data, without which no one could tell them from others."""
+        facts = self.read_provenance()
+        if "data_sha256" not in facts:
+            raise InputError(f"{self.provenance}: expected the key data_sha256, to know its data by; put it back")
+        return facts
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl, in one write."""
