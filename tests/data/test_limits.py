@@ -9,13 +9,14 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
 import normae
 from normae import machine
-from normae.data import as_rows, open_table, read_table, tables
+from normae.data import as_rows, open_table, read_rows, read_table, tables
 from normae.errors import InputError
 from normae.tensors import keeps
 
@@ -236,3 +237,61 @@ def test_arrays_that_a_model_would_round():
             model.score(wrong)
     with pytest.raises(InputError, match="whole numbers beyond 2.53, which float64 rounds"):
         as_rows(np.array([[2**53 + 1]]))
+
+
+@pytest.mark.parametrize("unit", ["m8[s]", "M8[s]"])
+def test_times_are_no_numbers(unit, tmp_path):
+    """Durations and dates, in files and in frames: as numbers they would be counts of some unit."""
+    times, a = np.arange(5).astype(unit), np.zeros(5)
+    np.savez(tmp_path / "t.npz", a=a, time=times)
+    np.save(tmp_path / "fields.npy", np.array(list(zip(a, times, strict=True)), [("a", "f8"), ("time", unit)]))
+    np.save(tmp_path / "array.npy", np.stack([times, times], 1))
+    pyarrow.parquet.write_table(pa.table({"a": a, "time": times}), tmp_path / "t.parquet")
+    for path in sorted(tmp_path.iterdir()):
+        with pytest.raises(InputError, match="holds values of type|expected real numbers, got values of type"):
+            read_table(path)
+    frame = pd.DataFrame({"a": a, "time": times})
+    for given in (frame, pa.Table.from_pandas(frame), np.stack([times, times], 1), frame.astype(object)):
+        with pytest.raises(InputError, match="where real numbers are expected"):
+            as_rows(given)
+
+
+BEYOND = 2**53 + 1
+
+
+@pytest.mark.parametrize("word", [f"{BEYOND}", f"-{BEYOND}", "1700000000123456789"])
+def test_digits_that_float64_rounds(word, tmp_path):
+    """Of text with digits only; what is written with a point or an exponent is no identifier."""
+    path = tmp_path / "t.csv"
+    path.write_text(f"a,b\n1,2\n3,{word}\n")
+    with pytest.raises(InputError, match="the column 'b' holds whole numbers that float64 rounds"):
+        read_table(path, dtype=np.float64)
+    assert len(read_table(path, ["a"], dtype=np.float64)[0]) == 2
+    for kept in (f"{2**53}", f"{2**60}", "1e17", "9007199254740993.0", "1e300"):
+        (tmp_path / "kept.csv").write_text(f"a,b\n1,2\n3,{kept}\n")
+        tables._csv_count.cache_clear()
+        assert read_table(tmp_path / "kept.csv", dtype=np.float64)[0][1, 1] == float(kept)
+
+
+def test_integers_with_missing_ones_among_them(tmp_path):
+    """They come as float64 or as objects, and must not be rounded on the way."""
+    column = pd.array([1, None, BEYOND], "Int64")
+    pyarrow.parquet.write_table(pa.table({"a": [1.0] * 3, "b": pa.array([1, None, BEYOND])}), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match="the column 'b' holds whole numbers beyond 2.53"):
+        read_rows(tmp_path / "t.parquet", None, None, None, "drop")
+    frame = pd.DataFrame({"b": column})
+    for given in (frame, pa.Table.from_pandas(frame), pd.DataFrame({"b": [BEYOND]}, dtype=object)):
+        with pytest.raises(InputError, match="the column 'b' holds whole numbers beyond 2.53"):
+            as_rows(given, missing="drop")
+    assert as_rows(pd.DataFrame({"b": column[:2]}), missing="drop").whole("b").values.tolist() == [[1]]
+    pyarrow.parquet.write_table(pa.table({"b": pa.array([1, None, -3])}), tmp_path / "few.parquet")
+    assert read_rows(tmp_path / "few.parquet", None, None, None, "drop").values.tolist() == [[1], [-3]]
+
+
+def test_columns_with_one_name():
+    """Nobody could tell which is meant; of a column that is not taken nobody asks."""
+    frame = pd.DataFrame(np.arange(6.0).reshape(2, 3), columns=["a", "b", "a"])
+    for take in (as_rows, lambda data: as_rows(data, ["a"]), normae.NormalizedAutoencoder().fit):
+        with pytest.raises(InputError, match="the column 'a' is there more than once"):
+            take(frame)
+    assert as_rows(frame, ["b"]).values.tolist() == [[1], [4]]

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.errors import InputError, refuse
-from normae.tensors import keeps
+from normae.tensors import WHOLE, keeps
 
 Missing = Literal["refuse", "drop"]
 """What becomes of rows with missing values, NaN, in a training: they are refused, or left out of it."""
 KINDS = {"M": "dates", "m": "time differences", "c": "complex numbers"}
 """Kinds of numpy's types that are not real numbers, in words."""
+BEYOND = "whole numbers beyond 2^53, which float64 rounds; subtract an offset"
 Categories = tuple[tuple[str, ...], ...]
 """Of each column, in the order of their codes; none of a column of numbers, and () where there is no text at all."""
 MOST_CATEGORIES, UNSEEN = 100, -1  # of a column, and the code of text that is none of them
@@ -85,6 +86,12 @@ def column_names(data: Any) -> list[str] | None:
     return None if names is None else [str(name) for name in names]
 
 
+def check_once(names: Sequence[str], source: str) -> None:
+    """Refuse columns with one name, of which nobody could tell which is meant."""
+    if twice := [column for column, count in Counter(names).items() if count > 1]:
+        raise InputError(f"{source}: the column {twice[0]!r} is there more than once")
+
+
 def as_rows(
     data: Any,
     columns: Sequence[str] | None = None,
@@ -113,9 +120,11 @@ def as_rows(
     chosen = names if columns is None else list(columns)
     for column in chosen:
         refuse(column not in names, f"{name}: no column {column!r}; there are {', '.join(map(repr, names[:12]))}")
+    check_once([column for column in names if columns is None or column in columns], name)
     known: Sequence[tuple[str, ...] | None] = categories or (None if categories is None else (),) * len(chosen)
-    pairs = zip(chosen, known, strict=True)
-    parts = [_coded(_column(data, column), f"{name}: the column {column!r} holds", words) for column, words in pairs]
+    begins = [f"{name}: the column {column!r} holds" for column in chosen]
+    found = [_column(data, column, begin) for column, begin in zip(chosen, begins, strict=True)]
+    parts = list(map(_coded, found, begins, known))
     kinds = tuple(words for _, words in parts)
     table = finite(np.stack([column for column, _ in parts], axis=1), chosen, name, missing)
     return Rows(table, tuple(chosen), None, kinds if any(kinds) else ())
@@ -125,11 +134,20 @@ def _array(data: Any) -> NDArray[Any]:
     return np.asarray(data.detach().cpu() if hasattr(data, "detach") else data)
 
 
-def _column(data: Any, column: str) -> NDArray[Any]:
+def _column(data: Any, column: str, begin: str) -> NDArray[Any]:
     if hasattr(data, "column_names"):
-        return np.asarray(data.column(column).to_numpy())
-    found = data[column] if column in data.columns else data.iloc[:, [str(c) for c in data.columns].index(column)]
-    return np.asarray(found.to_numpy())
+        found, kind = data.column(column), str(data.schema.field(column).type)
+    else:
+        found = data[column] if column in data.columns else data.iloc[:, [str(c) for c in data.columns].index(column)]
+        kind = str(found.dtype).lower()
+    return unrounded(np.asarray(found.to_numpy()), kind, begin)
+
+
+def unrounded(values: NDArray[Any], kind: str, begin: str) -> NDArray[Any]:
+    """Values of a column of this kind; integers became float64 where some are missing, which may have rounded them."""
+    if values.dtype.kind == "f" and "int" in kind:
+        refuse(bool((np.abs(values) >= WHOLE[np.float64]).any()), f"{begin} {BEYOND}")
+    return values
 
 
 # --- text
@@ -215,16 +233,16 @@ def as_frame(rows: Rows, like: Any) -> Any:
 
 def _real(values: NDArray[Any], begin: str) -> NDArray[np.float64]:
     kind = values.dtype.kind
-    if kind in "iufb":
-        if not keeps(values, np.float64):
-            raise InputError(f"{begin} whole numbers beyond 2^53, which float64 rounds; subtract an offset")
-        return np.asarray(values, dtype=np.float64)
-    if kind == "O":
-        try:
-            return np.asarray(values, dtype=np.float64)
-        except (TypeError, ValueError):
-            kind = "U"
-    raise InputError(f"{begin} {KINDS.get(kind, 'text')}, where real numbers are expected; leave it out or convert it")
+    try:
+        found = np.asarray(values, dtype=np.float64) if kind in "iufbO" else None
+    except (TypeError, ValueError, OverflowError):
+        found = None
+    if found is None:
+        what = KINDS.get(kind, "text")
+        raise InputError(f"{begin} {what}, where real numbers are expected; leave it out or convert it")
+    whole = [n for n in values.flat if isinstance(n, int | np.integer)] if kind == "O" else []  # others may be missing
+    refuse(not keeps(values, np.float64) or any(float(n) != int(n) for n in whole), f"{begin} {BEYOND}")
+    return found
 
 
 def finite(

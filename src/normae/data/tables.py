@@ -9,6 +9,7 @@ whose fields are columns; or one dataset with shape (N, *event). Of ROOT the bra
 import csv
 import io
 import math
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,9 +23,10 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.data.frames import Categories, Missing, Rows, by_name, is_number
+from normae.data.frames import Categories, Missing, Rows, by_name, is_number, unrounded
 from normae.data.hdf5 import hdf5
 from normae.data.table import (
+    ROUNDS,
     Floats,
     Piece,
     Table,
@@ -39,6 +41,7 @@ from normae.data.table import (
 from normae.errors import InputError, require
 from normae.files import check_file
 from normae.machine import check_memory
+from normae.tensors import WHOLE
 
 BLOCK = 4 << 20  # bytes of a CSV file that are parsed at a time
 MOST_HEADER = 4 << 20  # bytes of the header of an array, enough for the names of 100,000 fields
@@ -303,14 +306,17 @@ def _only_array(headers: Mapping[str, Header], dataset: str | None, path: Path) 
 # --- CSV and Parquet
 
 
-def _cut(batches: Iterable[Any], first: int, start: int, stop: int, columns: Sequence[str]) -> Iterator[Piece]:
+def _cut(
+    path: Path, batches: Iterable[Any], first: int, start: int, stop: int, columns: Sequence[str]
+) -> Iterator[Piece]:
     """Rows start to stop of Arrow's batches, the first of which begins at row `first`."""
     for batch in batches:
         part = batch.slice(max(start - first, 0), max(stop - max(first, start), 0))
         first += batch.num_rows
         if part.num_rows:
             places = {name: k for k, name in enumerate(part.schema.names)}
-            yield [part.column(places[name]).to_numpy(zero_copy_only=False) for name in columns]
+            found = [(f"{path}: the column {name!r} holds", part.column(places[name])) for name in columns]
+            yield [unrounded(one.to_numpy(zero_copy_only=False), str(one.type), begin) for begin, one in found]
         if first >= stop:
             return
 
@@ -329,9 +335,21 @@ def _csv(path: Path, _: str | None, __: ExitStack) -> Table:
         chosen = list(columns or ())
         try:
             kinds = {name: "string" if name in table.categories else "float64" for name in chosen}
-            yield from _cut(_csv_batches(path, kinds), 0, start, stop, chosen)
+            for piece in _cut(path, _csv_batches(path, kinds), 0, start, stop, chosen):
+                for name, values in zip(chosen, piece, strict=True):
+                    if kinds[name] == "float64" and (np.abs(values) >= WHOLE[np.float64]).any():
+                        check_digits(name)
+                yield piece
         except ArrowInvalid as error:
             raise InputError(f"{path}: {_csv_problem(str(error), names, chosen)}") from None
+
+    @cache
+    def check_digits(name: str) -> None:
+        """A number of only digits is an integer, which must keep them; of others as large the digits mean nothing."""
+        for batch in _csv_batches(path, {name: "string"}):
+            for word in batch.column(0).drop_null().unique().to_pylist():
+                if re.fullmatch(r"\s*[+-]?\d+\s*", word) and float(word) not in (int(word), math.inf, -math.inf):
+                    raise InputError(f"{path}: the column {name!r} holds whole numbers that float64 {ROUNDS}")
 
     @cache
     def texts() -> set[str]:
@@ -405,7 +423,7 @@ def _parquet(path: Path, _: str | None, stack: ExitStack) -> Table:
         chosen = list(columns or ())
         groups = [i for i in range(len(counts)) if edges[i] < stop and edges[i + 1] > start]
         batches = file.iter_batches(size, groups, columns=list(dict.fromkeys(chosen)), use_threads=False)
-        return _cut(batches, edges[groups[0]] if groups else stop, start, stop, chosen)
+        return _cut(path, batches, edges[groups[0]] if groups else stop, start, stop, chosen)
 
     def text(column: str) -> bool:
         found = schema.field(column).type

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from normae.config import read
 from normae.data import Rows, as_rows
-from normae.data.frames import Missing, as_frame, column_names, finite
+from normae.data.frames import Missing, as_frame, check_once, column_names, finite
 from normae.errors import InputError, LogZUnknown, refuse
 from normae.files import write_json
 from normae.inference import LogZ
@@ -280,6 +280,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             table = validate_data(self, X, reset=reset, ensure_min_samples=1 + reset, **ARRAYS)
             names = getattr(self, "feature_names_in_", None)
             return Rows(finite(table, names, "X", missing), None if names is None else tuple(names))
+        check_once(given, "X")
         validate_data(self, X, reset=reset, skip_check_array=True)
         if reset and given == list(getattr(X, "column_names", X.columns)) and not hasattr(self, "feature_names_in_"):
             self.feature_names_in_ = np.array(given, dtype=object)  # an older scikit-learn sees none
