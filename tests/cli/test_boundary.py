@@ -130,6 +130,18 @@ def test_a_network_that_no_machine_holds(changes, tmp_path, capsys):
     assert "GB of memory, this machine has" in sentence(capsys)
 
 
+def test_a_training_that_no_machine_holds(tmp_path, monkeypatch, capsys):
+    """The network itself would fit: its training holds the weights many times, and rows at the widest layer."""
+    monkeypatch.setattr(machine, "LIMIT", tmp_path / "memory.max")
+    machine.LIMIT.write_text("2000000000\n")
+    config = preset(tmp_path, network={"latent": 500_000})
+    assert command("train", config, "-o", tmp_path / "run") == 2
+    assert "network: its training takes" in sentence(capsys)
+    np.savetxt(tmp_path / "t.csv", np.random.default_rng(0).normal(size=(1000, 3)), delimiter=",", header="a,b,c")
+    assert command("train", tmp_path / "t.csv", "-o", tmp_path / "run", "--set", "network.latent=300000") == 2
+    assert "network: its training takes" in sentence(capsys)
+
+
 def test_memory_of_a_job(tmp_path, monkeypatch):
     """The limit of a container counts where it is lower than what the machine has."""
     monkeypatch.setattr(machine, "LIMIT", tmp_path / "memory.max")

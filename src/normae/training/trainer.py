@@ -16,16 +16,18 @@ from torch import Tensor
 
 from normae.data import SparseEvents
 from normae.errors import InputError, TrainingDiverged, require_that
+from normae.machine import check_memory
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.bayesian import WeightNoise
 from normae.networks.reconstruction import Layout
 from normae.sampling.config import SamplingConfig
 from normae.training.backends import Group, choose_backend
 from normae.training.config import GuardConfig, Schedules
-from normae.training.contrast import Contrast
+from normae.training.contrast import HELD_OUT, NOISE, Contrast
 from normae.training.phases import Likelihood, Phase, Pretraining
 from normae.training.state import SUMS, Data, Samples, Setup, State
 
+COPIES = 8  # of the weights: gradient, two moments, average, best ones, and places to return to
 RECENT = 2  # good places to return to that are kept beside the last and the beginning of the phase
 
 
@@ -170,6 +172,8 @@ class Trainer:
         self.setup = Setup(
             architecture, layout, noise, samples, held, schedules, sampling, backend, list(seeds), device, group
         )
+        if device.type == "cpu":
+            self._check_memory()
         self.models = State(self.setup, layout.flatten(autoencoders).to(device))
         first = Pretraining if schedules.contrast is None else Contrast
         self.phases = [kind(self.setup, self.models) for kind in phases or (first, Likelihood)]
@@ -177,6 +181,14 @@ class Trainer:
         self.rate_scale, self.rollbacks = self.models.rate_scale, self.models.rollbacks
         self.guard = Guard(schedules.guard, self.setup.seeds)
         self.enter(0)
+
+    def _check_memory(self) -> None:
+        """Weights are held many times, and all events that are looked at pass through the widest layer at once."""
+        setup, contrast = self.setup, self.setup.schedules.contrast
+        looked_at = (1 + NOISE) * min((setup.validation or setup.data).size, HELD_OUT)
+        events, widest = looked_at if contrast else 0, max(max(shape, default=1) for shape in setup.layout.shapes)
+        size = 4 * setup.members * (COPIES * sum(setup.layout.sizes) + 2 * events * widest)
+        check_memory(size, "network: its training")
 
     def run(self) -> Iterator[Happening]:
         """Train to the end, from wherever the training stands, or until it is asked to stop.
