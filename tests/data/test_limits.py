@@ -48,6 +48,17 @@ def test_100_000_columns(tmp_path, suffix):
     assert time.process_time() - begun < 2
 
 
+@pytest.mark.parametrize("tracked", [False, True])
+def test_datasets_are_columns_in_the_order_of_the_file(tracked, tmp_path):
+    with h5py.File(tmp_path / "t.h5", "w", track_order=tracked) as file:
+        for name in ("b", "a", "c10", "c9"):
+            file[name] = [1.0, 2.0]
+        listed = list(file)
+    with open_table(tmp_path / "t.h5") as table:
+        assert list(table.columns) == listed
+    assert listed == (["b", "a", "c10", "c9"] if tracked else ["a", "b", "c10", "c9"])
+
+
 def test_many_datasets(tmp_path):
     """Each is opened once: all that is asked of them takes up to four times as long as that, however many they are."""
     path = tmp_path / "wide.h5"

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
-from h5py import h5d, h5l, h5o
+from h5py import h5, h5d, h5g, h5l, h5o, h5p
 
 from normae.data.table import Table, array_table, column_table, not_real, one_length
 from normae.errors import InputError
@@ -60,21 +60,26 @@ def _columns(path: Path, group: Any, datasets: Mapping[str, Dataset]) -> Table:
 
 def _datasets(group: Any) -> dict[str, Dataset]:
     """The datasets of a group by their names, in its order; one that is damaged is an error."""
-    links: set[bytes] = set()
-    group.id.links.iterate(lambda name, info: links.add(name) if info.type != h5l.TYPE_HARD else None, info=True)
+    hard: dict[bytes, bool] = {}
+    made = h5g.open(group.id, b".").get_create_plist()  # that of a file is another
+    tracked = made.get_link_creation_order() & h5p.CRT_ORDER_TRACKED
+    order = h5.INDEX_CRT_ORDER if tracked else h5.INDEX_NAME  # as h5py lists them
+    group.id.links.iterate(
+        lambda name, info: hard.update({name: info.type == h5l.TYPE_HARD}), idx_type=order, info=True
+    )
     found: dict[str, Dataset] = {}
     kind: Any = None
     last = Dataset((), np.dtype(float), False)
-    for name in group.id:
+    for name, direct in hard.items():
         try:
             data = h5d.open(group.id, name)
         except Exception:
-            if (name in links and group.get(name) is None) or not isinstance(h5o.open(group.id, name), h5d.DatasetID):
+            if (not direct and group.get(name) is None) or not isinstance(h5o.open(group.id, name), h5d.DatasetID):
                 continue  # it leads nowhere, or to a group
             raise
         before, kind = kind, data.get_type()
         dtype = last.dtype if before is not None and kind == before else kind.dtype  # to make one takes long
-        own = name not in links and (data.get_offset() is not None or data.get_create_plist().get_layout() in IN_FILE)
+        own = direct and (data.get_offset() is not None or data.get_create_plist().get_layout() in IN_FILE)
         if (shape := data.shape or ()) != last.shape or dtype is not last.dtype or own != last.own:
             last = Dataset(shape, dtype, own)  # most are alike, and one object serves them
         found[name.decode(*NAMES)] = last
