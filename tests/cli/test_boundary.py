@@ -254,3 +254,26 @@ def test_a_run_whose_name_is_no_text(tmp_path, monkeypatch):
     assert command("train", config, "-o", tmp_path / name) == 0
     assert rb"run\udcff[/red]. Next" in shown.getvalue()
     assert (tmp_path / name / "model.safetensors").is_file()
+
+
+IN_A_CALLBACK = """
+import signal, sys, time, typer, weakref
+from normae.cli.console import run
+class Lock: pass
+app = typer.Typer()
+@app.command()
+def wait():
+    lock = Lock()
+    reference = weakref.ref(lock, lambda _: signal.raise_signal(signal.{name}))
+    del lock
+    for _ in range(500):
+        time.sleep(0.01)
+sys.argv = ["normae"]
+run(app)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_in_a_callback_is_not_lost(name):
+    done = subprocess.run([sys.executable, "-c", IN_A_CALLBACK.format(name=name)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "normae: interrupted\n")

@@ -1,11 +1,13 @@
 """What commands share: what they print, never read as markup; how arguments are read; what errors say."""
 
+import _thread
 import errno
 import io
 import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -230,17 +232,38 @@ def common(
     logging.basicConfig(format="normae: %(message)s")
 
 
+@contextmanager
+def signals_heard() -> Iterator[None]:
+    """A signal that arrives in a callback, such as that of an import lock, would only be printed: it comes again.
+
+    Termination, and a terminal that closes, interrupt as Ctrl-C does, unless nohup has them ignored.
+    """
+    before = sys.unraisablehook
+
+    def again(ignored: "sys.UnraisableHookArgs") -> None:
+        if ignored.exc_type is KeyboardInterrupt:
+            threading.Timer(0.02, _thread.interrupt_main).start()  # when the callback is over
+        else:
+            before(ignored)
+
+    with suppress(ValueError):  # not in the main thread
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, signal.default_int_handler)
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
 def run(app: typer.Typer) -> None:
     """Run the command that was typed. Whatever goes wrong is one sentence, with the exit code of `judged`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be no text in any encoding
-    with suppress(ValueError):  # not in the main thread
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) == signal.SIG_DFL:  # and not what nohup ignores
-                signal.signal(number, signal.default_int_handler)
     try:
-        with shown_by(Bars()):
+        with signals_heard(), shown_by(Bars()):
             app()
     except KeyboardInterrupt:
         _exit("interrupted", 130)
