@@ -23,9 +23,9 @@ from normae.components import ComponentsCoordinates
 from normae.data import SparseEvents
 from normae.jets import Jets, from_counts, read, write
 from normae.jets.container import wrap
-from normae.random import stream
 from normae.sources import KINDS, file_in, read_sparse
 from normae.statistics import auc
+from normae.tensors import stream
 from normae.training.two_sample import RatioClassifier, train_ratio_classifier
 
 PT, HELD = 600.0, 5000

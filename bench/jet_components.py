@@ -50,11 +50,11 @@ from normae.figures import figure_style, new_figure
 from normae.inference import Model
 from normae.inference.log_z import Based, mean_weight, weighted
 from normae.posterior.draw import bar_of_halves
-from normae.random import stream
 from normae.runs.session import train
 from normae.sources import KINDS, file_in, halved, load_events, pieces, read_sparse
 from normae.statistics import auc, within_classes
 from normae.statistics.calibration import logistic_slope
+from normae.tensors import stream
 from normae.training.two_sample import (
     RatioSettings,
     classifier_reference,

@@ -18,10 +18,10 @@ import normae
 from jet_components import table
 from normae import zoo
 from normae.jets.reader import PUBLIC
-from normae.random import stream
 from normae.sources import KINDS, file_in, pieces, read_sparse
 from normae.statistics import Estimate, auc, fit_line, within_classes
 from normae.statistics.calibration import logistic_slope
+from normae.tensors import stream
 
 
 def numbers(path: Path) -> dict[str, Estimate]:

@@ -32,10 +32,10 @@ import normae
 from jet_components import CLASSIFIER, log_prob, of_one, settings, table, trained
 from normae.components import ComponentsCoordinates
 from normae.inference import Model
-from normae.random import stream
 from normae.sources import KINDS, file_in, read_sparse
 from normae.statistics import auc
 from normae.statistics.calibration import choose_correction, logistic_slope
+from normae.tensors import stream
 from normae.training.two_sample import RatioSettings, train_ratio_classifier
 
 HELD = 0.125

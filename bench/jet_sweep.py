@@ -27,11 +27,11 @@ from normae import load, load_classifier
 from normae.config import Run, read
 from normae.errors import InputError
 from normae.networks.scoring_energy import ScoringEnergy
-from normae.random import stream
 from normae.runs.session import train
 from normae.sources import load_events
 from normae.statistics import Estimate, auc, fit_line, manifold_temperature, pearson
 from normae.temperature.estimates import EVEN_POINTS, even_energies, latent_energies
+from normae.tensors import stream
 from normae.training import Checkpoint, Happening, Record, Rollback, Trainer
 
 KINDS = ("qcd", "top")

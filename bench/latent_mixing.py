@@ -16,13 +16,12 @@ from torch import Tensor
 from normae.config import read
 from normae.networks import Layout
 from normae.networks.reconstruction import ReconstructionEnergy
-from normae.random import normal, stream
 from normae.runs.load import load, run_of
 from normae.sampling.chain import run_chain
 from normae.sources import load_events
 from normae.statistics import thermal_mean
 from normae.temperature.estimates import EVEN_POINTS, even_energies, latent_energies
-from normae.tensors import norm
+from normae.tensors import norm, normal, stream
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import torch
 
 from normae.data import two_gaussians
 from normae.networks import Autoencoder, NetworkConfig, build_mlp_autoencoder
-from normae.random import stream
+from normae.tensors import stream
 
 LIMIT, CELLS, FINE = 4.5, 64, 400
 

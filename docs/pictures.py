@@ -18,9 +18,9 @@ from normae.errors import TrainingDiverged
 from normae.figures import figure_style, new_figure
 from normae.jets import images, public
 from normae.presets import preset_path
-from normae.random import stream
 from normae.runs.folder import RunFolder
 from normae.statistics.auc import auc
+from normae.tensors import stream
 
 FIGURES = Path(__file__).parent / "figures"
 SMALL = ["data.train=20000", "data.test=20000", "training.epochs=10", "training.batch=500", "guard.log_every=10"]

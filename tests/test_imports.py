@@ -7,7 +7,7 @@ from pathlib import Path
 import normae
 
 ROOT = Path(normae.__file__).parent
-FOUNDATION = ["version", "errors", "files", "machine", "presets", "progress", "random", "tensors"]
+FOUNDATION = ["version", "errors", "files", "presets", "progress", "tensors"]
 ROOMS = [
     *FOUNDATION, "statistics", "data", "jets", "sources", "figures", "report", "components", "lattice",
     "coordinates", "conditional", "energy", "sampling", "networks", "training", "posterior", "inference", "config",

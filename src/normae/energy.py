@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from normae.random import Generators
+from normae.tensors import Generators
 
 Energy = Callable[[Tensor], Tensor]
 """Events with shape (N, *event) to energies with shape (N,)."""

@@ -20,13 +20,12 @@ from torch import Tensor
 
 from normae.data import DENSITIES, Density, Rows, SparseEvents, read_rows, split
 from normae.data.frames import Categories, Missing
-from normae.errors import DataChanged, InputError, refuse
+from normae.errors import DataChanged, InputError, decided, refuse
 from normae.jets import PUBLIC, read, read_images, sparse_images
 from normae.jets.container import UNLABELLED
 from normae.jets.imaging import SIGMA, SparseImages, filter_matrix
 from normae.jets.reader import is_images
-from normae.machine import decided
-from normae.random import stream
+from normae.tensors import stream
 
 LARGEST = 1e18  # number that can be trained on
 OUTSIDE = 1e-3  # share of the rows that may lie outside the bounds of the chain: the tails of a toy density do

@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from normae.bench.timing import iterations
 from normae.bench.toy import TINY, Floor
 from normae.config import read
-from normae.random import stream
+from normae.tensors import stream
 
 CPU = torch.device("cpu")
 

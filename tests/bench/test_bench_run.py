@@ -16,7 +16,7 @@ from normae.bench.timing import Missing, plain
 from normae.bench.toy import torchebm
 from normae.errors import InputError
 from normae.jets.imaging import images
-from normae.random import stream
+from normae.tensors import stream
 
 CPU = torch.device("cpu")
 

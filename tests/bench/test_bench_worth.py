@@ -9,9 +9,9 @@ import torch
 
 from normae.bench.sampling import MODEL, _exact, adapt, smallest_size
 from normae.networks import mlp
-from normae.random import stream
 from normae.runs.load import load
 from normae.sampling import langevin
+from normae.tensors import stream
 
 
 def autoregressive(n: int, chains: int, rho: float, seed: int = 0) -> np.ndarray:

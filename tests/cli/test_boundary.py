@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 
 import normae
 from command import command
-from normae import machine, zoo
+from normae import errors, zoo
 from normae.cli import console
 from normae.config import structure, to_toml
 from normae.errors import InputError
@@ -132,8 +132,8 @@ def test_a_network_that_no_machine_holds(changes, tmp_path, capsys):
 
 def test_a_training_that_no_machine_holds(tmp_path, monkeypatch, capsys):
     """The network itself would fit: its training holds the weights many times, and rows at the widest layer."""
-    monkeypatch.setattr(machine, "LIMIT", tmp_path / "memory.max")
-    machine.LIMIT.write_text("2000000000\n")
+    monkeypatch.setattr(errors, "LIMIT", tmp_path / "memory.max")
+    errors.LIMIT.write_text("2000000000\n")
     config = preset(tmp_path, network={"latent": 500_000})
     assert command("train", config, "-o", tmp_path / "run") == 2
     assert "network: its training takes" in sentence(capsys)
@@ -144,15 +144,15 @@ def test_a_training_that_no_machine_holds(tmp_path, monkeypatch, capsys):
 
 def test_memory_of_a_job(tmp_path, monkeypatch):
     """The limit of a container counts where it is lower than what the machine has."""
-    monkeypatch.setattr(machine, "LIMIT", tmp_path / "memory.max")
-    whole = machine.memory()
+    monkeypatch.setattr(errors, "LIMIT", tmp_path / "memory.max")
+    whole = errors.memory()
     (tmp_path / "memory.max").write_text("max\n")
-    assert machine.memory() == whole > 1 << 28
+    assert errors.memory() == whole > 1 << 28
     (tmp_path / "memory.max").write_text("1000000\n")
-    assert machine.memory() == 1_000_000
-    machine.check_memory(1_000_000, "a table")
+    assert errors.memory() == 1_000_000
+    errors.check_memory(1_000_000, "a table")
     with pytest.raises(InputError, match=r"a table takes 2.5 GB of memory, this machine has 0.0"):
-        machine.check_memory(2_500_000_000, "a table")
+        errors.check_memory(2_500_000_000, "a table")
 
 
 WRONG = {
@@ -218,9 +218,9 @@ def test_rows_outside_the_bounds(outside, tmp_path, capsys):
 def test_ranks_count_under_torchrun_only(rank, monkeypatch):
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert machine.team() == (0, 1)
+    assert errors.team() == (0, 1)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
-    assert machine.team() == ((1, 2) if rank == "1" else (0, 1))
+    assert errors.team() == ((1, 2) if rank == "1" else (0, 1))
 
 
 def test_a_rank_in_the_environment_silences_nothing():
@@ -232,7 +232,7 @@ def test_a_rank_in_the_environment_silences_nothing():
 
 
 def test_what_the_environment_decides_is_said(monkeypatch, caplog, tmp_path):
-    machine.decided.cache_clear()
+    errors.decided.cache_clear()
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     for _ in range(2):

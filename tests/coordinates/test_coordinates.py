@@ -17,7 +17,7 @@ from normae.coordinates import (
     soften,
 )
 from normae.errors import InputError
-from normae.random import stream
+from normae.tensors import stream
 
 
 def table(rows: int = 400, columns: int = 3, seed: int = 0) -> torch.Tensor:

@@ -14,7 +14,7 @@ from normae.coordinates import TableCoordinates
 from normae.lattice import IMPOSSIBLE, cannot_occur, find_lattice, nearest, within_cells
 from normae.networks.base import Base, BaseConfig, fit_base
 from normae.networks.lattice import known, on_lattice
-from normae.random import stream
+from normae.tensors import stream
 
 FEW = ["contrast.iterations=150"]
 GRID = np.linspace(-9, 15, 241)

@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 import normae
-from normae import machine
+from normae import errors
 from normae.data import as_rows, open_table, read_rows, read_table, tables
 from normae.errors import InputError
 from normae.tensors import keeps
@@ -194,7 +194,7 @@ def test_what_the_memory_cannot_hold(suffix, tmp_path, monkeypatch):
         (np.savez(path, x=x) if suffix == "npz" else np.save(path, x))
     assert read_table(path)[0].shape == (1000, 20)
     (tmp_path / "memory.max").write_text("79000")
-    monkeypatch.setattr(machine, "LIMIT", tmp_path / "memory.max")
+    monkeypatch.setattr(errors, "LIMIT", tmp_path / "memory.max")
     with pytest.raises(InputError, match=f"t.{suffix}: .* takes 0.0 GB of memory, this machine has 0.0"):
         read_table(path)
 

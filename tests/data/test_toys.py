@@ -8,7 +8,7 @@ import torch
 
 from normae.data import DENSITIES, GaussianMixture, split
 from normae.errors import InputError
-from normae.random import stream
+from normae.tensors import stream
 
 NAMES = sorted(DENSITIES)
 

@@ -17,9 +17,9 @@ from normae.data import DENSITIES
 from normae.errors import InputError
 from normae.evaluation.evaluate import evaluate
 from normae.evaluation.table import table_metrics, table_test
-from normae.random import stream
 from normae.runs.session import train
 from normae.sources import Events
+from normae.tensors import stream
 from tiny_run import tiny
 from tiny_table import NAMES, rows
 

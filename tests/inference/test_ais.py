@@ -15,9 +15,9 @@ from normae.errors import InputError, LogZDisagreement, LogZUnknown
 from normae.inference import AISConfig, LogZ, ais_log_z, fit_base, grid_log_z
 from normae.networks import Autoencoder, NetworkConfig, build_autoencoder
 from normae.networks.reconstruction import ReconstructionEnergy
-from normae.random import stream
 from normae.runs.folder import RunFolder, read_tensors
 from normae.runs.session import train
+from normae.tensors import stream
 from tiny_run import tiny
 
 LOG_C = 7.5

@@ -12,8 +12,8 @@ from normae.inference import BayesianModel, LogZ, Model, cell_centres, grid_poin
 from normae.networks import Autoencoder, NetworkConfig, build_mlp_autoencoder
 from normae.networks.bayesian import rho_of
 from normae.posterior.weights import MeanField
-from normae.random import stream
 from normae.sampling import ChainConfig, SamplingConfig
+from normae.tensors import stream
 
 SAMPLING = SamplingConfig(
     latent=ChainConfig(steps=2, step_size=0.01), feature=ChainConfig(steps=3, step_size=0.01, bounds=(-4.5, 4.5))

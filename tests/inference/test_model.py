@@ -11,8 +11,8 @@ from normae.errors import InputError, LogZUnknown
 from normae.inference import LogZ, Model, grid_draws, grid_log_z
 from normae.networks import NetworkConfig, build_mlp_autoencoder
 from normae.networks.reconstruction import ExplicitEnergy
-from normae.random import stream
 from normae.sampling import ChainConfig, SamplingConfig, langevin
+from normae.tensors import stream
 
 
 def quadratic(x):

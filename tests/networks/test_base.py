@@ -16,9 +16,9 @@ from normae.inference.log_z import Based, grid_draws
 from normae.networks import NetworkConfig, build_autoencoder
 from normae.networks.base import SCALE, Base, BaseConfig, fit_base, read_base, unseen
 from normae.networks.reconstruction import ReconstructionEnergy
-from normae.random import stream
 from normae.statistics import auc
 from normae.statistics.gaussians import FLOOR, Moments, fit_mixture
+from normae.tensors import stream
 
 
 def clusters(n: int, seed: int = 0) -> torch.Tensor:

@@ -10,7 +10,7 @@ from normae.errors import InputError
 from normae.networks import Autoencoder, BayesianConfig, Layout, NetworkConfig, build_mlp_autoencoder
 from normae.networks.bayesian import WeightNoise, locally_drawn, rho_of, width
 from normae.networks.reconstruction import last_input
-from normae.random import stream
+from normae.tensors import stream
 
 
 def paper_network():

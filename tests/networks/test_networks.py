@@ -9,7 +9,7 @@ from normae.errors import InputError
 from normae.networks import ACTIVATIONS, MLP, Autoencoder, Layout, NetworkConfig, build_mlp_autoencoder, call
 from normae.networks.mlp import by_one_dnn
 from normae.networks.reconstruction import ExplicitEnergy, ReconstructionEnergy, fill
-from normae.random import stream
+from normae.tensors import stream
 
 
 def networks(n: int, **settings) -> list[Autoencoder]:

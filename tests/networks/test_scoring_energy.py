@@ -6,7 +6,7 @@ import torch
 from normae.networks import Autoencoder, NetworkConfig, build_autoencoder, scoring_energy
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.scoring_energy import WORTH, LanesForward, ScoringEnergy, lanes_serve
-from normae.random import stream
+from normae.tensors import stream
 
 pytest.importorskip("numba")
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from normae.networks import Layout, NetworkConfig, build_autoencoder
 from normae.networks.spectral import SpectralNorm
-from normae.random import stream
+from normae.tensors import stream
 
 
 def setup(members: int = 2):

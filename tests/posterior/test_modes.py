@@ -9,7 +9,7 @@ import torch
 from normae.networks import NetworkConfig, build_autoencoder
 from normae.posterior.draw import together
 from normae.posterior.weights import MeanField, Modes
-from normae.random import stream
+from normae.tensors import stream
 
 TEMPERATURES, CONSTANTS = (0.5, 0.4, 0.6), (-1.0, 0.0, -0.25)
 X = torch.from_numpy(np.random.default_rng(0).normal(size=(30, 2)).astype(np.float32))

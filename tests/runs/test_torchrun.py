@@ -16,8 +16,8 @@ from normae.config import structure, to_toml
 from normae.data import two_gaussians
 from normae.errors import InputError
 from normae.networks import build_mlp_autoencoder
-from normae.random import stream
 from normae.runs.folder import read_tensors
+from normae.tensors import stream
 from normae.training import Schedules, Trainer
 from normae.training.backends import Group, processes
 from tiny_run import tiny

@@ -10,7 +10,6 @@ import normae
 from normae.errors import InputError
 from normae.networks import Layout, NetworkConfig, build_mlp_autoencoder
 from normae.networks.reconstruction import ReconstructionEnergy
-from normae.random import stream
 from normae.sampling import (
     ChainConfig,
     ReplayBuffer,
@@ -22,6 +21,7 @@ from normae.sampling import (
     split_r_hat,
 )
 from normae.sampling.langevin import clip_gradient
+from normae.tensors import stream
 
 
 def quadratic(x):

@@ -12,7 +12,7 @@ import torch
 from scipy import special, stats
 
 import normae
-from normae.random import stream
+from normae.tensors import stream
 
 N = 100_000
 TEMPERATURES = [0.2, 0.25, 1.0, 3.0]

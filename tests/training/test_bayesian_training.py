@@ -8,8 +8,8 @@ from torch import nn
 
 from normae.networks import Autoencoder, BayesianConfig
 from normae.networks.bayesian import width
-from normae.random import stream
 from normae.sampling import ChainConfig, SamplingConfig
+from normae.tensors import stream
 from normae.training import GuardConfig, PhaseConfig, Schedules, TemperatureConfig, Trainer, TrainingConfig
 
 N = 1000

@@ -7,8 +7,8 @@ import torch
 
 from normae.errors import TrainingDiverged
 from normae.networks import NetworkConfig, build_mlp_autoencoder
-from normae.random import stream
 from normae.sampling import ChainConfig, SamplingConfig
+from normae.tensors import stream
 from normae.training import (
     Checkpoint,
     ContrastConfig,

@@ -9,8 +9,8 @@ import torch
 from normae.data import two_gaussians
 from normae.errors import InputError, TrainingDiverged
 from normae.networks import NetworkConfig, build_mlp_autoencoder
-from normae.random import stream
 from normae.sampling import ChainConfig, SamplingConfig
+from normae.tensors import stream
 from normae.training import (
     Checkpoint,
     GuardConfig,

@@ -19,9 +19,9 @@ from normae.inference import Model
 from normae.jets import sparse_images
 from normae.jets.container import Jets, falling_order, from_counts
 from normae.jets.imaging import images as make_images
-from normae.random import stream
 from normae.runs.load import load
 from normae.sources import sparse_events
+from normae.tensors import stream
 
 PRESET = "jets-paper-qcd-nae"
 TINY = [

@@ -18,10 +18,10 @@ from normae.bench.timing import Result, interleaved, ratio
 from normae.energy import Energy
 from normae.inference import Model
 from normae.inference.log_z import grid_draws
-from normae.random import stream
 from normae.runs.load import load
 from normae.sampling import Chain, ChainConfig, effective_sample_size, langevin, run_chain
 from normae.statistics import Estimate
+from normae.tensors import stream
 from normae.training.backends import choose_backend
 
 MODEL = "toy-2gauss-nae-paper"

@@ -32,8 +32,8 @@ from normae.data import SparseEvents
 from normae.energy import Energy
 from normae.errors import InputError
 from normae.networks import Autoencoder, build_autoencoder
-from normae.random import stream
 from normae.statistics import Estimate
+from normae.tensors import stream
 from normae.training import Schedules, Trainer
 from normae.training.backends import choose_backend
 

@@ -26,8 +26,8 @@ from normae.energy import Energy
 from normae.networks import MLP
 from normae.networks.mlp import NARROW, by_one_dnn, one_dnn
 from normae.networks.reconstruction import ReconstructionEnergy
-from normae.random import stream
 from normae.sampling import Chain, into_bounds, run_chain
+from normae.tensors import stream
 from normae.training.backends import choose_backend
 
 

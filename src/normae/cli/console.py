@@ -20,8 +20,7 @@ from rich.text import Text
 from typer.core import TyperCommand
 
 from normae.cli.options import option
-from normae.errors import ClusterFailed, InputError, Interrupted, LogZDisagreement, TrainingDiverged, refuse
-from normae.machine import team
+from normae.errors import ClusterFailed, InputError, Interrupted, LogZDisagreement, TrainingDiverged, refuse, team
 from normae.progress import Tick, ignore, plain, progress, shown_by
 from normae.version import __version__
 

@@ -13,8 +13,8 @@ from normae.data.tables import read_table
 from normae.data.toys import Density
 from normae.errors import InputError, refuse
 from normae.files import check_file
-from normae.random import stream
 from normae.statistics.arrays import as_labels, cut_indices
+from normae.tensors import stream
 
 WANTED = "give a .npz file with the events as x and their labels, 1 for B and 0 for A, as labels"
 

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.data.frames import MOST_CATEGORIES, categories_of, codes
-from normae.errors import InputError, refuse
-from normae.machine import check_memory
+from normae.errors import InputError, check_memory, refuse
 from normae.tensors import keeps
 
 Floats = NDArray[Any]  # in float32, or in float64 where that is asked for

@@ -38,9 +38,8 @@ from normae.data.table import (
     one_length,
     reading,
 )
-from normae.errors import InputError, require
+from normae.errors import InputError, check_memory, require
 from normae.files import check_file
-from normae.machine import check_memory
 from normae.tensors import WHOLE
 
 BLOCK = 4 << 20  # bytes of a CSV file that are parsed at a time

@@ -30,10 +30,10 @@ from normae.data import Density
 from normae.data.labelled import Labelled
 from normae.errors import require_that
 from normae.inference import Rows
-from normae.random import stream
 from normae.sources import MOST_EVENTS
 from normae.statistics.arrays import Array, Estimate, balanced_weights, over
 from normae.statistics.calibration import BinnedOdds, binned_odds, logistic_slope, unit_slope_shift
+from normae.tensors import stream
 from normae.training.two_sample import ClassifierReference, RatioSettings
 
 MOST_DRAWS = 1000

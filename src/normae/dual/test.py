@@ -22,12 +22,12 @@ from normae.errors import InputError
 from normae.files import check_new, new_folder
 from normae.inference import Model
 from normae.jets import is_jets
-from normae.random import stream
 from normae.runs.classifier import Classifier, load_classifier
 from normae.runs.load import load, run_of
 from normae.sources import KINDS, Kind, check_jets, events_of_class, file_in, jets_path, read_jet_images
 from normae.statistics import Estimate
 from normae.statistics.calibration import calibration
+from normae.tensors import stream
 from normae.training.two_sample import ClassifierReference, classifier_reference
 
 Place = str | Path

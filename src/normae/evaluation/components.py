@@ -20,10 +20,10 @@ from normae.figures.jets import RocCurve
 from normae.inference import Model
 from normae.jets.gallery import COLOURS
 from normae.jets.imaging import NAMES
-from normae.random import stream
 from normae.runs.load import load
 from normae.sources import Events, pieces
 from normae.statistics import background_efficiency
+from normae.tensors import stream
 
 SHOWN = 8  # jets that are shown
 

@@ -36,7 +36,6 @@ from normae.files import atomic_path
 from normae.inference import Model, Rows
 from normae.jets.gallery import COLOURS
 from normae.jets.imaging import NAMES, THRESHOLD, observables, usable
-from normae.random import stream
 from normae.report import Check, save_figure
 from normae.report.paper import TAGGING, TAGGING_METRICS, PaperValue
 from normae.runs.classifier import load_classifier
@@ -45,6 +44,7 @@ from normae.sources import KINDS, NOTHING, Known, jets_path, pieces
 from normae.statistics import background_efficiency
 from normae.statistics.arrays import Array, Estimate, over, sample_mean
 from normae.statistics.calibration import calibration
+from normae.tensors import stream
 from normae.training.two_sample import ClassifierReference, classifier_test
 
 OTHERS = ("pictures", "auc", "counts", "acceptance")  # in generated.npz beside observables, ordered as `GeneratedJets`

@@ -18,12 +18,12 @@ from normae.figures import new_figure
 from normae.figures.curves import column_histograms, loss_curves, score_histograms, training_curves
 from normae.inference import Model
 from normae.networks.base import RESOLUTION, Base
-from normae.random import stream
 from normae.report import Check, save_figure
 from normae.runs.load import load
 from normae.sources import Events
 from normae.statistics import Estimate, auc, sample_mean, wasserstein, wasserstein_halves
 from normae.statistics.arrays import unweighted
+from normae.tensors import stream
 from normae.training.two_sample import classifier_test
 
 Rows = NDArray[Any]  # with shape (N, d), float32 or float64

@@ -15,7 +15,6 @@ from normae.evaluation.evaluate import COURSE, Captions, Draw, Metrics, Study, d
 from normae.figures import densities, new_figure
 from normae.figures.curves import training_curves
 from normae.inference import Model, cell_centres, evaluate_in_chunks, grid_draws, grid_log_z, grid_points
-from normae.random import stream
 from normae.report import Check, save_figure
 from normae.report.paper import TOY, PaperValue
 from normae.runs.folder import RunFolder
@@ -23,6 +22,7 @@ from normae.runs.load import load
 from normae.sampling import Chain
 from normae.sources import load_events
 from normae.statistics import Estimate
+from normae.tensors import stream
 from normae.training.two_sample import classifier_test
 
 CHAINS = 50_000  # side by side

@@ -22,13 +22,13 @@ from normae.figures.curves import training_curves
 from normae.files import write_json
 from normae.inference import Model, Rows, cell_centres, grid_points
 from normae.progress import counted
-from normae.random import stream
 from normae.report import Check, save_figure
 from normae.report.paper import BAYES
 from normae.runs.folder import RunFolder, locked
 from normae.runs.load import load
 from normae.sources import load_events
 from normae.statistics.arrays import Estimate, over
+from normae.tensors import stream
 
 LEVELS = (0.5, 0.68, 0.9, 0.95)  # at which coverage is a metric
 KINDS: Any = ("quantile", "gaussian")  # of intervals

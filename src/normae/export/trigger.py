@@ -32,7 +32,6 @@ from normae.figures.curves import score_agreement, trigger_rates
 from normae.files import check_new, new_folder, write_json
 from normae.inference import Model
 from normae.networks.mlp import MLP
-from normae.random import stream
 from normae.report import save_figure
 from normae.runs.folder import RunFolder, write_tensors
 from normae.runs.load import run_of
@@ -40,6 +39,7 @@ from normae.scoring.score import open_file, read_events
 from normae.scoring.scorer import open_scorer
 from normae.statistics.auc import auc, auc_difference
 from normae.statistics.density import pearson
+from normae.tensors import stream
 from normae.training.supervised import fit
 
 Floats = NDArray[np.float64]

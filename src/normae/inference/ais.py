@@ -40,9 +40,9 @@ from normae.errors import InputError, LogZDisagreement, require_that
 from normae.inference.log_z import LogZ
 from normae.networks.base import Base
 from normae.progress import counted
-from normae.random import normal
 from normae.sampling.config import ChainConfig
 from normae.sampling.langevin import LangevinState, Scale, step
+from normae.tensors import normal
 
 EVERYWHERE = (-math.inf, math.inf)
 ACCEPTANCE = 0.65  # towards which the pilot moves the step size

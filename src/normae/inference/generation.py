@@ -16,9 +16,9 @@ from normae.errors import InputError, require_that
 from normae.inference.log_z import Based, weighted
 from normae.networks.conditional import ConditionalBase
 from normae.progress import progress
-from normae.random import uniform
 from normae.sampling.chain import run_chain
 from normae.sampling.config import ChainConfig
+from normae.tensors import uniform
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from normae.networks.lattice import draws
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.posterior.draw import Draws
 from normae.progress import counted
-from normae.random import uniform
+from normae.tensors import uniform
 
 Bounds = tuple[float, float]
 CHUNK = 1 << 16  # points of a grid at a time

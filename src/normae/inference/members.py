@@ -27,7 +27,7 @@ from normae.inference.log_z import LogZ
 from normae.inference.model import DRAWS, Model
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.posterior.draw import Posterior
-from normae.random import stream
+from normae.tensors import stream
 
 
 class Members(Posterior):

@@ -28,10 +28,9 @@ from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.scoring_energy import scoring_energy
 from normae.posterior.draw import Certain, Draws, Posterior, Rows, as_events, in_pieces
 from normae.progress import counted, progress
-from normae.random import stream
 from normae.sampling.chain import Chain, into_bounds, run_chain
 from normae.sampling.config import SamplingConfig
-from normae.tensors import keeps
+from normae.tensors import keeps, stream
 
 DRAWS = 100  # number of draws behind `energy`, `score` and `log_prob`
 CELLS = 300
@@ -209,7 +208,8 @@ class Model:
 
     def draw_set(self, n: int, seed: int) -> Draws:
         """The draws of a seed, kept: they hold what is the same for every batch of events."""
-        require_that(n >= 1, "n", "at least 1 draw", n)
+        if n < 1:
+            raise InputError(f"n: expected at least 1 draw, got {n}")
         if (n, seed) not in self._kept:
             self._kept = {(n, seed): self.posterior.draws(n, stream(seed, "draws"))}
         return self._kept[n, seed]

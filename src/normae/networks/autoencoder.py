@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from normae.errors import InputError, require_that
-from normae.machine import check_memory
+from normae.errors import InputError, check_memory, require_that
 from normae.networks.base import Base
 from normae.networks.bases import Bases
 from normae.networks.mlp import MLP, draw_uniform, linear

@@ -36,7 +36,6 @@ from torch.nn.functional import softplus
 
 from normae.errors import InputError
 from normae.progress import counted
-from normae.random import normal
 from normae.statistics.gaussians import (
     FLOOR,
     LOG_TWO_PI,
@@ -48,7 +47,7 @@ from normae.statistics.gaussians import (
     left_out,
     log_gaussians,
 )
-from normae.tensors import by_weight, counts_as
+from normae.tensors import by_weight, counts_as, normal
 
 WIDTHS = tuple(0.05 * 2**k for k in range(7))
 """Of kernels, in units of a column's width, each twice the one before."""

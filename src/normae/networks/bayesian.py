@@ -24,7 +24,7 @@ from torch.nn.functional import softplus
 from normae.errors import InputError, require_that
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import Layout, call, last_input, prefixed
-from normae.random import Generators, normal
+from normae.tensors import Generators, normal
 
 
 @dataclass(frozen=True)

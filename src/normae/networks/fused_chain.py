@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from normae.errors import InputError
-from normae.random import Generators
 from normae.sampling.chain import Chain, Runner, run_chain
 from normae.sampling.config import ChainConfig
 from normae.sampling.langevin import Scalar
+from normae.tensors import Generators
 
 
 def keys(generators: Generators, device: torch.device) -> Tensor:

@@ -25,8 +25,7 @@ from normae.energy import autograd_value_and_grad
 from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder, Upsample, conv_decoder, conv_encoder, to_sphere
 from normae.networks.mlp import ACTIVATIONS, MLP, Pass, Plan, split_decoder
-from normae.random import Generators, normal
-from normae.tensors import sum_features
+from normae.tensors import Generators, normal, sum_features
 
 # --- the weights of S models
 

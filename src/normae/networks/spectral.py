@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from normae.networks.reconstruction import Layout
-from normae.random import Generators, normal
+from normae.tensors import Generators, normal
 
 FIRST_ITERATIONS = 15  # power iterations at the start, from random vectors
 

@@ -24,11 +24,10 @@ from normae.inference.ais import AISConfig
 from normae.networks.autoencoder import Autoencoder, NetworkConfig
 from normae.networks.base import SCALE, BaseConfig, fit_gaussians
 from normae.networks.own import EnergyNetwork, check_network
-from normae.random import stream
 from normae.runs.session import prepare
 from normae.sampling.config import ChainConfig, SamplingConfig
 from normae.sources import DataConfig, Events
-from normae.tensors import by_weight, counts_as
+from normae.tensors import by_weight, counts_as, stream
 from normae.training.config import (
     ContrastConfig,
     EnsembleConfig,

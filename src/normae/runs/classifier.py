@@ -23,13 +23,13 @@ from normae.errors import InputError
 from normae.files import write_json
 from normae.networks.autoencoder import conv_encoder
 from normae.networks.reconstruction import prefixed
-from normae.random import stream
 from normae.runs.folder import RunFolder, locked, read_tensors, write_tensors
 from normae.runs.load import run_of
 from normae.runs.writing import Journal, Watch
 from normae.sources import jets_hashes, load_both
 from normae.statistics import Estimate, IsotonicRecalibration, LinearRecalibration, Recalibration, auc
 from normae.statistics.calibration import calibration, choose_correction
+from normae.tensors import stream
 from normae.training import Trainer, classifier_trainer
 from normae.training.supervised import Classification
 

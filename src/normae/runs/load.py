@@ -23,9 +23,9 @@ from normae.networks.own import EnergyNetwork, copied, own_network
 from normae.networks.reconstruction import all_tensors, fill
 from normae.posterior.draw import Posterior, widening
 from normae.posterior.weights import Ensemble, MeanField, Modes
-from normae.random import stream
 from normae.runs.folder import BASE, CHAINS, COORDINATES, HALF, RunFolder, is_number, read_stored
 from normae.sampling import ChainConfig, SamplingConfig
+from normae.tensors import stream
 
 PREFIX = {"bayesian": "rho.", "ensemble": "member."}  # of the tensors of each posterior in model.safetensors
 FREE = ("name", "seed", "start", "device", "threads")  # settings in which seeds of one training may differ

@@ -39,12 +39,12 @@ from normae.networks.bayesian import WeightNoise
 from normae.networks.conditional import fit_conditional_base
 from normae.networks.lattice import on_lattice
 from normae.networks.own import copied
-from normae.random import stream
 from normae.runs.classifier import train_classifier
 from normae.runs.folder import RunFolder, locked, read_tensors
 from normae.runs.load import load
 from normae.runs.writing import Finish, Journal, Prepared, Watch, check_minutes
 from normae.sources import OUTSIDE, Events, Weights
+from normae.tensors import stream
 from normae.training import Schedules, Trainer
 from normae.training.backends import Group, processes
 
@@ -193,7 +193,9 @@ def placed(config: Run, reads: bool) -> Run:
     def absolute(name: str | None) -> str | None:
         return str(Path(name).resolve()) if name is not None and Path(name).exists() else name
 
-    start, data = config.start if config.start in zoo.names() else absolute(config.start), config.data
+    start, data = config.start, config.data
+    if start is not None and start not in zoo.names():
+        start = absolute(start)
     if reads:
         data = replace(data, file=absolute(data.file), path=absolute(data.path))
     return replace(config, start=start, data=data)

@@ -36,10 +36,10 @@ from normae.networks.own import EnergyNetwork, OwnEnergy, copied
 from normae.networks.reconstruction import ReconstructionEnergy, all_tensors, fill
 from normae.posterior.draw import bar_of_halves
 from normae.progress import Tick, ignore, progress
-from normae.random import stream
 from normae.runs.folder import CHAINS, HALF, RunFolder, digest, read_tensors, stored, write_tensors
 from normae.runs.load import build_model
 from normae.sources import Events
+from normae.tensors import stream
 from normae.training import Checkpoint, Happening, Record, Rollback, Trainer
 from normae.training.backends import Group
 from normae.version import __version__

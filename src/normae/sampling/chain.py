@@ -18,9 +18,9 @@ from torch import Tensor
 from normae.energy import Energy, Latent, held
 from normae.errors import InputError, require_that
 from normae.progress import Tick, ignore
-from normae.random import Generators, uniform
 from normae.sampling.config import BoundsRule, ChainConfig, ClipRule, Metropolis, SamplingConfig, Sphere
 from normae.sampling.langevin import Scalar, Scale, init, step
+from normae.tensors import Generators, uniform
 
 
 class Chain(NamedTuple):

@@ -26,9 +26,8 @@ import torch
 from torch import Tensor
 
 from normae.energy import Energy, value_and_grad
-from normae.random import Generators, normal, uniform
 from normae.sampling.config import ChainConfig
-from normae.tensors import norm, sum_features
+from normae.tensors import Generators, norm, normal, sum_features, uniform
 
 Scalar = float | Tensor
 """One number for all samples, or a tensor with shape (N,) or (1,)."""

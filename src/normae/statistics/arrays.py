@@ -27,8 +27,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, stdtrit
 
 from normae.errors import InputError
-from normae.random import stream
-from normae.tensors import by_weight, counts_as
+from normae.tensors import by_weight, counts_as, stream
 
 Array = NDArray[np.float64]
 CHUNK = 16_384  # events taken at once: 100 draws of them are 13 MB in float64

@@ -34,9 +34,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq, minimize
 from scipy.special import expit, log_expit, logit
 
-from normae.random import stream
 from normae.statistics import arrays
 from normae.statistics.arrays import Array, Estimate, prior_log_odds
+from normae.tensors import stream
 
 BINS = 20
 Recalibration = Callable[[ArrayLike], Array]

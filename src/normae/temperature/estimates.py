@@ -52,14 +52,13 @@ from normae.inference import Model
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.scoring_energy import ScoringEnergy
 from normae.progress import counted
-from normae.random import normal, stream
 from normae.report import save_figure
 from normae.runs.folder import RunFolder, locked
 from normae.runs.load import load, run_of
 from normae.sampling.langevin import geodesic_move, tangent
 from normae.sources import KINDS, check_jets, file_in, held_out, jets_path, load_events, read_sparse
 from normae.statistics.arrays import Array, Estimate
-from normae.tensors import norm
+from normae.tensors import norm, normal, stream
 
 ROWS = 512  # events at a time
 NUMBERS = 2**18  # their features: the gradient of a convolutional network keeps some hundred times as many

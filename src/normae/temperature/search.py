@@ -27,7 +27,6 @@ from normae.errors import InputError, require_that
 from normae.figures import figure_style, new_figure
 from normae.figures.ratios import slope_against_temperature
 from normae.files import write_json
-from normae.random import stream
 from normae.report import save_figure
 from normae.runs.classifier import load_classifier
 from normae.runs.folder import RunFolder, locked, read_json
@@ -37,6 +36,7 @@ from normae.runs.writing import Watch, check_minutes
 from normae.sources import load_events
 from normae.statistics.arrays import Array, Estimate
 from normae.statistics.thermometers import SCATTER
+from normae.tensors import stream
 
 SIDES = ("a", "b")
 JET_SCATTER = 0.25  # of the slopes of pairs of trainings on jets that differ in their seeds only: three have 0.2 to 0.3

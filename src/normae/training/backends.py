@@ -13,8 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from normae.errors import InputError
-from normae.machine import decided, team
+from normae.errors import InputError, decided, team
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.mlp import MLP
 from normae.networks.own import EnergyNetwork, OwnEnergy

@@ -24,7 +24,7 @@ from normae.networks.base import SCALE, Base
 from normae.networks.bases import Bases
 from normae.networks.conditional import ConditionalBase
 from normae.networks.lattice import draws, known
-from normae.random import normal, stream
+from normae.tensors import normal, stream
 from normae.training.config import PhaseConfig
 from normae.training.phases import Phase, clip_rows
 from normae.training.state import Adam, Order, Setup, State

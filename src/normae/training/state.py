@@ -19,10 +19,9 @@ from normae.networks.autoencoder import Autoencoder
 from normae.networks.bayesian import WeightNoise, rho_of
 from normae.networks.reconstruction import Layout, ReconstructionEnergy, prefixed
 from normae.networks.spectral import SpectralNorm
-from normae.random import stream
 from normae.sampling.chain import ReplayBuffer
 from normae.sampling.config import SamplingConfig
-from normae.tensors import counts_as
+from normae.tensors import counts_as, stream
 from normae.training.backends import Backend, Group, put_back
 from normae.training.config import Schedules
 

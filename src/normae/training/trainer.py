@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from normae.data import SparseEvents
-from normae.errors import InputError, TrainingDiverged, require_that
-from normae.machine import check_memory
+from normae.errors import InputError, TrainingDiverged, check_memory, require_that
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.bayesian import WeightNoise
 from normae.networks.reconstruction import Layout

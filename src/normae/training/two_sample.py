@@ -35,10 +35,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits, linear
 
 from normae.data.labelled import Labelled
 from normae.errors import InputError
-from normae.random import stream
 from normae.statistics.arrays import Array, Estimate, as_labels, cut_indices, prior_log_odds, unweighted
 from normae.statistics.auc import auc
 from normae.statistics.calibration import Calibration, calibration, choose_correction
+from normae.tensors import stream
 from normae.training.config import ClassifierSettings, MLPSettings
 from normae.training.supervised import Losses, fit, permutation
 
