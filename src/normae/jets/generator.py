@@ -146,11 +146,9 @@ class Events:
         self.pythia = pythia8.Pythia("", False)
         self.hook = _preselection(pythia8, process.window)
         for command in process.commands(seed):
-            if not self.pythia.readString(command):
-                raise InputError(f"Pythia refuses the setting {command!r}")
+            refuse(not self.pythia.readString(command), f"Pythia refuses the setting {command!r}")
         self.pythia.setUserHooksPtr(self.hook)
-        if not self.pythia.init():
-            raise InputError(f"Pythia could not be initialized for {process}")
+        refuse(not self.pythia.init(), f"Pythia could not be initialized for {process}")
 
     def next(self, count: int) -> Batch:
         """The next `count` events."""

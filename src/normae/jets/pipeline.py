@@ -20,13 +20,15 @@ from normae.jets.imaging import NAMES, THRESHOLD, SparseImages, join_images, obs
 from normae.jets.reader import FORMAT, IMAGES, VERSION, Rows, chunks, info, is_images, read_images, row_range
 
 T = TypeVar("T")
+Place = str | Path
+Fit = Callable[[Any], NDArray[np.bool_]]
 BATCH = 1024  # images that are made dense at a time
 SUFFIXES = (".csv", ".parquet", ".npz")
 
 
 @contextmanager
 def writing(
-    path: str | Path, attributes: dict[str, Any] | None = None, force: bool = False
+    path: Place, attributes: dict[str, Any] | None = None, force: bool = False
 ) -> Iterator[Callable[[Jets], None]]:
     """A function that appends jets to a new file in our own HDF5 format, which appears whole or not at all."""
     counts = [np.zeros(0, dtype=np.int64)]
@@ -46,13 +48,13 @@ def writing(
         file["offsets"] = offsets_of(np.concatenate(counts))
 
 
-def write(path: str | Path, jets: Jets, attributes: dict[str, Any] | None = None) -> None:
+def write(path: Place, jets: Jets, attributes: dict[str, Any] | None = None) -> None:
     """Write `jets` to `path` in our own HDF5 format, whole or not at all."""
     with writing(path, attributes) as append:
         append(jets)
 
 
-def write_images(path: str | Path, images: SparseImages, force: bool = False) -> None:
+def write_images(path: Place, images: SparseImages, force: bool = False) -> None:
     """Write sparse images to `path`, whole or not at all."""
     with output(path, force) as temporary, h5py.File(temporary, "w") as file:
         file.attrs.update({"format": IMAGES, "version": VERSION})
@@ -61,13 +63,7 @@ def write_images(path: str | Path, images: SparseImages, force: bool = False) ->
 
 
 def convert(
-    path: str | Path,
-    out: str | Path,
-    rows: Rows = None,
-    *,
-    skip_bad: bool = False,
-    key: str = "table",
-    force: bool = False,
+    path: Place, out: Place, rows: Rows = None, *, skip_bad: bool = False, key: str = "table", force: bool = False
 ) -> tuple[int, int]:
     """Write the jets of any file, chosen as by `read`, in our own format to `out`; (jets written, jets skipped)."""
     check_output(path, out, force)
@@ -80,8 +76,8 @@ def convert(
 
 
 def convert_images(
-    path: str | Path,
-    out: str | Path,
+    path: Place,
+    out: Place,
     rows: Rows = None,
     *,
     skip_bad: bool = False,
@@ -98,7 +94,7 @@ def convert_images(
     return len(images), sum(bad for *_, bad in made)
 
 
-def check_output(path: str | Path, out: str | Path, force: bool = False) -> None:
+def check_output(path: Place, out: Place, force: bool = False) -> None:
     """Refuse to write a file onto its own source, or onto any other, before any work is done."""
     if Path(path).exists() and Path(out).exists() and Path(path).samefile(out):
         raise InputError(f"{out}: the output is the input itself; give it another name")
@@ -113,12 +109,7 @@ def in_frame(part: Jets | NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def made_of_file(
-    make: Callable[[Any], T],
-    fit: Callable[[Any], NDArray[np.bool_]],
-    path: str | Path,
-    rows: Rows = None,
-    skip_bad: bool = False,
-    key: str = "table",
+    make: Callable[[Any], T], fit: Fit, path: Place, rows: Rows = None, skip_bad: bool = False, key: str = "table"
 ) -> Iterator[tuple[NDArray[Any], T, int]]:
     """(labels, what is made, skipped) of a file, piece by piece; a bad jet or image raises, unless it is skipped.
 
@@ -136,7 +127,7 @@ def made_of_file(
         yield labels[good], made, dropped + int((~good).sum())
 
 
-def _parts(path: str | Path, rows: Rows, skip_bad: bool, key: str) -> Iterator[tuple[NDArray[Any], Any, int]]:
+def _parts(path: Place, rows: Rows, skip_bad: bool, key: str) -> Iterator[tuple[NDArray[Any], Any, int]]:
     """(labels, jets or dense images, skipped) of a file, piece by piece."""
     if not is_images(path):
         for jets in chunks(path, rows, skip_bad=skip_bad, key=key):
@@ -149,7 +140,7 @@ def _parts(path: str | Path, rows: Rows, skip_bad: bool, key: str) -> Iterator[t
 
 
 def file_observables(
-    path: str | Path, rows: Rows = None, *, skip_bad: bool = False, key: str = "table", threshold: float = THRESHOLD
+    path: Place, rows: Rows = None, *, skip_bad: bool = False, key: str = "table", threshold: float = THRESHOLD
 ) -> tuple[dict[str, NDArray[Any]], int]:
     """Columns label, eta, phi, mass, tau1, tau2, tau3 of a file of jets or images, chosen as by `read`; the skipped."""
     imaging.check_threshold(threshold)
@@ -160,19 +151,19 @@ def file_observables(
     return columns, sum(bad for *_, bad in made)
 
 
-def check_suffix(path: str | Path) -> None:
+def check_suffix(path: Place) -> None:
     """Refuse a table whose suffix names no known format, before any work is done."""
     refuse(Path(path).suffix not in SUFFIXES, f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
 
 
-def write_columns(path: str | Path, columns: dict[str, NDArray[Any]], force: bool = False) -> None:
+def write_columns(path: Place, columns: dict[str, NDArray[Any]], force: bool = False) -> None:
     """Write columns of equal length as CSV, Parquet or npz, by the suffix of `path`."""
     check_suffix(path)
     with output(path, force) as temporary:
         tables.write_columns(columns, temporary)
 
 
-def summary(path: str | Path, *, skip_bad: bool = False, key: str = "table") -> dict[str, str]:
+def summary(path: Place, *, skip_bad: bool = False, key: str = "table") -> dict[str, str]:
     """What a file of jets or images holds, as lines to print; each jet is read and checked."""
     if is_images(path):
         images = read_images(path, skip_bad=skip_bad)

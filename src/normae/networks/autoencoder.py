@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from normae.errors import InputError, check_memory, require_that
+from normae.errors import InputError, check_memory, refuse, require_that
 from normae.networks.base import Base
 from normae.networks.bases import Bases
 from normae.networks.mlp import MLP, draw_uniform, linear
@@ -56,11 +56,8 @@ class Autoencoder(nn.Module):
         spectral_norm: bool = False,
     ) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.decoder = decoder
-        self.latent_dimension = latent_dimension
-        self.sphere = sphere
-        self.spectral_norm = spectral_norm
+        self.encoder, self.decoder, self.latent_dimension = encoder, decoder, latent_dimension
+        self.sphere, self.spectral_norm = sphere, spectral_norm
         self.base: Base | Bases | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -122,16 +119,14 @@ class NetworkConfig:
 
 def build_autoencoder(config: NetworkConfig, event: tuple[int, ...], generator: torch.Generator) -> Autoencoder:
     """The autoencoder of `config` for events of shape `event`, with weights drawn from `generator`."""
-    if config.kind == "own":
-        raise InputError(OWN)
+    refuse(config.kind == "own", OWN)
     build = build_mlp_autoencoder if config.kind == "mlp" else build_conv_autoencoder
     return build(config, event, generator)
 
 
 def build_mlp_autoencoder(config: NetworkConfig, event: tuple[int, ...], generator: torch.Generator) -> Autoencoder:
     """The MLP autoencoder of `config` for events of shape `event`, which must be vectors."""
-    if len(event) != 1:
-        raise InputError(f"an MLP autoencoder expects events that are vectors of shape (d,), got {event}")
+    refuse(len(event) != 1, f"an MLP autoencoder expects events that are vectors of shape (d,), got {event}")
     widths = [event[0], *config.hidden, config.latent]
     check_memory(8 * sum(a * b for a, b in pairwise(widths)), f"network.hidden = {list(config.hidden)}: a network")
     encoder = MLP(widths, config.activation, generator)

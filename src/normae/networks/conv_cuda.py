@@ -36,14 +36,8 @@ BOUNDS = {"none": 0, "clamp": 1, "reject": 2, "geodesic": 3, "project": 4}
 CLIPS = {"none": 0, "value": 1, "row": 2, "norm": 3}
 MIXING = ("encoder.2", "encoder.5", "encoder.7", "decoder.7", "decoder.10")
 SINGLE = ("encoder.0", "encoder.9", "decoder.5", "decoder.12")
-CONVOLUTIONS = (
-    "encoder.0", "encoder.2", "encoder.5", "encoder.7", "encoder.9", "decoder.5", "decoder.7", "decoder.10",
-    "decoder.12",
-)  # fmt: skip
-SLOPES = (
-    "encoder.1", "encoder.3", "encoder.6", "encoder.8", "encoder.10", "encoder.13", "decoder.1", "decoder.3",
-    "decoder.6", "decoder.8", "decoder.11",
-)  # fmt: skip
+CONVOLUTIONS = [f"encoder.{k}" for k in (0, 2, 5, 7, 9)] + [f"decoder.{k}" for k in (5, 7, 10, 12)]
+SLOPES = [f"encoder.{k}" for k in (1, 3, 6, 8, 10, 13)] + [f"decoder.{k}" for k in (1, 3, 6, 8, 11)]
 
 
 # --- CUDA source compiled at run time: NVRTC, which comes with PyTorch, and the driver, through their C interface

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from normae.errors import InputError
+from normae.errors import refuse
 
 
 class Activation(NamedTuple):
@@ -157,8 +157,7 @@ class MLP(nn.Module):
 
     def __init__(self, sizes: Sequence[int], activation: str, generator: torch.Generator) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise InputError(f"expected an activation among {sorted(ACTIVATIONS)}, got {activation!r}")
+        refuse(activation not in ACTIVATIONS, f"expected an activation among {sorted(ACTIVATIONS)}, got {activation!r}")
         self.sizes = tuple(sizes)
         self.activation = activation
         self.layers = nn.ModuleList(linear(n_in, n_out, generator) for n_in, n_out in pairwise(sizes))

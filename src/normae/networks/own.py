@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from normae.errors import InputError, require_that
+from normae.errors import InputError, refuse, require_that
 from normae.networks.autoencoder import Autoencoder, NetworkConfig
 from normae.networks.reconstruction import ReconstructionEnergy, call, prefixed
 
@@ -134,10 +134,8 @@ def _checked(module: nn.Module, name: str, x: Tensor) -> Tensor:
         if key not in before or not torch.equal(before[key], buffer):
             raise InputError(f"{name}: the buffer {key!r} changes when the module is called, expected one that stays")
     require_that(bool(torch.isfinite(found).all()), name, "finite numbers", "NaN or infinity")
-    if not _equal(found, again):
-        raise InputError(f"{name}: the output depends on chance; two calls with the same events differ")
-    if not _equal(found, calm):
-        raise InputError(f"{name}: the output is not the same in train and in eval mode")
+    refuse(not _equal(found, again), f"{name}: the output depends on chance; two calls with the same events differ")
+    refuse(not _equal(found, calm), f"{name}: the output is not the same in train and in eval mode")
     if len(found) != len(x) or any(len(row) != 1 for row in rows) or not _equal(found, torch.cat(rows)):
         raise InputError(f"{name}: the output for one event depends on the other events of its batch")
     _check_gradient(module, name, x)
@@ -160,12 +158,10 @@ def _check_gradient(module: nn.Module, name: str, x: Tensor) -> None:
     leaf = x.clone().requires_grad_(True)
     with torch.enable_grad():
         value = module(leaf).sum()
-    if not value.requires_grad:
-        raise InputError(f"{name}: the output has no gradient, expected one that can be differentiated")
+    refuse(not value.requires_grad, f"{name}: the output has no gradient, expected one that can be differentiated")
     by_input, *by_weights = torch.autograd.grad(value, [leaf, *module.parameters()], allow_unused=True)
     for what, grads in (("input", [by_input]), ("weights", by_weights)):
-        if all(grad is None for grad in grads):
-            raise InputError(f"{name}: the output has no gradient with respect to its {what}")
+        refuse(all(grad is None for grad in grads), f"{name}: the output has no gradient with respect to its {what}")
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

@@ -50,8 +50,7 @@ class Layout:
 
     def columns(self) -> dict[str, Tensor]:
         """Where each parameter stands among the P weights, with shape (size,)."""
-        pieces = torch.arange(sum(self.sizes)).split(self.sizes)
-        return dict(zip(self.names, pieces, strict=True))
+        return dict(zip(self.names, torch.arange(sum(self.sizes)).split(self.sizes), strict=True))
 
     def flatten(self, modules: Sequence[nn.Module]) -> Tensor:
         """The weights of the modules with shape (S, P), a copy."""
@@ -337,8 +336,7 @@ class ConvShape:
     @property
     def gathered(self) -> int:
         """Length of what a program gathers."""
-        c = self.channels
-        return 45 * c * c + 45 * c + 16
+        return 45 * self.channels * (self.channels + 1) + 16
 
 
 def conv_shape(architecture: Autoencoder) -> ConvShape | None:

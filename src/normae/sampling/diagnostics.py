@@ -9,15 +9,14 @@ chains' mean autocovariance, and the sum stops at the first negative pair and ne
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from normae.errors import InputError
+from normae.errors import refuse
 
 Array = NDArray[np.float64]
 
 
 def _halves(draws: ArrayLike) -> Array:
     x = np.asarray(draws, dtype=np.float64)
-    if x.ndim != 2 or x.shape[0] < 4:
-        raise InputError(f"expected draws of shape (steps >= 4, chains), got {x.shape}")
+    refuse(x.ndim != 2 or x.shape[0] < 4, f"expected draws of shape (steps >= 4, chains), got {x.shape}")
     half = len(x) // 2
     return np.concatenate([x[:half], x[-half:]], axis=1)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from normae.data import SparseEvents
-from normae.errors import InputError, TrainingDiverged, check_memory, require_that
+from normae.errors import TrainingDiverged, check_memory, refuse, require_that
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.bayesian import WeightNoise
 from normae.networks.reconstruction import Layout
@@ -299,7 +299,6 @@ def _part(data: Any, schedules: Schedules, group: Group) -> Any:
         batch = getattr(schedules, name).batch
         require_that(batch % group.size == 0, f"{name}.batch", f"a multiple of the {group.size} processes", batch)
     n = len(data[0]) // group.size
-    if n == 0:
-        raise InputError(f"expected at least one event for each of {group.size} processes, got {len(data[0])} events")
+    refuse(n == 0, f"expected at least one event for each of {group.size} processes, got {len(data[0])} events")
     rows = torch.arange(group.rank, n * group.size, group.size)
     return [d.rows(rows) if isinstance(d, SparseEvents) else d[rows] for d in data]

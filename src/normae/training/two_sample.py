@@ -34,7 +34,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, linear
 
 from normae.data.labelled import Labelled
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.statistics.arrays import Array, Estimate, as_labels, cut_indices, prior_log_odds, unweighted
 from normae.statistics.auc import auc
 from normae.statistics.calibration import Calibration, calibration, choose_correction
@@ -94,10 +94,8 @@ def events(sample: np.ndarray[Any, Any] | Tensor, name: str) -> Tensor:
     """The sample as float32 with shape (N, features)."""
     copied = sample if isinstance(sample, Tensor) else torch.from_numpy(np.array(sample, dtype=np.float32))
     flat = copied.detach().float()
-    if flat.ndim < 2:
-        raise InputError(f"{name}: expected events of shape (N, *event), got {tuple(flat.shape)}")
-    if not torch.isfinite(flat).all():
-        raise InputError(f"{name}: expected finite events, got NaN or infinity")
+    refuse(flat.ndim < 2, f"{name}: expected events of shape (N, *event), got {tuple(flat.shape)}")
+    refuse(not torch.isfinite(flat).all(), f"{name}: expected finite events, got NaN or infinity")
     return flat.flatten(1)
 
 
@@ -114,8 +112,7 @@ def _parts(
         raise InputError(f"expected events of one size, got {true.shape[1]} (true) and {model.shape[1]} (model)")
     points = min(settings.points, len(true), len(model))
     sizes = [size * points // settings.points for size in (settings.train, settings.validation, settings.test)]
-    if min(sizes) < 4:
-        raise InputError(f"a classifier test needs more events: {points} of each kind leave parts of {sizes}")
+    refuse(min(sizes) < 4, f"a classifier test needs more events: {points} of each kind leave parts of {sizes}")
     some, others = (  # without replacement; all of them, as they are, if there are no more
         slice(None) if len(events) == points else permutation(len(events), generator, events.device)[:points]
         for events in (true, model)
