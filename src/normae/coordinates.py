@@ -37,6 +37,7 @@ from normae.components import ComponentsConfig, ComponentsCoordinates, read_comp
 from normae.data import SparseEvents
 from normae.errors import InputError, refuse
 from normae.lattice import CLOSE, IMPOSSIBLE, cannot_occur, nearest, no_lattice
+from normae.statistics.gaussians import shrinkage
 from normae.tensors import by_weight
 
 MARGIN = 0.1
@@ -304,9 +305,7 @@ class TableCoordinates:
         knots = fit_curves(t, curves)
         u = soften(bend(torch.from_numpy(t), torch.from_numpy(knots))[0]).numpy()
         if noise is None:
-            from sklearn.covariance import ledoit_wolf_shrinkage  # scikit-learn takes a second to import
-
-            noise = float(np.clip(SHARE * ledoit_wolf_shrinkage(u), LEAST_NOISE, MOST_NOISE))
+            noise = min(max(SHARE * shrinkage(torch.from_numpy(u)), LEAST_NOISE), MOST_NOISE)
         covariance = np.atleast_2d(np.cov(u, rowvar=False, bias=True)) + noise * np.eye(u.shape[1])
         values, vectors = np.linalg.eigh(covariance)
         root = np.sqrt(np.maximum(values, noise))

@@ -19,7 +19,7 @@ from torch.nn.functional import interpolate
 from normae.errors import InputError, check_memory, refuse, require_that
 from normae.networks.base import Base
 from normae.networks.bases import Bases
-from normae.networks.mlp import MLP, draw_uniform, linear
+from normae.networks.mlp import MLP, drawn, linear
 from normae.tensors import norm
 
 OWN = (
@@ -198,7 +198,5 @@ def conv_decoder(
 
 
 def _conv(n_in: int, n_out: int, generator: torch.Generator, transposed: bool = False) -> nn.Conv2d:
-    layer: nn.Conv2d = nn.utils.skip_init(nn.Conv2d, n_in, n_out, 3, padding=1)
     fan_in = 9 * (n_out if transposed else n_in)  # as torch counts it: the second axis of the weight
-    draw_uniform(layer, 1 / math.sqrt(fan_in), generator)
-    return layer
+    return drawn(nn.Conv2d(n_in, n_out, 3, padding=1, device="meta"), 1 / math.sqrt(fan_in), generator)

@@ -46,6 +46,7 @@ from normae.statistics.gaussians import (
     groups,
     left_out,
     log_gaussians,
+    shrinkage,
 )
 from normae.tensors import by_weight, counts_as, normal
 
@@ -417,11 +418,9 @@ def fit_gaussians(rows: Tensor, config: BaseConfig) -> tuple[Mixture, Tensor, Te
     And log g of the first rows by Gaussians that were fitted without them, with shape (n,): without itself alone a row
     would still be in groups that it had a part in finding.
     """
-    from sklearn.covariance import ledoit_wolf_shrinkage  # scikit-learn takes a second to import
-
     few = rows[: config.rows]
     d, held = rows.shape[1], max(1, round(HELD_OUT * len(few)))
-    shrinkage = float(ledoit_wolf_shrinkage(few.numpy()))
+    towards = shrinkage(few)
     most = _most(len(few) - held, d, config)
     tried: dict[tuple[int, float], tuple[Tensor, Mixture]] = {}
 
@@ -433,14 +432,14 @@ def fit_gaussians(rows: Tensor, config: BaseConfig) -> tuple[Mixture, Tensor, Te
         last, beyond = number, 2 if tried else 4
         while last <= most and last <= beyond * number:
             if (last, strength) not in tried:
-                fitted = fit_mixture(few[held:], last, strength * d, shrinkage, TRIED)
+                fitted = fit_mixture(few[held:], last, strength * d, towards, TRIED)
                 tried[last, strength] = fitted.log_prob(few[:held]), fitted
             number, last = best()[0], 2 * last
     number, strength = best()
     held_out, start = tried[number, strength]  # the groups that suited rows held out are kept
     many = max(4 * config.rows, min(20 * config.rows, MOST_KEPT // d**2))
-    fitted = fit_mixture(rows[:many], number, strength * d, shrinkage, STEPS, start)
-    return fitted, rows.new_tensor([min(len(rows), many), strength * d, shrinkage]), held_out
+    fitted = fit_mixture(rows[:many], number, strength * d, towards, STEPS, start)
+    return fitted, rows.new_tensor([min(len(rows), many), strength * d, towards]), held_out
 
 
 def _most(rows: int, d: int, config: BaseConfig) -> int:

@@ -15,12 +15,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from normae.errors import refuse
+
+Layer = TypeVar("Layer", bound=nn.Module)
 
 
 class Activation(NamedTuple):
@@ -187,16 +189,18 @@ class MLP(nn.Module):
 
 def linear(n_in: int, n_out: int, generator: torch.Generator) -> nn.Linear:
     """A layer with weights drawn from `generator`, uniform in +- 1/sqrt(fan in) as torch's own."""
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, n_in, n_out)
-    draw_uniform(layer, 1 / math.sqrt(n_in), generator)
+    return drawn(nn.Linear(n_in, n_out, device="meta"), 1 / math.sqrt(n_in), generator)
+
+
+def drawn(layer: Layer, bound: float, generator: torch.Generator) -> Layer:
+    """A layer that was made without memory, with weights uniform in +- `bound`.
+
+    So torch draws nothing of its own. `skip_init` is the same, and loads sympy at its first call: two seconds.
+    """
+    for name, parameter in list(layer.named_parameters()):
+        weights = torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator)
+        setattr(layer, name, nn.Parameter(weights))
     return layer
-
-
-@torch.no_grad()
-def draw_uniform(layer: nn.Module, bound: float, generator: torch.Generator) -> None:
-    """Weights uniform in +- `bound`."""
-    for parameter in layer.parameters():
-        parameter.uniform_(-bound, bound, generator=generator)
 
 
 def split_decoder(decoder: nn.Module) -> tuple[nn.Module, nn.Module, str] | None:

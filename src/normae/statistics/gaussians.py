@@ -55,12 +55,12 @@ class Mixture:
         return torch.logsumexp(log_gaussians(u, self.weights, self.means, self.factors)[0], dim=0)
 
     def quadratic(self) -> tuple[Tensor, Tensor, Tensor]:
-        """log w_j N(u; m_j, S_j) = a + b u + C u u^T, with shapes (K,), (d, K) and (d^2, K)."""
+        """log w_j N(u; m_j, S_j) = a + b u + C u u^T, with shapes (K,), (d, K) and (K, d, d)."""
         precision = self.factors.transpose(1, 2) @ self.factors
         linear = torch.einsum("kij,kj->ki", precision, self.means)
         size = self.factors.diagonal(dim1=1, dim2=2).log().sum(1) + self.weights.log()
         constant = size - 0.5 * self.means.shape[1] * LOG_TWO_PI - 0.5 * (linear * self.means).sum(1)
-        return constant, linear.T.contiguous(), -0.5 * precision.flatten(1).T.contiguous()
+        return constant, linear.T, -0.5 * precision
 
 
 def fit_mixture(
@@ -92,7 +92,7 @@ def climb(kept: "Moments", sums: list[Tensor], strength: float, shrinkage: float
         count, first, second = sums
         means = (first + PRIOR * rows.mean(0)) / (count + PRIOR)[:, None]
         cross = means[:, :, None] * first[:, None, :]
-        scatter = second.view(-1, d, d) - cross - cross.transpose(1, 2)
+        scatter = second - cross - cross.transpose(1, 2)
         scatter = scatter + count[:, None, None] * means[:, :, None] * means[:, None]
         within = scatter.sum(0) / n
         within = (1 - shrinkage) * within + shrinkage * torch.diag(within.diagonal())
@@ -107,11 +107,13 @@ def climb(kept: "Moments", sums: list[Tensor], strength: float, shrinkage: float
 
 
 class Moments:
-    """Rows u with shape (N, d), with u u^T where these are few enough to be kept."""
+    """Rows u with shape (N, d), with the upper triangle of u u^T where these are few enough to be kept."""
 
     def __init__(self, rows: Tensor) -> None:
-        few = rows.numel() * rows.shape[1] <= MOST_KEPT
-        self.rows, self.squares = rows, (rows[:, :, None] * rows[:, None, :]).flatten(1) if few else None
+        self.rows, self.squares, d = rows, None, rows.shape[1]
+        if rows.numel() * d <= MOST_KEPT:
+            self.upper = torch.triu_indices(d, d)
+            self.squares = rows[:, self.upper[0]] * rows[:, self.upper[1]]
 
     def expect(self, fitted: Mixture) -> tuple[float, list[Tensor]]:
         """The mean of log g, and the sums with the rows' shares in each Gaussian."""
@@ -119,17 +121,34 @@ class Moments:
             each = log_gaussians(self.rows, fitted.weights, fitted.means, fitted.factors)[0].T
         else:
             constant, linear, square = fitted.quadratic()
-            each = torch.addmm(constant, self.rows, linear).addmm_(self.squares, square)
+            twice = (2 * square.triu(1) + square.diagonal(dim1=1, dim2=2).diag_embed())[:, *self.upper]
+            each = torch.addmm(constant, self.rows, linear).addmm_(self.squares, twice.T)
         log_g = torch.logsumexp(each, dim=1, keepdim=True)
         return float(log_g.mean()), self.sums((each - log_g).exp().clamp_min(TINY))
 
     def sums(self, share: Tensor) -> list[Tensor]:
-        """Of 1, u and u u^T with shares (N, K), with shapes (K,), (K, d) and (K, d^2)."""
+        """Of 1, u and u u^T with shares (N, K), with shapes (K,), (K, d) and (K, d, d)."""
         if self.squares is None:
-            square = torch.stack([((one[:, None] * self.rows).T @ self.rows).flatten() for one in share.T])
+            square = torch.stack([(one[:, None] * self.rows).T @ self.rows for one in share.T])
         else:
-            square = share.T @ self.squares
+            half = share.T @ self.squares
+            square = half.new_empty(len(half), *[self.rows.shape[1]] * 2)
+            square[:, *self.upper] = square[:, *self.upper.flip(0)] = half
         return [share.sum(0), share.T @ self.rows, square]
+
+
+def shrinkage(rows: Tensor) -> float:
+    """How far the covariance S of rows (N, d) is best drawn to the mean variance m, (1 - c) S + c m 1.
+
+    c = sum_i |u_i u_i^T - S|^2 / (N^2 |S - m 1|^2), at most 1: O. Ledoit and M. Wolf, J. Multivar. Anal. 88 (2004) 365.
+    """
+    n, d = rows.shape
+    off = rows - rows.mean(0)
+    covariance = off.T @ off / n
+    size = float(covariance.square().sum())
+    away = size - float(covariance.trace()) ** 2 / d
+    scatter = (float(off.square().sum(1).square().mean()) - size) / n
+    return min(1.0, scatter / away) if d > 1 and away > 0 else 0.0
 
 
 def groups(rows: Tensor, number: int, order: torch.Generator | None = None) -> Tensor:
