@@ -11,7 +11,7 @@ from normae.errors import InputError, LogZUnknown
 from normae.inference import BayesianModel, LogZ, Model, cell_centres, grid_points
 from normae.networks import Autoencoder, NetworkConfig, build_mlp_autoencoder
 from normae.networks.bayesian import rho_of
-from normae.posterior.weights import MeanField
+from normae.posterior.draw import MeanField
 from normae.sampling import ChainConfig, SamplingConfig
 from normae.tensors import stream
 

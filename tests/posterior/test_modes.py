@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from normae.networks import NetworkConfig, build_autoencoder
-from normae.posterior.draw import together
-from normae.posterior.weights import MeanField, Modes
+from normae.posterior.draw import MeanField, Modes, together
 from normae.tensors import stream
 
 TEMPERATURES, CONSTANTS = (0.5, 0.4, 0.6), (-1.0, 0.0, -0.25)

@@ -6,7 +6,7 @@ import torch
 
 from normae.energy import autograd_value_and_grad
 from normae.networks import NetworkConfig, build_mlp_autoencoder
-from normae.posterior.weights import Ensemble
+from normae.posterior.draw import Ensemble
 from normae.tensors import stream
 
 X = torch.randn(6, 2, generator=stream(0, "x"))

@@ -38,8 +38,7 @@ from normae.networks.base import FAR, OWN, SCALE, Base
 from normae.networks.bases import Bases
 from normae.networks.mlp import MLP
 from normae.networks.reconstruction import prefixed
-from normae.posterior.draw import Draws
-from normae.posterior.weights import MixedDraws, WeightDraws
+from normae.posterior.draw import Draws, MixedDraws, WeightDraws
 from normae.statistics.gaussians import log_gaussians
 
 EVENTS = "events"  # name of the input, with shape (N, *event)

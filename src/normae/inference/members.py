@@ -39,10 +39,6 @@ class Members(Posterior):
         known = [model.normalization() for model in models]
         self.log_z = None if any(one is None for one in known) else torch.tensor(np.array(known)[:, 0])
 
-    def to(self, device: Any) -> "Members":
-        there = self.coordinates if isinstance(device, torch.dtype) else self.coordinates.to(device)
-        return Members([model.to(device) for model in self.models], there)
-
     def draws(self, n: int, generator: torch.Generator) -> "Members":  # noqa: ARG002
         return self
 
@@ -80,6 +76,12 @@ class MembersModel(Model):
             posterior=posterior, coordinates=coordinates, columns=first.columns, categories=first.categories,
         )  # fmt: skip
         self.members = posterior.models
+
+    def to(self, device: Any) -> Model:
+        """The same model with the weights of its members on `device`, or of a type such as torch.float64."""
+        super().to(device)
+        self.posterior = Members([model.to(device) for model in self.members], self.coordinates)
+        return self
 
     @property
     def centre(self) -> Model:

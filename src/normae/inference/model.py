@@ -118,7 +118,7 @@ class Model:
             raise InputError(f"{self.name} stays where it was drawn; move the model before it is drawn from")
         self.autoencoder.to(device)
         self._energy = scoring_energy(self.autoencoder)
-        self.posterior = self._certain() if self.posterior.certain else self.posterior.to(device)
+        self.posterior = self._certain() if self.posterior.certain else self.posterior
         if not isinstance(device, torch.dtype):  # coordinates are in float64 always
             self.coordinates = self.coordinates.to(device)
         self.chains = None if self.chains is None else self.chains.to(device)

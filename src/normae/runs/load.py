@@ -21,8 +21,7 @@ from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.lattice import read_with_cells
 from normae.networks.own import EnergyNetwork, copied, own_network
 from normae.networks.reconstruction import all_tensors, fill
-from normae.posterior.draw import Posterior, widening
-from normae.posterior.weights import Ensemble, MeanField, Modes
+from normae.posterior.draw import Ensemble, MeanField, Modes, Posterior, widening
 from normae.runs.folder import BASE, CHAINS, COORDINATES, HALF, RunFolder, is_number, read_stored
 from normae.sampling import ChainConfig, SamplingConfig
 from normae.tensors import stream
