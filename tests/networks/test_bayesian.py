@@ -8,8 +8,8 @@ from torch import nn
 
 from normae.errors import InputError
 from normae.networks import Autoencoder, BayesianConfig, Layout, NetworkConfig, build_mlp_autoencoder
-from normae.networks.bayesian import WeightNoise, locally_drawn, rho_of, width
-from normae.networks.reconstruction import last_input
+from normae.networks.bayesian import WeightNoise, rho_of, width
+from normae.networks.reconstruction import LocalEnergy, last_input
 from normae.tensors import stream
 
 
@@ -63,6 +63,12 @@ LAYERS = [
 ]
 
 
+def local_energy(layer: nn.Module, mean: dict[str, torch.Tensor], widths: dict[str, torch.Tensor]) -> LocalEnergy:
+    """Of a decoder that is this layer alone."""
+    named = [{f"decoder.1.{name}": value for name, value in one.items()} for one in (mean, widths)]
+    return LocalEnergy(Autoencoder(nn.Identity(), nn.Sequential(nn.Identity(), layer), 3), *named)
+
+
 @pytest.mark.parametrize(("layer", "shape"), LAYERS, ids=lambda v: type(v).__name__)
 def test_local_reparameterization_has_the_moments_of_weight_draws(layer, shape):
     """Mean and variance of one event's output agree with those over many weight draws, for every kind of layer."""
@@ -72,7 +78,7 @@ def test_local_reparameterization_has_the_moments_of_weight_draws(layer, shape):
     widths = {name: 0.2 * torch.rand(p.shape, generator=g)[None] for name, p in mean.items()}
     widths = {name: s[0] for name, s in widths.items()}
     n = 4000
-    local = locally_drawn(layer, mean, widths, x.expand(n, *shape), g)
+    local = local_energy(layer, mean, widths).drawn(x.expand(n, *shape), g)
     drawn = []
     for _ in range(n):
         sample = {k: (mean[k] + widths[k] * torch.randn(mean[k].shape, generator=g))[0] for k in mean}
@@ -90,7 +96,8 @@ def test_local_noise_is_independent_between_events_and_a_draw_is_not():
     widths = {name: torch.full_like(p, 0.3) for name, p in mean.items()}
     x = torch.ones(2, 3)
     g = stream(2, "local")
-    local = torch.stack([locally_drawn(layer, mean, widths, x, g).flatten() for _ in range(2000)])
+    energy = local_energy(layer, mean, widths)
+    local = torch.stack([energy.drawn(x, g).flatten() for _ in range(2000)])
     assert abs(float(torch.corrcoef(local.T)[0, 1])) < 0.1
 
 
@@ -102,7 +109,7 @@ def test_decoding_locally_with_no_width_is_decoding(sequential):
         model = Autoencoder(model.encoder, decoder, 3)
     noise, z = noise_of(model), torch.randn(6, 3, generator=stream(0, "z"))
     row = torch.cat([noise.layout.flatten([model]), torch.full((1, len(noise.columns)), -200.0)], dim=1)
-    assert torch.allclose(noise.decode(row, z, stream(0, "e")), model.decoder(z), atol=1e-6)
+    assert torch.allclose(noise.local_energy(row).drawn(z, stream(0, "e")), model.decoder(z), atol=1e-6)
 
 
 def test_bad_settings():

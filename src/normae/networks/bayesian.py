@@ -13,17 +13,16 @@ v = W_s^2 x^2 + b_s^2, y = a + sqrt(v) eps, anew for each event. It is not a wei
 of a gradient counts and correlations between events do not, as in autoencoder pretraining.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import softplus
 
 from normae.errors import InputError, require_that
 from normae.networks.autoencoder import Autoencoder
-from normae.networks.reconstruction import Layout, call, last_input, prefixed
+from normae.networks.reconstruction import Layout, LocalEnergy
 from normae.tensors import Generators, normal
 
 
@@ -61,15 +60,6 @@ width = softplus
 def rho_of(value: float) -> float:
     """The rho whose width is `value`."""
     return float(torch.tensor(value, dtype=torch.float64).expm1().log())
-
-
-def locally_drawn(
-    layer: nn.Module, mean: Mapping[str, Tensor], widths: Mapping[str, Tensor], x: Tensor, generators: Generators
-) -> Tensor:
-    """Output of a linear layer with local reparameterization, for a stack of S models; `mean` and `widths` by name."""
-    centre = call(layer, mean, x)
-    variance = call(layer, {name: s.square() for name, s in widths.items()}, x.square())
-    return centre + variance.clamp_min(1e-30).sqrt() * normal(centre.shape, generators, centre)
 
 
 class WeightNoise:
@@ -144,9 +134,6 @@ class WeightNoise:
             names += [f"rho.{name}" for name in self.layout.names if f"rho.{name}" in tensors]
         return torch.cat([tensors[name].reshape(-1) for name in names])
 
-    def decode(self, row: Tensor, z: Tensor, generators: Generators) -> Tensor:
-        """Events from latent points (S * N, d_z), with local reparameterization of the last layer."""
-        mean = prefixed(self.layout.views(self.mean(row)), "decoder.")
-        hidden, layer, prefix = last_input(self.architecture.decoder, mean, z)
-        widths = prefixed(prefixed(self.widths(row), "decoder."), prefix)
-        return locally_drawn(layer, prefixed(mean, prefix), widths, hidden, generators)
+    def local_energy(self, row: Tensor) -> LocalEnergy:
+        """The energy of rows with local reparameterization of the last layer."""
+        return LocalEnergy(self.architecture, self.layout.views(self.mean(row)), self.widths(row))

@@ -217,12 +217,21 @@ class LocalEnergy(ReconstructionEnergy):
         super().__init__(autoencoder, parameters, explicit=False)
         self.variances = {name.rpartition(".")[2]: s.square() for name, s in widths.items()}
 
+    def moments(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the output at latent points z, with shape (N, *event) each."""
+        hidden, last, prefix = last_input(self.autoencoder.decoder, self.decoder_parameters, z)
+        mean = call(last, prefixed(self.decoder_parameters, prefix), hidden)
+        return mean, call(last, self.variances, hidden.square())
+
+    def drawn(self, z: Tensor, generators: Generators) -> Tensor:
+        """Events (N, *event) of latent points z, each with noise of its own."""
+        mean, variance = self.moments(z)
+        return mean + variance.clamp_min(1e-30).sqrt() * normal(mean.shape, generators, mean)
+
     def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
         z = self.encode(x)
-        hidden, last, prefix = last_input(self.autoencoder.decoder, self.decoder_parameters, z)
-        out = call(last, prefixed(self.decoder_parameters, prefix), hidden)
-        variance = call(last, self.variances, hidden.square())
-        return mean_square(x - out) + variance.flatten(1).mean(1), z
+        mean, variance = self.moments(z)
+        return mean_square(x - mean) + variance.flatten(1).mean(1), z
 
     def coefficients(self) -> Tensor:
         """For a linear last layer, the mean over features of s^2 of each weight and of the biases, (S, in + 1)."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from normae.networks.mlp import MLP
-from normae.networks.reconstruction import LocalEnergy, ReconstructionEnergy, mean_square
+from normae.networks.reconstruction import ReconstructionEnergy, mean_square
 from normae.sampling.chain import Runner, adapted, into_bounds, negatives, run_chain
 from normae.tensors import norm
 from normae.training.backends import capture_graph
@@ -160,8 +160,9 @@ class Phase(ABC):
         noise, state = self.setup.noise, self.state
         if not noise.local(self.name):
             return state.energy(noise.weights(leaf, draw)).with_latent(x)
-        z = state.energy(noise.mean(leaf)).encode(x)
-        return mean_square(x - noise.decode(leaf, z, state.generators)), z
+        local = noise.local_energy(leaf)
+        z = local.encode(x)
+        return mean_square(x - local.drawn(z, state.generators)), z
 
 
 @torch.no_grad()
@@ -273,9 +274,8 @@ class Likelihood(Phase):
         setup, state, noise = self.setup, self.state, self.setup.noise
         if not noise.local(self.name):
             return state.energy(noise.weights(state.weights, draw)), setup.backend.runner
-        mean = setup.layout.views(noise.mean(state.weights))
-        energy = LocalEnergy(setup.architecture, mean, noise.widths(state.weights))
-        return energy, setup.backend.runner if isinstance(setup.architecture.decoder, MLP) else run_chain
+        runner = setup.backend.runner if isinstance(setup.architecture.decoder, MLP) else run_chain
+        return noise.local_energy(state.weights), runner
 
     def _follow(self, numbers: Tensor, temperature: Tensor) -> None:
         """What an iteration's numbers, called `SUMS` and with shape (4, S), move beside the weights."""
