@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from normae.networks import Autoencoder, NetworkConfig, build_autoencoder
-from normae.networks.fused_chain import keys
-from normae.sampling.chain import run_chain
+from normae.sampling.chain import keys, run_chain
 from normae.sampling.config import ChainConfig
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -29,9 +29,9 @@ from normae.networks.conv_cuda import (
     launch_chain,
     network_defines,
 )
-from normae.networks.fused_chain import keys
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.scoring_energy import ScoringEnergy, conv_shape
+from normae.sampling.chain import keys
 from normae.sampling.config import ChainConfig, SamplingConfig
 from normae.training.backends import choose_backend
 

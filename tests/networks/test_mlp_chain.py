@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +23,7 @@ from normae.errors import InputError
 from normae.networks import mlp_chain as fused
 from normae.networks.autoencoder import Autoencoder, NetworkConfig, build_mlp_autoencoder
 from normae.networks.mlp import MLP
-from normae.networks.mlp_chain import Precision, fused_runner, why_not
+from normae.networks.mlp_chain import Precision, launch_chain, why_not
 from normae.networks.reconstruction import LatentEnergy, Layout, LocalEnergy, ReconstructionEnergy
 from normae.sampling.chain import Chain, run_chain
 from normae.sampling.config import ChainConfig, SamplingConfig
@@ -35,6 +37,11 @@ Target = ReconstructionEnergy | LatentEnergy
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+def fused_runner(*chain: Any, precision: Precision = "fp16", block: int = 16, **how: Any) -> Chain:
+    """`mlp_chain.fused_runner` with another arithmetic and other blocks."""
+    return run_chain(*chain, **how, launch=partial(launch_chain, precision=precision, block=block))
 
 
 def generator(seed: int = 0) -> torch.Generator:

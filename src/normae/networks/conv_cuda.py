@@ -12,7 +12,7 @@ pulled back are scaled to be of order one.
 
 import ctypes
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ from torch.nn.functional import pad
 
 from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
-from normae.networks.fused_chain import fused, numbers, spread
 from normae.networks.reconstruction import ConvShape, LatentEnergy, Layout, ReconstructionEnergy, conv_shape
+from normae.sampling.chain import numbers, run_chain, strided
 from normae.sampling.config import ChainConfig
 from normae.sampling.langevin import Scalar
 
@@ -327,13 +327,13 @@ def launch_chain(
     half, full = of.packed()
     position, grad, value = torch.empty_like(start), torch.empty_like(start), start.new_empty(len(start))
     accepted = torch.empty((config.steps, of.members, n), dtype=torch.int32, device=start.device)
-    t, t_stride = spread(temperature, start)
-    s, s_stride = spread(size, start)
+    t, t_stride = strided(temperature, start)
+    s, s_stride = strided(size, start)
     tensors = (start, position, value, grad, accepted, seeds, t, s, half, full)
     counts = (n, config.steps, int(len(seeds) > 1), t_stride, s_stride, full.stride(0))
     _launch("chain", chain_defines(of.shape, config, latent), (n, of.members), *tensors, *counts, *numbers(config))
     return position, value, accepted, grad
 
 
-fused_conv_runner = fused(launch_chain)
+fused_conv_runner = partial(run_chain, launch=launch_chain)
 """`run_chain` in one kernel, for a `FusedConvEnergy` or its `latent`."""

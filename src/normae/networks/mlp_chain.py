@@ -17,11 +17,12 @@ Numbers. Energies, gradients and the log acceptance ratio are in float32, where 
 paper's weights stay in shared memory (1.6 ms instead of 2.9 with tf32 for the paper's toy iteration); activations must
 stay below 65504, and the vectors pulled back are scaled to be of order one. "ieee" is float32, which tells an error
 from a rounding. The first and last layers, which see the events themselves, are summed in float32 always. The chain is
-exact for exp(-E/T) of the rounded E, up to the float32 ratio. Random numbers: see `fused_chain`.
+exact for exp(-E/T) of the rounded E, up to the float32 ratio. Random numbers: see `sampling.chain.keys`.
 """
 
 from __future__ import annotations  # triton's types in signatures, where triton may be absent
 
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -29,10 +30,10 @@ from torch import Tensor
 
 from normae.errors import InputError
 from normae.networks.autoencoder import Autoencoder
-from normae.networks.fused_chain import fused, numbers, spread
 from normae.networks.mlp import MLP
 from normae.networks.mlp_kernels import chain_kernel, pack_kernel, triton
 from normae.networks.reconstruction import LatentEnergy, LocalEnergy, ReconstructionEnergy
+from normae.sampling.chain import numbers, run_chain, strided
 from normae.sampling.config import ChainConfig
 from normae.sampling.langevin import Scalar
 
@@ -175,8 +176,8 @@ def launch_chain(
     programs = -(-n // block)
     position, value = torch.empty_like(start), start.new_empty(len(start))
     accepted = torch.empty((config.steps, members, programs), dtype=torch.int32, device=start.device)
-    t, t_stride = spread(temperature, start)
-    s, s_stride = spread(size, start)
+    t, t_stride = strided(temperature, start)
+    s, s_stride = strided(size, start)
     clip_rule = "none" if config.clip is None else "value" if config.clip_rule == "value" else "norm"
     chain_kernel[(members, programs)](
         start, position, value, accepted, seeds, t, s, *packed, variance, n, int(len(seeds) > 1), t_stride,
@@ -190,5 +191,5 @@ def launch_chain(
     return position, value, accepted
 
 
-fused_runner = fused(launch_chain)
+fused_runner = partial(run_chain, launch=launch_chain)
 """`run_chain` in one kernel, for the energy of MLP autoencoders over feature or latent space."""

@@ -8,7 +8,7 @@ through the latent space.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,11 @@ class Chain(NamedTuple):
     trace: Any
 
 
+Launch = Callable[..., tuple[Tensor, ...]]
+"""From energy, start, config, temperature, step size, keys and number of models to end points, their energies and
+counts of accepted steps with shape (steps, members, blocks)."""
+
+
 def run_chain(
     energy: Energy,
     start: Tensor,
@@ -49,6 +54,7 @@ def run_chain(
     trace: int | None = None,
     members: int = 1,
     tick: Tick = ignore,
+    launch: Launch | None = None,
 ) -> Chain:
     """Run `config.steps` steps.
 
@@ -61,6 +67,7 @@ def run_chain(
         trace: record every `trace`-th position.
         members: number S of models whose samples stand in S equal blocks, for the acceptance.
         tick: told each step.
+        launch: a kernel that makes all steps, where no positions are to be recorded.
 
     >>> import torch
     >>> from normae.sampling import ChainConfig, run_chain
@@ -70,6 +77,10 @@ def run_chain(
     1.0
     """
     step_size = config.step_size if step_size is None else step_size
+    if launch is not None and trace is None:
+        seeds = keys(generators, start.device)
+        position, value, accepted, *_ = launch(energy, start, config, temperature, step_size, seeds, members)
+        return Chain(position, value, accepted.sum(2, dtype=torch.float64).mul_(members / len(position)), None)
     sigma = (config.noise_ratio * step_size) ** 0.5
     energy = held(energy)
     state = init(start, energy, config)
@@ -157,11 +168,40 @@ def _start(start: Any, config: ChainConfig) -> Tensor:
     return position
 
 
+# --- what a chain in one kernel takes besides its energy
+
+
+def keys(generators: Generators, device: torch.device) -> Tensor:
+    """A key for each generator, int64 with shape (generators,), drawn and kept on the device.
+
+    Random numbers of a kernel are Philox streams, counted by sample, step and feature, with a key that each call draws.
+    So a replayed CUDA graph gets new numbers, and nothing waits for the host.
+    """
+    each: Sequence[torch.Generator] = [generators] if isinstance(generators, torch.Generator) else generators
+    drawn = [torch.randint(2**62, (1,), generator=g, device=g.device) for g in each]
+    return (drawn[0] if len(drawn) == 1 else torch.cat(drawn)).to(device)
+
+
+def strided(value: Scalar, like: Tensor) -> tuple[Tensor, int]:
+    """A number, or numbers with shape (N,), as float32, with the stride from sample to sample."""
+    if not isinstance(value, Tensor):
+        return like.new_full((1,), value, dtype=torch.float32), 0
+    if value.numel() not in (1, len(like)):
+        raise InputError(f"expected one number or {len(like)}, one for each sample, got shape {tuple(value.shape)}")
+    return value.to(like.device, torch.float32).contiguous(), int(value.numel() > 1)
+
+
+def numbers(config: ChainConfig) -> tuple[float, float, float, float]:
+    """Squared noise over step size, bounds, and the limit of the gradient."""
+    low, high = config.bounds or (0.0, 0.0)
+    return config.noise_ratio, float(low), float(high), float(config.clip or 0.0)
+
+
 # --- negative samples
 
 
 Runner = Callable[..., Chain]
-"""What runs a chain: `run_chain`, or a faster function with the same arguments."""
+"""What runs a chain: `run_chain`, perhaps with a kernel."""
 
 
 class ReplayBuffer:
