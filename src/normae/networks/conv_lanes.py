@@ -130,38 +130,29 @@ def _upsample(x, out):
 
 
 @eager
-def encode(x, w, b, slopes, w_out, b_out, found):
-    """Images (N, s, s) to the encoder's last map (N, s/2, s/2), before its PReLU; w and b of four layers."""
-    side = x.shape[1]
-    plane = np.zeros((side + 2, side + 2, 1), np.float32)
-    first, second = np.zeros((side + 2, side + 2, 8), np.float32), np.zeros((side + 2, side + 2, 8), np.float32)
-    half = side // 2 + 2
-    third, fourth = np.zeros((half, half, 8), np.float32), np.zeros((half, half, 8), np.float32)
+def forward(x, w, b, slopes, w_out, b_out, found):
+    """Maps (N, s, s) through two layers, pooling or upsampling to the side of `found`, the other layers, and the last.
+
+    w and b are of the layers to eight channels; `found`, with shape (N, side, side), is before a nonlinearity.
+    """
+    before, side = x.shape[1] + 2, found.shape[1] + 2
+    plane = np.zeros((before, before, 1), np.float32)
+    first, second = np.zeros((before, before, 8), np.float32), np.zeros((before, before, 8), np.float32)
+    here, there = np.zeros((side, side, 8), np.float32), np.zeros((side, side, 8), np.float32)
     for n in range(x.shape[0]):
         plane[1:-1, 1:-1, 0] = x[n]
         _convolve(plane, w[0, :9], b[0], slopes[0], first)
         _convolve(first, w[1], b[1], slopes[1], second)
-        _pool(second, third)
-        _convolve(third, w[2], b[2], slopes[2], fourth)
-        _convolve(fourth, w[3], b[3], slopes[3], third)
-        _narrow(third, w_out, b_out, found[n])
-
-
-@eager
-def decode(x, w, b, slopes, w_out, b_out, found):
-    """Maps (N, s/2, s/2) to the decoder's output (N, s, s), before a sigmoid; w and b of three layers."""
-    side = 2 * x.shape[1]
-    half = side // 2 + 2
-    plane = np.zeros((half, half, 1), np.float32)
-    first, second = np.zeros((half, half, 8), np.float32), np.zeros((half, half, 8), np.float32)
-    third, fourth = np.zeros((side + 2, side + 2, 8), np.float32), np.zeros((side + 2, side + 2, 8), np.float32)
-    for n in range(x.shape[0]):
-        plane[1:-1, 1:-1, 0] = x[n]
-        _convolve(plane, w[0, :9], b[0], slopes[0], first)
-        _convolve(first, w[1], b[1], slopes[1], second)
-        _upsample(second, third)
-        _convolve(third, w[2], b[2], slopes[2], fourth)
-        _narrow(fourth, w_out, b_out, found[n])
+        if side < before:
+            _pool(second, here)
+        else:
+            _upsample(second, here)
+        _convolve(here, w[2], b[2], slopes[2], there)
+        if w.shape[0] > 3:
+            _convolve(there, w[3], b[3], slopes[3], here)
+            _narrow(here, w_out, b_out, found[n])
+        else:
+            _narrow(there, w_out, b_out, found[n])
 
 
 config.SLP_VECTORIZE = _before

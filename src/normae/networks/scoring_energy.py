@@ -86,7 +86,7 @@ class LanesForward:
     def __init__(self, autoencoder: Autoencoder) -> None:
         from normae.networks import conv_lanes
 
-        self._kernels = conv_lanes
+        self._forward = conv_lanes.forward
         self.sphere = autoencoder.sphere
         encoder, decoder = list(autoencoder.encoder.children()), list(autoencoder.decoder.children())
         self._encoder, self._decoder = _packed(encoder), _packed(decoder)
@@ -99,22 +99,21 @@ class LanesForward:
         n, side = len(x), x.shape[-1]
         images = x.reshape(n, side, side).contiguous().numpy()
         maps = torch.empty(n, 1, side // 2, side // 2)
-        self._run(self._kernels.encode, images, self._encoder, maps[:, 0].numpy())
+        self._run(images, self._encoder, maps[:, 0].numpy())
         z = self._to_latent(maps)
         hidden = self._from_latent(to_sphere(z) if self.sphere else z).reshape(n, side // 2, side // 2)
         out = torch.empty(n, side, side)
-        self._run(self._kernels.decode, hidden.contiguous().numpy(), self._decoder, out.numpy())
+        self._run(hidden.contiguous().numpy(), self._decoder, out.numpy())
         if self._sigmoid:
             out.sigmoid_()
         return (x.reshape(n, side, side) - out).square_().mean((1, 2))
 
-    @staticmethod
-    def _run(kernel, x: Array, weights: tuple[Array | np.float32, ...], found: Array) -> None:  # type: ignore[no-untyped-def]
+    def _run(self, x: Array, weights: tuple[Array | np.float32, ...], found: Array) -> None:
         threads = max(1, min(torch.get_num_threads(), len(x)))
         edges = np.linspace(0, len(x), threads + 1).astype(int)
         parts = [slice(*pair) for pair in pairwise(edges)]
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(lambda part: kernel(x[part], *weights, found[part]), parts))
+            list(pool.map(lambda part: self._forward(x[part], *weights, found[part]), parts))
 
 
 def _packed(layers: Sequence[nn.Module]) -> tuple[Array | np.float32, ...]:
