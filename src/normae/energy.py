@@ -4,41 +4,20 @@
 
 Samplers, partition function and scoring see this callable and never a model class. It may offer `value_and_grad(x)`,
 energies (N,) and their gradients (N, *event), both detached; and `held()` for a chain: itself with its weights held
-fixed, ready for many gradients. An energy over events that come from a latent space offers what `Latent` lists, and
-chains can then begin there. `networks.reconstruction` has the energy of an autoencoder.
+fixed, ready for many gradients. Over events that come from a latent space chains can begin there, with what
+`sampling.chain.negatives` asks for. `networks.reconstruction` has the energy of an autoencoder.
 
 A method that is an energy has an attribute `stands_for`, a function of its object: the energy that is taken for it
 wherever gradients are needed, or None. So a method of a model, handed to a chain, is as fast as the energy behind it.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from normae.tensors import Generators
-
 Energy = Callable[[Tensor], Tensor]
 """Events with shape (N, *event) to energies with shape (N,)."""
-
-
-class Latent(Protocol):
-    """The energy of S models side by side whose events come from a latent space."""
-
-    members: int
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Energies with shape (N,)."""
-
-    def decode(self, z: Tensor) -> Tensor:
-        """Events with shape (N, *event) of latent points with shape (N, d_z)."""
-
-    def latent(self) -> Energy:
-        """The energy over latent space."""
-
-    def latent_noise(self, n: int, generators: Generators, like: Tensor) -> Tensor:
-        """Where latent chains begin, with shape (n, d_z)."""
 
 
 def autograd_value_and_grad(energy: Energy, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -261,8 +261,8 @@ def _move(
     """One Langevin step of step size `size` on f_b, of one gradient: the point after it, and who moved."""
     bridge = _Bridge(target, beta, point)
     scale = Scale.of(1.0, size, math.sqrt(2 * size), point.position)
-    _, info = step(bridge.state(), bridge, _FLAT, scale, generator)
-    return point.moved(info.accepted, bridge.last), info.accepted
+    _, accepted = step(bridge.state(), bridge, _FLAT, scale, generator)
+    return point.moved(accepted, bridge.last), accepted
 
 
 _Schedule = tuple[list[float], list[float]]

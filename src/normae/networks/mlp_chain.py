@@ -7,7 +7,7 @@ keeps a block of samples of one model for all steps, and only the end points lea
 Inside a program everything stands as (feature, sample), so that a layer is h = W x + b with the weight as left factor
 and, for the pullback, v -> W^T v with the same weight transposed: a tall weight times a narrow block of samples is the
 shape in which few samples fill a Hopper tensor core. Events and latent points are padded to a power of two; padded rows
-have zero weights and stay zero. `pack_kernel` writes the weights of a call in that form; it is the one other launch.
+have zero weights and stay zero. `pack_kernel` writes the weights of a call, which are brought together, in that form.
 
 A `LocalEnergy` adds sum_j c_j h_j^2 with h the input of the decoder's last layer, whose derivative joins the pullback
 there.
@@ -98,7 +98,7 @@ def _shape(architecture: Autoencoder, config: ChainConfig) -> Shape:
 
 
 def _flat(energy: ReconstructionEnergy, shape: Shape) -> Tensor:
-    """The weights with shape (S, P) in the order of the layers: the storage itself, or a copy where they are apart."""
+    """The weights with shape (S, P) in the order of the layers."""
     sides = ((energy.encoder_parameters, shape.encoder), (energy.decoder_parameters, shape.decoder))
     pieces = [
         parameters[f"layers.{k}.{kind}"].detach()
@@ -106,15 +106,7 @@ def _flat(energy: ReconstructionEnergy, shape: Shape) -> Tensor:
         for k in range(hidden + 1)
         for kind in ("weight", "bias")
     ]
-    base, members, total, together = pieces[0], energy.members, 0, True
-    for piece in pieces:
-        together &= piece.untyped_storage().data_ptr() == base.untyped_storage().data_ptr()
-        together &= piece.storage_offset() == base.storage_offset() + total and piece[0].is_contiguous()
-        together &= members == 1 or piece.stride(0) == base.stride(0)
-        total += piece[0].numel()
-    if together and base.dtype == torch.float32:
-        return base.as_strided((members, total), (total if members == 1 else base.stride(0), 1))
-    return torch.cat([piece.reshape(members, -1) for piece in pieces], 1).float()
+    return torch.cat([piece.flatten(1) for piece in pieces], 1).float()
 
 
 def _pack(energy: ReconstructionEnergy, shape: Shape, precision: Precision, copies: int) -> tuple[Tensor, ...]:

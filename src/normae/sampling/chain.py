@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normae.energy import Energy, Latent, held
+from normae.energy import Energy, held
 from normae.errors import InputError, require_that
 from normae.progress import Tick, ignore
 from normae.sampling.config import BoundsRule, ChainConfig, ClipRule, Metropolis, SamplingConfig, Sphere
@@ -92,8 +92,8 @@ def run_chain(
     for t in range(config.steps):
         if config.anneal:
             scale = Scale.of(temperature, step_size, sigma / (1 + t), start)
-        state, info = step(state, energy, config, scale, generators)
-        counts.append(info.accepted.reshape(members, -1).sum(1))
+        state, accepted = step(state, energy, config, scale, generators)
+        counts.append(accepted.reshape(members, -1).sum(1))
         if trace is not None and (t + 1) % trace == 0:
             records.append(state.position)
         tick()
@@ -263,7 +263,7 @@ def spread(value: Tensor, n: int) -> Tensor:
 
 
 def negatives(
-    energy: Latent,
+    energy: Any,
     config: SamplingConfig,
     buffer: ReplayBuffer,
     temperature: Tensor,
@@ -275,6 +275,8 @@ def negatives(
     """`batch` negative samples of each of S models; the buffer takes the end points.
 
     Args:
+        energy: of S = `members` models side by side whose events come from a latent space, with `decode`, `latent()`,
+            the energy over that space, and `latent_noise`, where chains begin there: see `ReconstructionEnergy`.
         temperature: with shape (S,).
         sizes: step sizes of the latent and of the feature chain, with shape (2, S).
     """

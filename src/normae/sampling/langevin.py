@@ -41,13 +41,6 @@ class LangevinState(NamedTuple):
     grad: Tensor
 
 
-class LangevinInfo(NamedTuple):
-    """What a step did: which samples moved, shape (N,), and their log acceptance ratio, shape (N,), float64."""
-
-    accepted: Tensor
-    log_ratio: Tensor
-
-
 class Scale(NamedTuple):
     """The numbers of a step: -lambda/T and sigma, which multiply events; T and 2 sigma^2, in float64, of samples."""
 
@@ -141,18 +134,17 @@ def init(position: Tensor, energy: Energy, config: ChainConfig) -> LangevinState
 
 def step(
     state: LangevinState, energy: Energy, config: ChainConfig, scale: Scale, generators: Generators
-) -> tuple[LangevinState, LangevinInfo]:
-    """One step from `state`, of one gradient; see the module's docstring."""
+) -> tuple[LangevinState, Tensor]:
+    """One step from `state`, of one gradient, and which samples moved, shape (N,); see the module's docstring."""
     x = state.position
     drift = _projected(x, scale.drift * state.grad, config)
     kick = _projected(x, scale.noise * normal(x.shape, generators, x), config)
     move = _moved(x, drift + kick, config)
     proposal = init(move.position, energy, config)
     if config.metropolis == "off":
-        log_ratio = torch.zeros_like(state.energy, dtype=torch.float64)
         if move.valid is None:
-            return proposal, LangevinInfo(torch.ones_like(state.energy, dtype=torch.bool), log_ratio)
-        return select(move.valid, proposal, state), LangevinInfo(move.valid, log_ratio)
+            return proposal, torch.ones_like(state.energy, dtype=torch.bool)
+        return select(move.valid, proposal, state), move.valid
     drift_back = _projected(move.position, scale.drift * proposal.grad, config)
     gain = (state.energy - proposal.energy).double() / scale.temperature
     there, back = (way.double().flatten(1) for way in (move.there - drift, move.back - drift_back))
@@ -161,7 +153,7 @@ def step(
     accepted = uniform(log_ratio.shape, generators, log_ratio).log() < log_ratio
     if move.valid is not None:
         accepted = accepted & move.valid
-    return select(accepted, proposal, state), LangevinInfo(accepted, log_ratio)
+    return select(accepted, proposal, state), accepted
 
 
 def select(accepted: Tensor, new: LangevinState, old: LangevinState) -> LangevinState:

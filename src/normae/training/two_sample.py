@@ -267,10 +267,7 @@ def train_ratio_classifier(
     """Train on events with shape (N, *event) and labels 0 and 1 with shape (N,); the best validation loss is kept."""
     settings = settings or RatioSettings()
     flat = events(x, "x")
-    held = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else labels
-    if held is not None and np.size(held) != len(flat):
-        raise InputError(f"expected one label per event, {len(flat)}, got {np.size(held)}")
-    positive = as_labels(held, len(flat))
+    positive = as_labels(labels.detach().cpu() if isinstance(labels, Tensor) else labels, len(flat))
     split = round(len(flat) * settings.validation_share)
     if split < 2 or len(flat) - split < 2:
         raise InputError(f"a ratio classifier needs more events: {len(flat)} leave {split} for validation")
