@@ -23,7 +23,7 @@ exact for exp(-E/T) of the rounded E, up to the float32 ratio. Random numbers: s
 from __future__ import annotations  # triton's types in signatures, where triton may be absent
 
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -42,23 +42,6 @@ Precision = Literal["fp16", "ieee"]
 MOST_DIMENSIONS = 16  # of events and latent points, whose layers are sums over them rather than matrix products
 RESIDENT_BYTES = 128 * 1024
 """Most memory of H x H matrices that a program keeps in shared memory; a Hopper multiprocessor has 227 KiB."""
-
-
-class Shape(NamedTuple):
-    """What the kernels must know of an autoencoder: d, d_z, numbers of hidden layers, their width, activations."""
-
-    features: int
-    latent: int
-    encoder: int
-    decoder: int
-    width: int
-    encoder_activation: str
-    decoder_activation: str
-
-    @property
-    def io(self) -> int:
-        """Rows to which events and latent points are padded."""
-        return max(2, 1 << (max(self.features, self.latent) - 1).bit_length())
 
 
 def why_not(architecture: Autoencoder, *chains: ChainConfig) -> str | None:
@@ -87,48 +70,44 @@ def why_not(architecture: Autoencoder, *chains: ChainConfig) -> str | None:
     return "the chain moves on a sphere" if any(chain.sphere for chain in chains) else None
 
 
-def _shape(architecture: Autoencoder, config: ChainConfig) -> Shape:
+def _sizes(architecture: Autoencoder, config: ChainConfig) -> dict[str, int]:
+    """Sizes as the kernels call them: D and Z of events and latent points, and IO, to which both are padded; numbers NE
+    and ND of hidden layers, and their width H."""
     if (reason := why_not(architecture, config)) is not None:
         raise InputError(f"the fused chain cannot be used: {reason}")
     e, d = architecture.encoder, architecture.decoder
     assert isinstance(e, MLP)
     assert isinstance(d, MLP)
-    hidden = (len(e.sizes) - 2, len(d.sizes) - 2)
-    return Shape(e.sizes[0], e.sizes[-1], *hidden, e.sizes[1], e.activation, d.activation)
+    events, latent, width = e.sizes[0], e.sizes[-1], e.sizes[1]
+    padded = max(2, 1 << (max(events, latent) - 1).bit_length())
+    return {"D": events, "Z": latent, "NE": len(e.sizes) - 2, "ND": len(d.sizes) - 2, "H": width, "IO": padded}
 
 
-def _flat(energy: ReconstructionEnergy, shape: Shape) -> Tensor:
-    """The weights with shape (S, P) in the order of the layers."""
-    sides = ((energy.encoder_parameters, shape.encoder), (energy.decoder_parameters, shape.decoder))
-    pieces = [
-        parameters[f"layers.{k}.{kind}"].detach()
-        for parameters, hidden in sides
-        for k in range(hidden + 1)
-        for kind in ("weight", "bias")
-    ]
-    return torch.cat([piece.flatten(1) for piece in pieces], 1).float()
-
-
-def _pack(energy: ReconstructionEnergy, shape: Shape, precision: Precision, copies: int) -> tuple[Tensor, ...]:
-    """The weights in the form that the chain reads, by one launch.
+def _pack(energy: ReconstructionEnergy, sizes: dict[str, int], precision: Precision, copies: int) -> tuple[Tensor, ...]:
+    """The weights in the form that the chain reads.
 
     Returns:
         H x H matrices of encoder and decoder, rounded, with shape (S, copies, matrices, H, H), the second copy
         transposed; transposed first weight and last weight of encoder and decoder, with shape (S, 4, IO, H); biases of
         all layers, padded with zeros, with shape (S, layers, H).
     """
-    flat = _flat(energy, shape)
-    members, h, layers = energy.members, shape.width, shape.encoder + shape.decoder + 2
+    sides = ((energy.encoder_parameters, sizes["NE"]), (energy.decoder_parameters, sizes["ND"]))
+    pieces = [
+        parameters[f"layers.{k}.{kind}"].detach().flatten(1)
+        for parameters, hidden in sides
+        for k in range(hidden + 1)
+        for kind in ("weight", "bias")
+    ]
+    flat = torch.cat(pieces, 1).float()
+    members, h, layers = energy.members, sizes["H"], sizes["NE"] + sizes["ND"] + 2
     dtype = torch.float16 if precision == "fp16" else torch.float32
     packed = (
         flat.new_empty((members, copies, layers - 4, h, h), dtype=dtype),
-        flat.new_empty((members, 4, shape.io, h)),
+        flat.new_empty((members, 4, sizes["IO"], h)),
         flat.new_empty((members, layers, h)),
     )
-    pack_kernel[(members, layers, h // 16)](
-        flat, *packed, flat.stride(0), D=shape.features, Z=shape.latent, NE=shape.encoder, ND=shape.decoder, H=h,
-        IO=shape.io, PRECISION=precision, COPIES=copies, ROWS=16,
-    )  # fmt: skip
+    grid = (members, layers, h // 16)
+    pack_kernel[grid](flat, *packed, flat.stride(0), **sizes, PRECISION=precision, COPIES=copies, ROWS=16)
     return packed
 
 
@@ -151,8 +130,8 @@ def launch_chain(
     """
     latent = isinstance(energy, LatentEnergy)
     of = energy.energy if isinstance(energy, LatentEnergy) else energy
-    shape = _shape(of.autoencoder, config)
-    dimension = shape.latent if latent else shape.features
+    networks, sizes = of.autoencoder, _sizes(of.autoencoder, config)
+    dimension = sizes["Z" if latent else "D"]
     if start.ndim != 2 or start.shape[1] != dimension or len(start) % members:
         raise InputError(f"expected {members} equal blocks of points of shape ({dimension},), got {tuple(start.shape)}")
     if of.members not in (1, members) or len(seeds) not in (1, members):
@@ -160,9 +139,9 @@ def launch_chain(
             f"expected one model and one generator, or {members} of each for {members} blocks of samples, "
             f"got {of.members} and {len(seeds)}"
         )
-    numbers_kept = (shape.encoder + shape.decoder - 2) * shape.width**2
+    numbers_kept = (sizes["NE"] + sizes["ND"] - 2) * sizes["H"] ** 2
     resident = numbers_kept * (2 if precision == "fp16" else 8) <= RESIDENT_BYTES  # float32 stands both ways round
-    packed = _pack(of, shape, precision, copies=1 if resident else 2)
+    packed = _pack(of, sizes, precision, copies=1 if resident else 2)
     variance = of.coefficients().detach().float().contiguous() if isinstance(of, LocalEnergy) else packed[-1]
     start, n = start.detach().contiguous(), len(start) // members
     programs = -(-n // block)
@@ -176,9 +155,9 @@ def launch_chain(
         s_stride, int(of.members > 1), *numbers(config),
         STEPS=config.steps, LATENT=latent, LOCAL=isinstance(of, LocalEnergy), METROPOLIS=config.metropolis == "exact",
         BOUNDS="none" if config.bounds is None else config.bounds_rule, CLIP=clip_rule, ANNEAL=config.anneal,
-        D=shape.features, DIMENSION=dimension, NE=shape.encoder, ND=shape.decoder, E_ACT=shape.encoder_activation,
-        D_ACT=shape.decoder_activation, H=shape.width, IO=shape.io, PRECISION=precision, RESIDENT=resident,
-        BLOCK=block, num_warps=4, num_stages=1,
+        DIMENSION=dimension, E_ACT=networks.encoder.activation, D_ACT=networks.decoder.activation,
+        PRECISION=precision, RESIDENT=resident, BLOCK=block, num_warps=4, num_stages=1,
+        **{name: size for name, size in sizes.items() if name != "Z"},
     )  # fmt: skip
     return position, value, accepted
 
