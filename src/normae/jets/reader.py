@@ -46,14 +46,6 @@ Rows = int | tuple[int, int] | slice | range | None
 CHUNK = 2048
 PUBLIC = Path(__file__).parent / "public.npz"
 MAX_ETA = 30.0
-_REASONS = (
-    "",
-    "a momentum that is not finite",
-    "a label that is not 0 or 1",
-    "a negative pT",
-    "no energy",
-    f"a constituent with |eta| above {MAX_ETA:g}",
-)
 
 
 def text_of(value: Any) -> str:
@@ -232,21 +224,29 @@ def _edges(start: int, stop: int, size: int, alignment: int) -> list[int]:
     return [start, *inner, stop] if stop > start else [start]
 
 
+def _bad(problems: dict[str, NDArray[Any]], n: int, start: int, things: str | None) -> NDArray[np.bool_]:
+    """Which of `n` rows are among those with a problem; the first of them raises where `things` says what they are."""
+    bad = np.isin(np.arange(n), np.concatenate(list(problems.values())))
+    if bad.any() and things is not None:
+        row = int(np.argmax(bad))
+        reason = next(text for text, found in problems.items() if row in found)
+        raise InputError(f"row {start + row} has {reason} (--skip-bad drops such {things})")
+    return bad
+
+
 def _checked(loaded: tuple[NDArray[Any], ...], start: int, skip_bad: bool) -> Jets:
     """The good jets of a chunk; the first bad one raises unless `skip_bad`."""
     labels, counts, pt, eta, phi, finite = loaded
     jet, n = np.repeat(np.arange(len(labels)), counts), len(labels)
-    problem = np.zeros(n, dtype=np.int8)  # an index into the reasons, 0 where the jet is good
-    problem[jet[(np.abs(eta) > MAX_ETA) & (pt != 0)]] = 5
-    problem[np.bincount(jet, weights=np.maximum(pt, 0), minlength=n) == 0] = 4
-    problem[jet[pt < 0]] = 3
-    problem[~np.isin(labels, LABELS)] = 2
-    problem[~finite] = 1
-    problem[jet[~(np.isfinite(pt) & np.isfinite(eta) & np.isfinite(phi))]] = 1
-    bad = problem > 0
-    if bad.any() and not skip_bad:
-        row = int(np.argmax(bad))
-        raise InputError(f"row {start + row} has {_REASONS[problem[row]]} (--skip-bad drops such jets)")
+    spoiled = jet[~(np.isfinite(pt) & np.isfinite(eta) & np.isfinite(phi))]
+    problems = {
+        "a momentum that is not finite": np.append(spoiled, np.flatnonzero(~finite)),
+        "a label that is not 0 or 1": np.flatnonzero(~np.isin(labels, LABELS)),
+        "a negative pT": jet[pt < 0],
+        "no energy": np.flatnonzero(np.bincount(jet, weights=np.maximum(pt, 0), minlength=n) == 0),
+        f"a constituent with |eta| above {MAX_ETA:g}": jet[(np.abs(eta) > MAX_ETA) & (pt != 0)],
+    }
+    bad = _bad(problems, n, start, None if skip_bad else "jets")
     keep = (pt > 0) & ~bad[jet]
     if not keep.all():
         counts, (pt, eta, phi) = np.bincount(jet[keep], minlength=n), (a[keep] for a in (pt, eta, phi))
@@ -349,11 +349,7 @@ def read_images(path: str | Path, rows: Rows = None, *, skip_bad: bool = False) 
             f"a pixel index outside the {SIDE}x{SIDE} frame": image[(pixel < 0) | (pixel >= SIDE * SIDE)],
             "a value that is negative or not finite": image[wrong_value],
         }
-        bad = np.isin(np.arange(len(labels)), np.concatenate(list(problems.values())))
-        if bad.any() and not skip_bad:
-            row = int(np.argmax(bad))
-            reason = next(text for text, found in problems.items() if row in found)
-            raise InputError(f"row {start + row} has {reason} (--skip-bad drops such images)")
+        bad = _bad(problems, len(labels), start, None if skip_bad else "images")
     keep = ~bad[image]
     labels, pixel = labels[~bad].astype(np.int8), pixel[keep].astype(np.uint16)
     return SparseImages(labels, offsets_of(counts[~bad]), pixel, value[keep], int(bad.sum()))
