@@ -188,8 +188,7 @@ def categories_of(words: Counter[str], begin: str) -> tuple[str, ...]:
 def codes(values: Any, categories: Sequence[str], begin: str) -> NDArray[np.float64]:
     """Places of the categories of a column of text, (N,), NaN where it is missing. `begin` is of a refusal."""
     text = _text(values)
-    if text is None:
-        raise InputError(f"{begin} no text, where categories are expected, such as {categories[0]!r}")
+    refuse(text is None, f"{begin} no text, where categories are expected, such as {categories[0]!r}")
     words = text.dictionary_encode()
     place = {word: k for k, word in enumerate(categories)}
     found = np.array([*(place.get(word, UNSEEN) for word in words.dictionary.to_pylist()), np.nan])

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.data.frames import MOST_CATEGORIES, categories_of, codes
+from normae.data.frames import MOST_CATEGORIES, categories_of, check_once, codes
 from normae.errors import InputError, check_memory, refuse
 from normae.tensors import keeps
 
@@ -58,9 +58,7 @@ class Table:
         self.sources = [path]
         self.text: Callable[[str], bool] = lambda _: False
         self.categories: dict[str, tuple[str, ...]] = {}
-        doubled = [name for name, count in Counter(self.columns or ()).items() if count > 1]
-        if doubled:
-            raise InputError(f"{path}: the column {min(doubled)!r} is there more than once")
+        check_once(self.columns or (), str(path))
 
     def select(self, columns: Sequence[str] | None, event: tuple[int, ...] | None = None) -> tuple[str, ...] | None:
         """Those of `columns`, or all, whose rows must have the shape `event`; one that does not fit is refused."""
@@ -213,8 +211,7 @@ def not_real(dtype: np.dtype[Any]) -> str | None:
 
 def check_array(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     refuse(len(shape) < 2, f"{path}: expected events of shape (N, *event), got shape {shape}")
-    if (kind := not_real(dtype)) is not None:
-        raise InputError(f"{path}: expected real numbers, got {kind}")
+    refuse(not_real(dtype) is not None, f"{path}: expected real numbers, got {not_real(dtype)}")
 
 
 def array_table(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], rows: Callable[[int, int], Any]) -> Table:

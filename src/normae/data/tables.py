@@ -38,7 +38,7 @@ from normae.data.table import (
     one_length,
     reading,
 )
-from normae.errors import InputError, check_memory, require
+from normae.errors import InputError, check_memory, refuse, require
 from normae.files import check_file
 from normae.tensors import WHOLE
 
@@ -68,8 +68,7 @@ def open_table(path: str | Path, dataset: str | None = None) -> Iterator[Table]:
     """
     path = Path(path)
     check_file(path)
-    if not is_table(path):
-        raise InputError(f"{path}: expected a name that ends in {', '.join(OPENERS)}")
+    refuse(not is_table(path), f"{path}: expected a name that ends in {', '.join(OPENERS)}")
     with ExitStack() as stack:
         with reading(path):
             if path.suffix.lower() in (".h5", ".hdf5") and find_spec("hdf5plugin"):
@@ -98,33 +97,8 @@ def read_table(
     >>> normae.data.read_table("rows.csv", columns=["b"])[0].tolist()
     [[2.0], [4.0]]
     """
-    found = _read(path, columns, dataset, dtype)
+    found = read_rows(path, columns, dataset, None, dtype=dtype)
     return found.values, found.columns
-
-
-def _read(
-    path: str | Path,
-    columns: Sequence[str] | None,
-    dataset: str | None,
-    dtype: type[np.floating[Any]],
-    missing: Missing = "refuse",
-    categories: Categories | None = (),
-) -> Rows:
-    with open_table(path, dataset) as table:
-        table.missing = missing == "drop"
-        if categories is None:
-            table.learn(columns)
-        else:
-            table.know(columns, categories)
-        chosen = table.select(columns)
-        event = table.event if chosen is None else (len(chosen),)
-        with reading(table.path):
-            check_memory(table.rows * math.prod(event) * np.dtype(dtype).itemsize, f"{path}: a table")
-            values = np.empty((table.rows, *event), dtype=dtype)
-        for first, chunk in table.chunks(chosen, dtype=dtype):
-            values[first : first + len(chunk)] = chunk
-        kinds = tuple(table.categories.get(name, ()) for name in chosen or ())
-        return Rows(values, chosen, None, kinds if any(kinds) else ())
 
 
 def read_rows(
@@ -134,8 +108,9 @@ def read_rows(
     weights: str | None,
     missing: Missing = "refuse",
     categories: Categories | None = (),
+    dtype: type[np.floating[Any]] = np.float64,
 ) -> Rows:
-    """All rows in float64, with their weights.
+    """All rows, with their weights.
 
     Args:
         path, columns, dataset: as in `read_table`.
@@ -143,14 +118,26 @@ def read_rows(
         missing: whether rows with NaN are refused or dropped.
         categories: of the columns; None finds those of the columns of text.
     """
-    named, wanted = False, columns
-    if weights is not None:
-        with open_table(path, dataset) as table:
-            named = table.columns is not None
-        wanted = [*columns, weights] if named and columns is not None and weights not in columns else columns
-    rows = _read(path, wanted, dataset, np.float64, missing, categories)
-    given = weights if named or weights is None else _beside(Path(path), weights)
-    return rows.weighted(given, str(path)).whole(str(path))
+    with open_table(path, dataset) as table:
+        wanted, named = columns, table.columns is not None
+        if named and weights is not None and columns is not None and weights not in columns:
+            wanted = [*columns, weights]
+        table.missing = missing == "drop"
+        if categories is None:
+            table.learn(wanted)
+        else:
+            table.know(wanted, categories)
+        chosen = table.select(wanted)
+        event = table.event if chosen is None else (len(chosen),)
+        with reading(table.path):
+            check_memory(table.rows * math.prod(event) * np.dtype(dtype).itemsize, f"{path}: a table")
+            values = np.empty((table.rows, *event), dtype=dtype)
+        for first, chunk in table.chunks(chosen, dtype=dtype):
+            values[first : first + len(chunk)] = chunk
+        kinds = tuple(table.categories.get(name, ()) for name in chosen or ())
+    rows = Rows(values, chosen, None, kinds if any(kinds) else ())
+    rows = rows.weighted(weights if named or weights is None else _beside(Path(path), weights), str(path))
+    return rows.whole(str(path)) if missing == "drop" else rows
 
 
 def write_rows(rows: Rows, path: Path) -> None:
@@ -206,8 +193,7 @@ def _header(stream: IO[bytes], path: Path, size: int) -> Header:
     start = stream.read(12)
     count = 2 if start[6:7] == b"\1" else 4
     length = int.from_bytes(start[8 : 8 + count], "little") - (4 - count)
-    if length > MOST_HEADER:
-        raise InputError(f"{path}: expected a header up to {MOST_HEADER} bytes, got {length}")
+    refuse(length > MOST_HEADER, f"{path}: expected a header up to {MOST_HEADER} bytes, got {length}")
     header = _parsed(start + stream.read(length))
     if header.dtype.hasobject:
         raise InputError(f"{path}: expected real numbers without pickled objects, got dtype {header.dtype}")
@@ -292,8 +278,7 @@ def _npz(path: Path, dataset: str | None, stack: ExitStack) -> Table:
 def _only_array(headers: Mapping[str, Header], dataset: str | None, path: Path) -> str | None:
     """The name of the one array that is the table; None where all arrays are columns."""
     if dataset is not None:
-        if dataset not in headers:
-            raise InputError(f"{path}: no array {dataset!r}; the file has {sorted(headers)}")
+        refuse(dataset not in headers, f"{path}: no array {dataset!r}; the file has {sorted(headers)}")
         return dataset
     if "x" in headers and len(headers["x"].shape) >= 2:
         return "x"
@@ -326,8 +311,7 @@ def _csv(path: Path, _: str | None, __: ExitStack) -> Table:
 
     with path.open(encoding="utf-8-sig", newline="") as stream:
         names = next(csv.reader(stream), [])
-    if not names:
-        raise InputError(f"{path}: expected at least one event of at least one feature, got an empty file")
+    refuse(not names, f"{path}: expected at least one event of at least one feature, got an empty file")
 
     def pieces(columns: Sequence[str] | None, start: int, stop: int, size: int) -> Iterator[Piece]:
         del size
@@ -358,8 +342,7 @@ def _csv(path: Path, _: str | None, __: ExitStack) -> Table:
 
     table = Table(path, 0, names, (len(names),), lambda _: None, pieces)
     for name in names:
-        if is_number(name):
-            raise InputError(f"{path}: expected names of columns in the first line, got the number {name!r}")
+        refuse(is_number(name), f"{path}: expected names of columns in the first line, got the number {name!r}")
     status = path.stat()
     table.rows = _csv_count(path, names[0], status.st_size, status.st_mtime_ns)
     table.text = lambda name: name in texts()
@@ -449,10 +432,8 @@ def _root(path: Path, dataset: str | None, stack: ExitStack) -> Table:
         raise InputError(
             f"{path}: expected a TTree, the file has {', '.join(sorted(set(kinds.values()))) or 'nothing'}"
         )
-    if dataset is None and len(trees) != 1:
-        raise InputError(f"{path}: expected one tree, got {trees}; name one")
-    if dataset is not None and dataset not in trees:
-        raise InputError(f"{path}: no tree {dataset!r}; the file has {trees}")
+    refuse(dataset is None and len(trees) != 1, f"{path}: expected one tree, got {trees}; name one")
+    refuse(dataset is not None and dataset not in trees, f"{path}: no tree {dataset!r}; the file has {trees}")
     tree = file[dataset or trees[0]]
     branches = {branch.name: branch for branch in tree.branches}  # tree[name] would take a name for a path
 
