@@ -23,7 +23,7 @@ from torch import Tensor
 
 from normae.data import SparseEvents
 from normae.data.images import leading, moments
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 
 SHIPPED = Path(__file__).parent / "jets" / "components.npz"
 SIDE, MOST = 40, 64  # pixels along an axis of a jet's picture, and components that ship with the package
@@ -53,8 +53,7 @@ class ComponentsConfig:
             ("noise", 0 <= self.noise < 10, "a noise in [0, 10)"),
             ("power", self.basis != "jets" or self.power == 0.5, 'basis = "own", since "jets" has 0.5'),
         ):
-            if not holds:
-                raise InputError(f"coordinates.components.{name}: expected {expected}, got {getattr(self, name)}")
+            refuse(not holds, f"coordinates.components.{name}: expected {expected}, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

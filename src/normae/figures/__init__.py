@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import ArrayLike, NDArray
 
-from normae.errors import InputError
+from normae.errors import refuse
 from normae.statistics.arrays import Array
 
 REGION_COLOURS = ("tab:red", "tab:blue", "tab:green", "tab:orange", "tab:purple")
@@ -88,8 +88,7 @@ def square(ax: Axes, low: float, high: float) -> Axes:
 def scatter_outside(ax: Axes, points: ArrayLike, outside_mask: ArrayLike) -> NDArray[np.bool_]:
     """Points with shape (N, 2), those of the mask larger and red; the mask with shape (N,)."""
     events, outside = np.asarray(points), np.asarray(outside_mask, dtype=bool)
-    if events.shape != (outside.size, 2):
-        raise InputError(f"expected points of shape ({outside.size}, 2), got {events.shape}")
+    refuse(events.shape != (outside.size, 2), f"expected points of shape ({outside.size}, 2), got {events.shape}")
     for chosen, colour, size in ((~outside, INSIDE_COLOUR, 1.0), (outside, OUTSIDE_COLOUR, 4.0)):
         ax.scatter(events[chosen, 0], events[chosen, 1], s=size, color=colour, linewidths=0, rasterized=True)
     return outside

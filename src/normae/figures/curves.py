@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike, NDArray
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.figures import density_in, even_edges
 from normae.statistics.arrays import Array
 
@@ -40,8 +40,7 @@ def training_curves(axes: Sequence[Axes], records: Records) -> Sequence[Axes]:
 def training_energies(axes: Sequence[Axes], records: Records, events: str = "jets") -> Records:
     """Two axes: E+/T of events and E-/T of chains, and the acceptance of both chains; the lines that were used."""
     used = [record for record in records if {"positive_energy", "negative_energy", "temperature"} <= record.keys()]
-    if not used:
-        raise InputError("no line of the metrics holds positive_energy, negative_energy and temperature")
+    refuse(not used, "no line of the metrics holds positive_energy, negative_energy and temperature")
     iteration, temperature = _column(used, "iteration"), _column(used, "temperature")
     for sign, name, colour, of in (("+", "positive", "tab:blue", events), ("-", "negative", "tab:red", "chains")):
         _line(axes[0], iteration, _column(used, f"{name}_energy") / temperature, colour, f"$E^{sign}/T$, {of}")

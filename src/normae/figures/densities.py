@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike, NDArray
 
 import normae.figures as style
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.statistics import REGION_EDGES, pearson
 from normae.statistics.arrays import Array, as_pair, as_vector
 
@@ -59,8 +59,7 @@ def colour_limits(*fields: ArrayLike, log: bool = True) -> Limits:
     if not log:
         return 0.0, float(np.nanmax(values))
     positive = values[np.isfinite(values) & (values > 0)]
-    if positive.size == 0:
-        raise InputError("a logarithmic colour scale needs positive values, got none")
+    refuse(positive.size == 0, "a logarithmic colour scale needs positive values, got none")
     low, high = np.quantile(positive, (LIMIT_SHARE, 1 - LIMIT_SHARE))
     return (float(low), float(high)) if high > 1.01 * low else (0.5 * float(low), 2 * float(high))
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
 import normae.figures as style
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.statistics import Estimate, SlopeLine, SlopePoint, balanced_pearson, pearson
 from normae.statistics.arrays import Array, as_pair
 from normae.statistics.calibration import Reliability
@@ -118,8 +118,7 @@ def reliability_diagram(
 def temperature_estimates(ax: Axes, estimates: Mapping[str, Estimate], model: float) -> Axes:
     """A point with its error for each estimate by name, open where that is not finite, and a line at the model's."""
     shown = {name: estimate for name, estimate in estimates.items() if estimate.value > 0}
-    if not shown:
-        raise InputError("no estimate of the temperature is positive")
+    refuse(not shown, "no estimate of the temperature is positive")
     places = np.arange(len(shown))[::-1]
     values, errors = np.array(list(shown.values())).T
     unsure = None if np.isfinite(errors).all() else "without an error"

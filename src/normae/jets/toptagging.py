@@ -128,8 +128,7 @@ class Table:
     """A TopTagging table, a source as those of `reader`."""
 
     def __init__(self, file: h5py.File, key: str = "table") -> None:
-        if key not in file:
-            raise InputError(f"no key {key!r}; the file has {', '.join(sorted(file)) or 'no keys'}")
+        refuse(key not in file, f"no key {key!r}; the file has {', '.join(sorted(file)) or 'no keys'}")
         node = file[key]
         table = node["table"] if isinstance(node, h5py.Group) and "table" in node else node
         compound = isinstance(table, h5py.Dataset) and table.dtype.names is not None

@@ -26,7 +26,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, stdtrit
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.tensors import by_weight, counts_as, stream
 
 Array = NDArray[np.float64]
@@ -36,8 +36,7 @@ CHUNK = 16_384  # events taken at once: 100 draws of them are 13 MB in float64
 def as_vector(values: ArrayLike, name: str, least: int = 1) -> Array:
     """`values` of any shape as float64 with shape (N,), N >= `least`; NaN is refused, infinities are not."""
     vector = np.asarray(values, dtype=np.float64).ravel()
-    if vector.size < least:
-        raise InputError(f"{name}: expected at least {least} values, got {vector.size}")
+    refuse(vector.size < least, f"{name}: expected at least {least} values, got {vector.size}")
     if missing := int(np.isnan(vector).sum()):
         raise InputError(f"{name}: expected numbers, got {missing} NaN among {vector.size} values")
     return vector
@@ -46,8 +45,7 @@ def as_vector(values: ArrayLike, name: str, least: int = 1) -> Array:
 def as_pair(first: ArrayLike, second: ArrayLike, names: tuple[str, str], least: int = 1) -> tuple[Array, Array]:
     """Two arrays of the same shape as a pair of vectors with shape (N,)."""
     shapes = np.shape(first), np.shape(second)
-    if shapes[0] != shapes[1]:
-        raise InputError(f"expected {names[0]} and {names[1]} of one shape, got {shapes[0]} and {shapes[1]}")
+    refuse(shapes[0] != shapes[1], f"expected {names[0]} and {names[1]} of one shape, got {shapes[0]} and {shapes[1]}")
     return as_vector(first, names[0], least), as_vector(second, names[1], least)
 
 
@@ -56,8 +54,7 @@ def as_labels(labels: ArrayLike | None, n: int) -> NDArray[np.bool_]:
     if labels is None:
         raise InputError("expected a label for each event, 1 for B and 0 for A, got a sample without labels")
     values = np.asarray(labels).ravel()
-    if values.size != n:
-        raise InputError(f"expected one label per event, {n}, got {values.size}")
+    refuse(values.size != n, f"expected one label per event, {n}, got {values.size}")
     if wrong := sorted(set(np.unique(values).tolist()) - {0, 1})[:3]:
         raise InputError(f"expected labels 0 and 1, got {', '.join(map(str, wrong))}")
     positive: NDArray[np.bool_] = values == 1
@@ -69,8 +66,7 @@ def as_labels(labels: ArrayLike | None, n: int) -> NDArray[np.bool_]:
 def as_events(values: ArrayLike, name: str, n: int | None = None) -> Array:
     """Finite numbers, one per event, with shape (N,); N must be `n` where that is given."""
     vector = as_vector(values, name)
-    if n is not None and vector.size != n:
-        raise InputError(f"{name}: expected one value for each of {n} events, got {vector.size}")
+    refuse(n is not None and vector.size != n, f"{name}: expected one value for each of {n} events, got {vector.size}")
     if infinite := int(np.isinf(vector).sum()):
         raise InputError(f"{name}: expected finite values, got {infinite} infinite ones among {vector.size}")
     return vector
@@ -79,10 +75,8 @@ def as_events(values: ArrayLike, name: str, n: int | None = None) -> Array:
 def as_draws(draws: ArrayLike, name: str = "draws", least: int = 2) -> NDArray[Any]:
     """`draws` as an array with shape (n, N) in the dtype it has; n >= `least`."""
     rows = np.asarray(draws)
-    if rows.ndim != 2:
-        raise InputError(f"{name}: expected one row per weight draw, with shape (n, N), got shape {rows.shape}")
-    if len(rows) < least:
-        raise InputError(f"{name}: expected at least {least} weight draws, got {len(rows)}")
+    refuse(rows.ndim != 2, f"{name}: expected one row per weight draw, with shape (n, N), got shape {rows.shape}")
+    refuse(len(rows) < least, f"{name}: expected at least {least} weight draws, got {len(rows)}")
     return rows
 
 
@@ -246,8 +240,7 @@ def weighted_pearson(a: Array, b: Array, weights: Array) -> Estimate:
     for values in (a, b):
         centred = values - weights @ values
         variance = float(weights @ centred**2)
-        if not (variance > 0 and np.ptp(values) > 0):
-            raise InputError("a correlation needs values that differ, got a constant")
+        refuse(not (variance > 0 and np.ptp(values) > 0), "a correlation needs values that differ, got a constant")
         standard.append(centred / math.sqrt(variance))
     u, v = standard
     r = float(weights @ (u * v))
@@ -268,8 +261,7 @@ def resampled(
     statistic: Callable[[NDArray[np.int64]], Any], labels: NDArray[np.bool_], n: int, generator: torch.Generator
 ) -> Array:
     """A statistic of how often each event counts, over `n` resamples of both classes, with shape (n, ...)."""
-    if n < 2:
-        raise InputError(f"a bootstrap error needs at least 2 resamples, got {n}")
+    refuse(n < 2, f"a bootstrap error needs at least 2 resamples, got {n}")
     found = []
     for _ in range(n):
         counts = np.empty(labels.size, dtype=np.int64)

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.statistics.arrays import Array, Estimate, as_vector, resampled
 
 
@@ -90,8 +90,7 @@ def rejection(signal: ArrayLike, background: ArrayLike, efficiency: float) -> Es
     8.0
     """
     m, n = np.size(signal), np.size(background)
-    if not 0 < efficiency < 1:
-        raise InputError(f"expected a signal efficiency between 0 and 1, got {efficiency}")
+    refuse(not 0 < efficiency < 1, f"expected a signal efficiency between 0 and 1, got {efficiency}")
     width = max(2 * math.sqrt(efficiency * (1 - efficiency) / m), 1 / m)
     low, high = max(efficiency - width, 0.0), min(efficiency + width, 1.0)
     before, share, after = background_efficiency(signal, background, [low, efficiency, high])

@@ -21,7 +21,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.statistics.arrays import Array, Estimate, as_pair, as_vector, sample_mean, weighted_pearson
 
 REGION_EDGES = (3, 6, 12, 25)
@@ -55,8 +55,7 @@ def pearson(a: ArrayLike, b: ArrayLike) -> Estimate:
     """
     first, second = as_pair(a, b, ("a", "b"))
     both = np.isfinite(first) & np.isfinite(second)
-    if both.sum() < 3:
-        raise InputError(f"a correlation needs at least 3 finite pairs, got {int(both.sum())} of {both.size}")
+    refuse(both.sum() < 3, f"a correlation needs at least 3 finite pairs, got {int(both.sum())} of {both.size}")
     count = int(both.sum())
     return weighted_pearson(first[both], second[both], np.full(count, 1 / count))
 

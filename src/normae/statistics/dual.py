@@ -39,7 +39,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.statistics import arrays
 from normae.statistics.arrays import Array, Estimate, as_events, as_labels, balanced_weights, weighted_pearson
 
@@ -140,8 +140,7 @@ def _solve(moments: Array) -> tuple[float, float]:
     """Slope and constant from <x>, <y>, <x^2>, <x y>."""
     x, y, xx, xy = (float(moment) for moment in moments)
     variance = xx - x * x
-    if not variance > 0:
-        raise InputError("a line needs a log r of the model that differs between events, got a constant")
+    refuse(not variance > 0, "a line needs a log r of the model that differs between events, got a constant")
     slope = (xy - x * y) / variance
     return slope, y - slope * x
 

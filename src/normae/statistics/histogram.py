@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.statistics.arrays import Array
 
 ROUNDING = 1e-12  # eigenvalues below this share of the largest are rounding errors
@@ -37,8 +37,7 @@ def fill(values: ArrayLike, edges: ArrayLike, weights: ArrayLike | None = None) 
 def covariance(counts: ArrayLike) -> Array:
     """Covariance over draws with shape (B, B) of histograms with shape (K, B)."""
     counts = np.asarray(counts, dtype=np.float64)
-    if len(counts) < 2:
-        raise InputError(f"expected at least 2 weight draws for a covariance, got {len(counts)}")
+    refuse(len(counts) < 2, f"expected at least 2 weight draws for a covariance, got {len(counts)}")
     off = counts - counts.mean(0)
     return np.asarray(off.T @ off / (len(counts) - 1))
 

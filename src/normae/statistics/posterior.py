@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import erf
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.statistics.arrays import Array, Estimate, as_draws, as_vector, chunks, few_mean, student
 from normae.statistics.density import REGION_EDGES
 
@@ -102,8 +102,7 @@ def relative_density_ratio(score_draws: ArrayLike, log_draws: ArrayLike) -> Esti
         raise InputError(f"expected the same draws of E/T and of log p, got shapes {scores.shape} and {logs.shape}")
     score_width, density_width = mean_and_std(scores)[1], log_mean_and_width(logs)[1]
     moving = score_width > 0
-    if not moving.any():
-        raise InputError("score_draws: expected weight draws that differ, got the same E/T from all")
+    refuse(not moving.any(), "score_draws: expected weight draws that differ, got the same E/T from all")
     low, middle, high = np.quantile(density_width[moving] / score_width[moving], (0.16, 0.5, 0.84))
     return Estimate(float(middle), 0.5 * float(high - low))
 
@@ -208,8 +207,7 @@ def coverage_by_region(
 
     `regions` is the number of each event's region, (N,), as `statistics.regions` gives it; others belong to none.
     """
-    if kind not in _RULES:
-        raise InputError(f"expected intervals of kind {' or '.join(map(repr, _RULES))}, got {kind!r}")
+    refuse(kind not in _RULES, f"expected intervals of kind {' or '.join(map(repr, _RULES))}, got {kind!r}")
     rows, asked = as_draws(draws), as_vector(levels, "levels")
     top = float(asked.max())
     if not (asked.min() > 0 and top < 1):
@@ -221,8 +219,7 @@ def coverage_by_region(
             f"which reach {largest_level(len(rows)):.4g}"
         )
     critical, region = _event_by_event(_RULES[kind], rows, true, density), np.asarray(regions).ravel()
-    if region.size != critical.size:
-        raise InputError(f"expected the region of each of {critical.size} events, got {region.size}")
+    refuse(region.size != critical.size, f"expected the region of each of {critical.size} events, got {region.size}")
     found = np.full((count, asked.size), np.nan)
     for index in range(count):
         if (own := np.sort(critical[region == index])).size:
@@ -233,11 +230,9 @@ def coverage_by_region(
 
 def coverage_over_trainings(coverages: Sequence[ArrayLike]) -> CoverageBand:
     """Mean, error and spread over trainings, from an array each; NaN, a region without events, is left out of them."""
-    if len(coverages) < 2:
-        raise InputError(f"a coverage is judged over at least 2 independent trainings, got {len(coverages)}")
+    refuse(len(coverages) < 2, f"a coverage is judged over at least 2 independent trainings, got {len(coverages)}")
     shapes = sorted({np.shape(array) for array in coverages})
-    if len(shapes) > 1:
-        raise InputError(f"expected coverages of one shape, got {' and '.join(map(str, shapes))}")
+    refuse(len(shapes) > 1, f"expected coverages of one shape, got {' and '.join(map(str, shapes))}")
     values = np.stack([np.asarray(array, dtype=np.float64) for array in coverages])
     known = ~np.isnan(values)
     count = known.sum(axis=0)
@@ -251,8 +246,7 @@ def coverage_over_trainings(coverages: Sequence[ArrayLike]) -> CoverageBand:
 
 def pulls_over_trainings(pulls: Sequence[ArrayLike]) -> PullSummary:
     """Mean and width of the pulls of independent trainings, each with shape (N_i,)."""
-    if len(pulls) < 2:
-        raise InputError(f"pulls are judged over at least 2 independent trainings, got {len(pulls)}")
+    refuse(len(pulls) < 2, f"pulls are judged over at least 2 independent trainings, got {len(pulls)}")
     arrays = [as_vector(array, "pulls", least=2) for array in pulls]
     if infinite := sum(int((~np.isfinite(array)).sum()) for array in arrays):
         raise InputError(f"pulls: expected finite values, got {infinite} where the weight draws do not differ")

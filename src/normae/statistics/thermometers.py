@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.statistics.arrays import Estimate, as_vector, resampled
 
 SCATTER = 0.03  # by which slopes of two trainings of a toy with the same settings are taken to differ, at least
@@ -49,8 +49,7 @@ def configurational_temperature(
 ) -> Estimate:
     """<|grad E|^2> / <laplacian E> over events, each with shape (N,); the error is infinite for a mean of no sign."""
     above, below = as_vector(gradient_square, "gradient_square", least=2), as_vector(laplacian, "laplacian", least=2)
-    if above.size != below.size:
-        raise InputError(f"expected a laplacian for each of {above.size} events, got {below.size}")
+    refuse(above.size != below.size, f"expected a laplacian for each of {above.size} events, got {below.size}")
     all_alike = np.ones(above.size, dtype=bool)
     drawn = resampled(lambda counts: (counts @ above, counts @ below), all_alike, n_bootstrap, generator)
     certain = np.abs(drawn[:, 1].mean()) > 3 * drawn[:, 1].std(ddof=1)
@@ -118,8 +117,7 @@ def thermal_mean(even: ArrayLike, temperature: float) -> Estimate:
     The error is infinite where fewer than `LEAST_POINTS` count.
     """
     points = as_vector(even, "even", least=2)
-    if not temperature > 0:
-        raise InputError(f"temperature: expected a positive number, got {temperature:g}")
+    refuse(not temperature > 0, f"temperature: expected a positive number, got {temperature:g}")
     least = float(points.min())
     if not math.isfinite(least):
         return Estimate(math.nan, math.inf)
