@@ -42,8 +42,9 @@ import torch
 from torch import Tensor
 
 import normae
-from normae.components import MOST, SHIPPED, ComponentsCoordinates, principal
+from normae.components import SHIPPED, ComponentsCoordinates, principal
 from normae.config import Run, read
+from normae.coordinates import MOST_COMPONENTS
 from normae.data import SparseEvents
 from normae.data.labelled import Labelled
 from normae.figures import figure_style, new_figure
@@ -73,7 +74,7 @@ LARGEST_TOLD = 0.53
 
 def basis(jets: Path) -> None:
     """Write the components of QCD jets that ship with the package."""
-    centre, vectors, width = principal(read_sparse(file_in(jets, "train"), "qcd"), 0.5, MOST)
+    centre, vectors, width = principal(read_sparse(file_in(jets, "train"), "qcd"), 0.5, MOST_COMPONENTS)
     arrays = {"centre": centre.numpy(), "basis": vectors.flatten(1).numpy(), "width": width.numpy()}
     kinds = {"centre": np.float32, "basis": np.float16, "width": np.float32}
     np.savez_compressed(SHIPPED, **{name: array.astype(kinds[name]) for name, array in arrays.items()})

@@ -9,8 +9,8 @@ import normae
 ROOT = Path(normae.__file__).parent
 FOUNDATION = ["version", "errors", "files", "presets", "progress", "tensors"]
 ROOMS = [
-    *FOUNDATION, "statistics", "data", "jets", "sources", "figures", "report", "components", "lattice",
-    "coordinates", "conditional", "energy", "sampling", "networks", "training", "posterior", "inference", "config",
+    *FOUNDATION, "statistics", "data", "jets", "sources", "figures", "report", "lattice", "coordinates",
+    "components", "conditional", "energy", "sampling", "networks", "training", "posterior", "inference", "config",
     "zoo", "runs", "dual", "temperature", "evaluation", "estimator", "scoring", "export", "search", "paper", "bench",
     "cli",
 ]  # fmt: skip

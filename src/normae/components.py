@@ -12,7 +12,7 @@ log p is that of the K components: what a picture has beside them does not count
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
@@ -21,49 +21,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from normae.coordinates import ComponentsConfig, Coordinates
 from normae.data import SparseEvents
 from normae.data.images import leading, moments
-from normae.errors import InputError, refuse
+from normae.errors import InputError
 
 SHIPPED = Path(__file__).parent / "jets" / "components.npz"
-SIDE, MOST = 40, 64  # pixels along an axis of a jet's picture, and components that ship with the package
+SIDE = 40  # pixels along an axis of a jet's picture
 OWN_EVENTS = 20_000  # most events that components of their own are found with
 FLOOR = 1e-12  # least pixel: below it the slope of x^a has no meaning
 CHUNK = 2048
 
 
 @dataclass(frozen=True)
-class ComponentsConfig:
-    """Components of pictures of jets.
-
-    The basis is "jets", the components that ship with the package, of QCD jets with a = 1/2; "own", those of the
-    training sample; or a run folder or a model of the zoo, whose first K are taken. Models whose densities are to be
-    compared need the same.
-    """
-
-    number: int = 12  # K
-    power: float = 0.5  # a, of a pixel
-    noise: float = 0.3  # sigma, the width of the noise in units of a component's own
-    basis: str = "jets"
-
-    def __post_init__(self) -> None:
-        for name, holds, expected in (
-            ("number", 1 <= self.number <= MOST, f"1 to {MOST}"),
-            ("power", 0 < self.power <= 1, "a power in (0, 1]"),
-            ("noise", 0 <= self.noise < 10, "a noise in [0, 10)"),
-            ("power", self.basis != "jets" or self.power == 0.5, 'basis = "own", since "jets" has 0.5'),
-        ):
-            refuse(not holds, f"coordinates.components.{name}: expected {expected}, got {getattr(self, name)}")
-
-
-@dataclass(frozen=True)
-class ComponentsCoordinates:
+class ComponentsCoordinates(Coordinates):
     """The map from pictures with shape (N, *event) to K components with shape (N, K)."""
 
     kind: ClassVar[str] = "components"
-    range: ClassVar[None] = None
-    constant: ClassVar[float] = 0.0
-    lattice: ClassVar[None] = None
 
     centre: Tensor  # c with shape (*event)
     basis: Tensor  # v with shape (K, *event), orthonormal
@@ -115,10 +89,6 @@ class ComponentsCoordinates:
         pictures: Tensor = (x / x.sum(1, keepdim=True).clamp_min(FLOOR)).float()
         return pictures.reshape(-1, *self.event)
 
-    def log_slope(self, x: Tensor) -> Tensor:
-        """Zeros with shape (N,): the density is that of the components."""
-        return x.new_zeros(len(x))
-
     def noisy(self, y: Tensor, copies: int, generator: torch.Generator) -> Tensor:
         """`copies` of rows y with shape (N, K), each with its own noise, (copies * N, K)."""
         many = y.repeat(copies, 1)
@@ -133,14 +103,6 @@ class ComponentsCoordinates:
         basis = self.basis.double().flatten(1)
         parts: Tensor = ((step.double() * self.width) @ basis) * ((slope.double() / self.width) @ basis)
         return parts.reshape(-1, *self.event)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All of it, by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    def to(self, device: torch.device | str) -> "ComponentsCoordinates":
-        """The same map on `device`."""
-        return ComponentsCoordinates(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
 
 
 def principal(events: SparseEvents, power: float, number: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from normae.coordinates import Coordinates, Identity, Range, TableCoordinates, read_coordinates
+from normae.components import read_components
+from normae.coordinates import Coordinates, Range, TableCoordinates, read_coordinates
 from normae.errors import InputError
 from normae.lattice import nearest
 
@@ -68,7 +69,7 @@ def fit_location(terms: Tensor, u: Tensor) -> tuple[float, Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class ConditionalCoordinates:
+class ConditionalCoordinates(Coordinates):
     """The map from rows to y = (r, t), fitted by `ConditionalCoordinates.of`.
 
     >>> import torch, normae.conditional
@@ -148,7 +149,7 @@ class ConditionalCoordinates:
         return torch.cat([z @ self.whitening.T, t], dim=1)
 
     @property
-    def lattice(self) -> Tensor:
+    def lattice(self) -> Tensor:  # type: ignore[override] # of two maps
         """Of all columns, with shape (4, d); the condition has none."""
         return self._together(self.columns.lattice, self.condition.lattice)
 
@@ -188,22 +189,16 @@ class ConditionalCoordinates:
         widths = (self.log_width[0] - self.log_width[1:].abs().sum(0)).clamp_min(LEAST_LOG_WIDTH)
         return self.columns.constant + float(self._slope - widths.sum())
 
-    def noisy(self, y: Tensor, copies: int, generator: torch.Generator) -> Tensor:
-        """`copies` of rows y with shape (N, d): a base has width of its own, and the condition needs none."""
-        return Identity().noisy(y, copies, generator)
-
     def tensors(self) -> dict[str, Tensor]:
         """All of it, by name."""
         own = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in self.MAPS}
         return own | {f"{m}.{name}": t for m in self.MAPS for name, t in getattr(self, m).tensors().items()}
 
-    def to(self, device: torch.device | str) -> "ConditionalCoordinates":
-        """The same map on `device`."""
-        return ConditionalCoordinates(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
-
 
 def read_any(kind: str, tensors: Mapping[str, Tensor], event: tuple[int, ...], source: str) -> Coordinates:
-    """The coordinates that `Coordinates.tensors` gave, with conditioning columns or without."""
+    """The coordinates that `Coordinates.tensors` gave, of any kind; `source` names the file in messages."""
+    if kind == "components":
+        return read_components(tensors, event[0], source)
     if kind != "conditional" or not {"given", "location"} <= set(tensors) or len(event) != 1:
         return read_coordinates(kind, tensors, event, source)
     own: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if "." not in name}

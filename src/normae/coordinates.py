@@ -25,7 +25,7 @@ of a step, and for a value that cannot occur it is 0.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,13 +33,12 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from normae.components import ComponentsConfig, ComponentsCoordinates, read_components
-from normae.data import SparseEvents
 from normae.errors import InputError, refuse
 from normae.lattice import CLOSE, IMPOSSIBLE, cannot_occur, nearest, no_lattice
 from normae.statistics.gaussians import shrinkage
 from normae.tensors import by_weight
 
+T = TypeVar("T")
 MARGIN = 0.1
 """How far beyond the training sample a column may lie before a row is outside, as a share of the column's range."""
 
@@ -70,25 +69,24 @@ class Range:
 
     def to(self, device: torch.device | str) -> "Range":
         """The same on `device`."""
-        return Range(self.low.to(device), self.high.to(device))
+        return on_device(self, device)
 
 
 class Coordinates(Protocol):
-    """What a model needs of its coordinates. Tensors in and out; `forward` and `log_slope` are differentiable."""
+    """What a model needs of its coordinates, a dataclass of tensors; `forward` and `log_slope` are differentiable."""
 
     kind: ClassVar[str]
+    lattice: Tensor | None = None  # of the columns of a table, with shape (4, d)
 
     @property
     def range(self) -> Range | None:
         """Of the training sample, where its columns mean something by themselves."""
-
-    @property
-    def lattice(self) -> Tensor | None:
-        """Of the columns of a table, with shape (4, d)."""
+        return None
 
     @property
     def constant(self) -> float:
         """The largest value of `log_slope`: no score is below its negative."""
+        return 0.0
 
     def forward(self, x: Tensor) -> Tensor:
         """y with shape (N, *event) of events x with shape (N, *event)."""
@@ -97,20 +95,31 @@ class Coordinates(Protocol):
         """Events x with shape (N, *event) of y with shape (N, *event); values that can occur, next to y."""
 
     def log_slope(self, x: Tensor) -> Tensor:
-        """log |dy/dx| with shape (N,)."""
+        """log |dy/dx| with shape (N,); zeros where the density is that of y."""
+        return x.new_zeros(len(x))
 
-    def noisy(self, y: Tensor, copies: int, generator: torch.Generator) -> Tensor:
-        """`copies` of rows y that a training sees, with shape (copies * N, *event), each with its own noise."""
+    def noisy(self, y: Tensor, copies: int, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        """`copies` of rows y that a training sees, with shape (copies * N, *event), each with its own noise, if any."""
+        return y if copies == 1 else y.repeat(copies, *[1] * (y.ndim - 1))
 
     def tensors(self) -> dict[str, Tensor]:
         """All that has to be stored, by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
-    def to(self, device: torch.device | str) -> "Coordinates":
+    def to(self, device: torch.device | str) -> Self:
         """The same map on `device`."""
+        return on_device(self, device)
+
+
+def on_device(one: T, device: torch.device | str) -> T:
+    """The same dataclass of tensors, and of such dataclasses, on `device`."""
+    parts = {field.name: getattr(one, field.name) for field in fields(one)}  # type: ignore[arg-type]
+    moved = {name: part.to(device) for name, part in parts.items() if part is not None}
+    return replace(one, **moved)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
-class Identity:
+class Identity(Coordinates):
     """y = x.
 
     >>> import torch, normae.coordinates
@@ -119,8 +128,6 @@ class Identity:
     """
 
     kind: ClassVar[str] = "identity"
-    constant: ClassVar[float] = 0.0
-    lattice: ClassVar[None] = None
     range: Range | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -129,18 +136,8 @@ class Identity:
     def inverse(self, y: Tensor) -> Tensor:
         return y
 
-    def log_slope(self, x: Tensor) -> Tensor:
-        return x.new_zeros(len(x))
-
-    def noisy(self, y: Tensor, copies: int, generator: torch.Generator) -> Tensor:  # noqa: ARG002
-        """The rows `copies` times: events as they are have no noise."""
-        return y if copies == 1 else y.repeat(copies, *[1] * (y.ndim - 1))
-
     def tensors(self) -> dict[str, Tensor]:
         return {} if self.range is None else {"low": self.range.low, "high": self.range.high}
-
-    def to(self, device: torch.device | str) -> "Identity":
-        return replace(self, range=None if self.range is None else self.range.to(device))
 
 
 # --- tables
@@ -247,7 +244,7 @@ def unbend(v: Tensor, knots: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class TableCoordinates:
+class TableCoordinates(Coordinates):
     """The map from rows of a table to coordinates, fitted by `TableCoordinates.of`.
 
     Args:
@@ -373,12 +370,6 @@ class TableCoordinates:
         added = torch.randn(many.shape, generator=generator, dtype=torch.float64, device=generator.device).to(y.device)
         return many + self.noise.sqrt() * added @ self.whitening.T
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    def to(self, device: torch.device | str) -> "TableCoordinates":
-        return TableCoordinates(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
-
 
 def columns(table: Floats) -> tuple[Floats, Floats]:
     """Centre and width of each column, (d,) each, without its outermost percents; the width of a constant one is 1."""
@@ -398,6 +389,32 @@ def _flat(width: Floats, table: Floats) -> npt.NDArray[np.bool_]:
 
 
 # --- the coordinates of a run
+
+MOST_COMPONENTS = 64  # that ship with the package
+
+
+@dataclass(frozen=True)
+class ComponentsConfig:
+    """Components of pictures of jets.
+
+    The basis is "jets", the components that ship with the package, of QCD jets with a = 1/2; "own", those of the
+    training sample; or a run folder or a model of the zoo, whose first K are taken. Models whose densities are to be
+    compared need the same.
+    """
+
+    number: int = 12  # K
+    power: float = 0.5  # a, of a pixel
+    noise: float = 0.3  # sigma, the width of the noise in units of a component's own
+    basis: str = "jets"
+
+    def __post_init__(self) -> None:
+        for name, holds, expected in (
+            ("number", 1 <= self.number <= MOST_COMPONENTS, f"1 to {MOST_COMPONENTS}"),
+            ("power", 0 < self.power <= 1, "a power in (0, 1]"),
+            ("noise", 0 <= self.noise < 10, "a noise in [0, 10)"),
+            ("power", self.basis != "jets" or self.power == 0.5, 'basis = "own", since "jets" has 0.5'),
+        ):
+            refuse(not holds, f"coordinates.components.{name}: expected {expected}, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -438,14 +455,9 @@ class CoordinatesConfig:
 
 
 def fit_coordinates(
-    config: CoordinatesConfig,
-    rows: Tensor | SparseEvents | None,
-    weights: Tensor | None = None,
-    lattice: Tensor | None = None,
+    config: CoordinatesConfig, rows: Tensor | None, weights: Tensor | None = None, lattice: Tensor | None = None
 ) -> Coordinates:
-    """The coordinates of a run, fitted to rows (N, d) with weights (N,), or to pictures of jets; None for others."""
-    if isinstance(rows, SparseEvents):
-        return Identity() if config.components is None else ComponentsCoordinates.of(config.components, rows)
+    """The coordinates of a run, fitted to rows (N, d) with weights (N,); None for events that are no table."""
     if config.kind == "identity":
         return Identity(None if rows is None else Range.of(rows))
     if rows is None:
@@ -454,9 +466,7 @@ def fit_coordinates(
 
 
 def read_coordinates(kind: str, tensors: Mapping[str, Tensor], event: tuple[int, ...], source: str) -> Coordinates:
-    """The coordinates that `Coordinates.tensors` gave; `source` names the file in messages."""
-    if kind == "components":
-        return read_components(tensors, event[0], source)
+    """The identity or table that `Coordinates.tensors` gave; `source` names the file in messages."""
     vector, matrix = event, (*event, *event)
     shapes: dict[str, tuple[int, ...]] = {"low": vector, "high": vector} if tensors or kind == "table" else {}
     if kind == "table":

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from normae import zoo
 from normae.conditional import read_any
 from normae.config import Run, choose_device, read
-from normae.coordinates import read_coordinates
 from normae.errors import InputError
 from normae.inference import BayesianModel, LogZ, Model
 from normae.inference.members import MembersModel
@@ -135,7 +134,7 @@ def build_model(
     fill(autoencoder, parts[""])
     sampling = adapted_sampling(config.sampling, latent_size, feature_size)
     kind = str(header.get("coordinates", "identity"))
-    coordinates = (read_any if kind == "conditional" else read_coordinates)(kind, parts[COORDINATES], event, name)
+    coordinates = read_any(kind, parts[COORDINATES], event, name)
     if parts[BASE]:
         autoencoder.base = read_with_cells(parts[BASE], coordinates, event[0], name)
     categories = config.data.categories
@@ -170,7 +169,7 @@ def _members(config: Run, tensors: dict[str, Tensor], header: dict[str, Any], na
     kind, bar = str(header.get("coordinates", "table")), header.get("bar", widening(len(models)))
     if not (is_number(bar) and 0 < bar < math.inf):
         raise InputError(f"{name}: the header of model.safetensors garbles bar, expected a positive number, got {bar}")
-    return MembersModel(models, read_coordinates(kind, whole, models[0].seen_event, name), name, float(bar))
+    return MembersModel(models, read_any(kind, whole, models[0].seen_event, name), name, float(bar))
 
 
 def _check_shapes(config: Run, parts: dict[str, dict[str, Tensor]], autoencoder: Autoencoder, name: str) -> None:

@@ -249,7 +249,7 @@ def _fitted(
     if isinstance(events.train, SparseEvents):
         wanted = config.coordinates.components
         if wanted is None or wanted.basis in ("jets", "own"):
-            return fit_coordinates(config.coordinates, events.train)
+            return Identity() if wanted is None else ComponentsCoordinates.of(wanted, events.train)
         known = load(wanted.basis).coordinates
         if not isinstance(known, ComponentsCoordinates):
             raise InputError(f"coordinates.components.basis: expected a run in components, got {wanted.basis}")
