@@ -92,5 +92,4 @@ def memory() -> int:
 
 def check_memory(size: int, what: str) -> None:
     """Refuse `what`, which takes `size` bytes, before they are taken, where the machine does not have them."""
-    if size > memory():
-        raise InputError(f"{what} takes {size / 1e9:,.1f} GB of memory, this machine has {memory() / 1e9:,.1f}")
+    refuse(size > memory(), f"{what} takes {size / 1e9:,.1f} GB of memory, this machine has {memory() / 1e9:,.1f}")

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from normae.data import DENSITIES, Density, Rows, SparseEvents, read_rows, split
 from normae.data.frames import Categories, Missing
-from normae.errors import DataChanged, InputError, decided, refuse
+from normae.errors import DataChanged, InputError, decided, refuse, require_that
 from normae.jets import PUBLIC, read, read_images, sparse_images
 from normae.jets.container import UNLABELLED
 from normae.jets.imaging import SIGMA, SparseImages, filter_matrix
@@ -93,8 +93,7 @@ class DataConfig:
             raise InputError(f"data.density: expected one of {sorted(DENSITIES)}, got {self.density!r}")
         for name in ("train", "test", "validation"):
             value, least = getattr(self, name), 1 if self.density and name != "validation" else 0
-            if not least <= value <= MOST_EVENTS:
-                raise InputError(f"data.{name}: expected {least} to {MOST_EVENTS} events, got {value}")
+            require_that(least <= value <= MOST_EVENTS, f"data.{name}", f"{least} to {MOST_EVENTS} events", value)
 
 
 class Weights(NamedTuple):

@@ -12,7 +12,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from normae.errors import InputError
+from normae.errors import require_that
 from normae.figures import DASHES, band_stairs, colour_bar, density_in, even_edges, round_ticks
 from normae.jets.gallery import AXIS_NAMES, CLASSES, COLOURS
 from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE
@@ -131,8 +131,7 @@ def picture_rows(
     positive = [images for images, name in zip(rows, names, strict=True) if name != "residual"]
     highest = max(float(max(images.max() for images in positive)), 10 * FLOOR)
     for ax, images, name in zip(axes, rows, names, strict=True):
-        if images.shape[1:] != (SIDE, SIDE):
-            raise InputError(f"{name}: expected images of shape (K, {SIDE}, {SIDE}), got {images.shape}")
+        require_that(images.shape[1:] == (SIDE, SIDE), name, f"images of shape (K, {SIDE}, {SIDE})", images.shape)
         signed = name == "residual"
         reach = max(float(np.quantile(np.abs(images), RESIDUAL_SHARE)), FLOOR)
         norm = Normalize(-reach, reach) if signed else LogNorm(FLOOR, highest)

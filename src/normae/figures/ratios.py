@@ -14,7 +14,7 @@ from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
 import normae.figures as style
-from normae.errors import InputError, refuse
+from normae.errors import InputError, refuse, require_that
 from normae.statistics import Estimate, SlopeLine, SlopePoint, balanced_pearson, pearson
 from normae.statistics.arrays import Array, as_pair
 from normae.statistics.calibration import Reliability
@@ -60,8 +60,7 @@ def ratio_outside_map(
     x, count = np.asarray(axis, dtype=np.float64), f"{int(outside.sum()):,} of {outside.size:,}"
     handles = [style.marker(style.OUTSIDE_COLOUR, rf"$|\Delta \log\, r| \geq {limit:g}$: {count}")]
     for (label, colour), density in zip(SIDES.items(), map(np.asarray, densities), strict=False):
-        if density.shape != (x.size, x.size):
-            raise InputError(f"{label}: expected a density of shape ({x.size}, {x.size}), got {density.shape}")
+        require_that(density.shape == 2 * x.shape, label, f"a density of shape {2 * x.shape}", density.shape)
         for sigmas, line in ((1, "-"), (3, "--")):
             level = float(density.max() * np.exp(-(sigmas**2) / 2))
             ax.contour(x, x, density.T, levels=[level], colors=[colour], linestyles=[line], linewidths=1.4)

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.errors import InputError, refuse
+from normae.errors import InputError, refuse, require_that
 from normae.jets.container import BadJet, Float32, Float64, Int64, Jets, from_counts, map_blocks, offsets_of, wrap
 
 SIDE = 40
@@ -287,8 +287,7 @@ def join_images(parts: list[SparseImages]) -> SparseImages:
 
 def check_threshold(threshold: float) -> None:
     """Refuse a threshold that is not a finite number of 0 or more."""
-    if not (math.isfinite(threshold) and threshold >= 0):
-        raise InputError(f"expected a threshold that is finite and 0 or more, got {threshold}")
+    require_that(0 <= threshold < math.inf, "threshold", "a number that is finite and 0 or more", threshold)
 
 
 def usable(part: Jets | NDArray[Any], threshold: float = THRESHOLD) -> NDArray[np.bool_]:

@@ -39,7 +39,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from normae.errors import InputError, refuse
+from normae.errors import InputError, refuse, require_that
 from normae.statistics import arrays
 from normae.statistics.arrays import Array, Estimate, as_events, as_labels, balanced_weights, weighted_pearson
 
@@ -323,6 +323,5 @@ def pair_histogram(draws_a: ArrayLike, draws_b: ArrayLike, edges: ArrayLike) -> 
 
 def _pair(draws_a: ArrayLike, draws_b: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
     a, b = arrays.as_draws(draws_a, "draws_a", least=1), arrays.as_draws(draws_b, "draws_b", least=1)
-    if a.shape[1] != b.shape[1]:
-        raise InputError(f"expected draws of both models at the same events, got {a.shape[1]} and {b.shape[1]}")
+    require_that(a.shape[1] == b.shape[1], "draws_b", f"draws at the same {a.shape[1]} events", b.shape[1])
     return a, b

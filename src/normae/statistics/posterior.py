@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import erf
 
-from normae.errors import InputError, refuse
+from normae.errors import InputError, refuse, require_that
 from normae.statistics.arrays import Array, Estimate, as_draws, as_vector, chunks, few_mean, student
 from normae.statistics.density import REGION_EDGES
 
@@ -75,8 +75,7 @@ def _event_by_event(rule: Callable[[Array, Array], Array], draws: ArrayLike, tru
     """`rule` of draws (n, N) and truth (N,), or of p where these are log p, with shape (N,)."""
     rows = as_draws(draws)
     values, found = as_vector(true, "true"), np.empty(rows.shape[1])
-    if values.size != rows.shape[1]:
-        raise InputError(f"expected one true value per event, {rows.shape[1]} as in the draws, got {values.size}")
+    require_that(values.size == rows.shape[1], "true", f"a value for each of {rows.shape[1]} events", values.size)
     for part, columns in chunks(rows):
         truth = values[part]
         if density:
@@ -98,8 +97,7 @@ def _pull(draws: Array, true: Array) -> Array:
 def relative_density_ratio(score_draws: ArrayLike, log_draws: ArrayLike) -> Estimate:
     """[sigma(p)/<p>] / sigma(E/T) of draws (n, N), the median where E/T moves, and half of what 68 % of events span."""
     scores, logs = as_draws(score_draws, "score_draws"), as_draws(log_draws, "log_draws")
-    if scores.shape != logs.shape:
-        raise InputError(f"expected the same draws of E/T and of log p, got shapes {scores.shape} and {logs.shape}")
+    require_that(scores.shape == logs.shape, "log_draws", f"draws of log p of shape {scores.shape}", logs.shape)
     score_width, density_width = mean_and_std(scores)[1], log_mean_and_width(logs)[1]
     moving = score_width > 0
     refuse(not moving.any(), "score_draws: expected weight draws that differ, got the same E/T from all")
@@ -210,8 +208,7 @@ def coverage_by_region(
     refuse(kind not in _RULES, f"expected intervals of kind {' or '.join(map(repr, _RULES))}, got {kind!r}")
     rows, asked = as_draws(draws), as_vector(levels, "levels")
     top = float(asked.max())
-    if not (asked.min() > 0 and top < 1):
-        raise InputError(f"expected confidence levels between 0 and 1, got {asked.min():g} to {top:g}")
+    require_that(asked.min() > 0 and top < 1, "levels", "numbers between 0 and 1", f"{asked.min():g} to {top:g}")
     if kind == "quantile" and top > largest_level(len(rows)) + 1e-9:
         needed = math.ceil(2 / (1 - top) - 1 - 1e-6)
         raise InputError(
