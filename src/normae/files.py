@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -129,10 +129,6 @@ def _temporary(path: Path, mark: str = PART) -> Path:
     return path.with_name(f".{path.stem}.{secrets.token_hex(4)}.{mark}{path.suffix}")
 
 
-def _replace(temporary: Path, path: Path) -> None:
-    os.replace(temporary, path)
-
-
 def _link(temporary: Path, path: Path) -> None:
     """Give a file its name, where that is free."""
     try:
@@ -147,14 +143,12 @@ def _link(temporary: Path, path: Path) -> None:
         os.rename(temporary, path)
 
 
-def publishing(force: bool) -> Callable[[Path, Path], None]:
-    """How a finished file gets its name: over what has it, or only where it is free."""
-    return _replace if force else _link
-
-
 @contextmanager
-def atomic_path(path: str | Path, publish: Callable[[Path, Path], None] = _replace) -> Iterator[Path]:
-    """Yield a temporary name beside `path`; on success it becomes `path`, on failure it is removed."""
+def atomic_path(path: str | Path, force: bool = True) -> Iterator[Path]:
+    """Yield a temporary name beside `path`; on success it becomes `path`, on failure it is removed.
+
+    It takes the place of what has that name, without `force` only a name that is free.
+    """
     path = Path(path)
     make_folder(path.parent)
     temporary = _temporary(path)
@@ -164,7 +158,7 @@ def atomic_path(path: str | Path, publish: Callable[[Path, Path], None] = _repla
         yield temporary
         temporary.chmod(mode)
         sync(temporary)
-        publish(temporary, path)
+        (os.replace if force else _link)(temporary, path)
         sync(path.parent)
     except OSError as error:
         if error.errno in FULL:
@@ -180,7 +174,7 @@ def output(path: str | Path, force: bool = False) -> Iterator[Path]:
     path = Path(path)
     with lock(path):
         check_new(path, force)
-        with atomic_path(path, publishing(force)) as temporary:
+        with atomic_path(path, force) as temporary:
             yield temporary
 
 

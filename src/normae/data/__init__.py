@@ -1,8 +1,7 @@
 """Where events come from: toy densities with exact log p, arrays from files, and splits that cannot overlap."""
 
-from normae.data.frames import Rows, as_rows
+from normae.data.frames import Rows, as_rows, split
 from normae.data.images import SparseEvents, linear_errors
-from normae.data.splits import split
 from normae.data.table import Table
 from normae.data.tables import is_table, open_table, read_rows, read_table
 from normae.data.toys import DENSITIES, Density, GaussianMixture, one_gaussian, two_gaussians

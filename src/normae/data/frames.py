@@ -2,7 +2,7 @@
 
 A column of text holds categories. Its values become codes, whole numbers from 0 on, the commonest category first: so a
 column on a lattice (`normae.lattice`), whose probabilities fall. Text that the training did not have has the code
-`UNSEEN`, which cannot occur.
+`UNSEEN`, which cannot occur. Last, the parts of a sample, which cannot overlap.
 """
 
 import logging
@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from normae.errors import InputError, refuse
@@ -259,3 +260,22 @@ def finite(
             'train without such rows, missing="drop"'
         )
     return values if values.flags.writeable else values.copy()
+
+
+# --- parts
+
+
+def split(n: int, sizes: Sequence[int], generator: torch.Generator) -> list[torch.Tensor]:
+    """Index sets of the given sizes into `n` events, disjoint by construction.
+
+    All parts are consecutive pieces of one permutation. A sample that is too short is an error, never a shared event.
+
+    >>> import torch, normae.data
+    >>> train, test = normae.data.split(10, [8, 2], torch.Generator().manual_seed(0))
+    >>> sorted(train.tolist() + test.tolist())
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+    refuse(any(size < 0 for size in sizes), f"expected sizes of at least 0, got {list(sizes)}")
+    refuse(sum(sizes) > n, f"expected at least {sum(sizes)} events for parts of {list(sizes)}, got {n}")
+    order = torch.randperm(n, generator=generator)
+    return list(torch.split(order[: sum(sizes)], list(sizes)))

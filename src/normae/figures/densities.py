@@ -236,11 +236,9 @@ def _normal(t: Array, mean: float, width: float) -> Array:
 
 def coverage_curves(ax: Axes, levels: ArrayLike, curves: Sequence[Curve]) -> Axes:
     """Observed coverage over nominal levels (L,): quantile intervals solid, with their band, Gaussian ones dashed."""
-    coloured = list(zip(curves, CURVE_COLOURS, strict=False))
-    for curve, colour in coloured:
-        _curve(ax, levels, curve, colour)
-    handles = [Line2D([], [], color=colour, label=curve.label) for curve, colour in coloured]
-    return _coverage_frame(ax, levels, curves, handles)
+    pairs = zip(curves, CURVE_COLOURS, strict=False)
+    handles = [Line2D([], [], color=colour, label=curve.label) for curve, colour in pairs]
+    return _coverage(ax, levels, curves, CURVE_COLOURS, handles)
 
 
 def region_coverage(
@@ -256,31 +254,29 @@ def region_coverage(
     rows = [np.asarray(kind, dtype=np.float64) for kind in (quantile, gaussian, band) if kind is not None]
     shown = [region for region, row in enumerate(rows[0]) if not np.isnan(row).all()]
     curves = [Curve(region_labels()[region], *(kind[region] for kind in rows)) for region in shown]
-    for region, curve in zip(shown, curves, strict=True):
-        _curve(ax, levels, curve, style.REGION_COLOURS[region])
     if legend:
         region_legend(ax, shown, above=True)
     # A second legend on the same axes would replace the first, were that not kept as an artist of its own.
     if (row := ax.get_legend()) is not None:
         ax.add_artist(row).set_clip_on(False)
-    return _coverage_frame(ax, levels, curves, title=text, alignment="left")
+    colours = [style.REGION_COLOURS[region] for region in shown]
+    return _coverage(ax, levels, curves, colours, title=text, alignment="left")
 
 
-def _curve(ax: Axes, levels: ArrayLike, curve: Curve, colour: str) -> None:
-    x, quantile, gaussian, half = (np.asarray(row, dtype=np.float64) for row in (levels, *curve[1:]))
-    if not x.shape == quantile.shape == gaussian.shape:
-        raise InputError(f"{curve.label}: expected coverages of shape {x.shape}, of quantiles and Gaussian intervals")
-    for values, line in ((quantile, "-"), (gaussian, style.DASHES)):
-        ax.plot(x, values, color=colour, linestyle=line, linewidth=1.4)
-    if curve.band is not None:
-        low, high = np.clip(quantile - half, 0, 1), np.clip(quantile + half, 0, 1)
-        ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-
-
-def _coverage_frame(
-    ax: Axes, levels: ArrayLike, curves: Sequence[Curve], handles: Sequence[Line2D] = (), **legend: Any
-) -> Axes:
-    """The diagonal, and a legend where it hides no curve: conservative ones leave the lower right free."""
+def _coverage(
+    ax: Axes, levels: ArrayLike, curves: Sequence[Curve], colours: Sequence[str], handles: Sequence[Line2D] = (),
+    **legend: Any,
+) -> Axes:  # fmt: skip
+    """Curves, the diagonal, and a legend where it hides no curve: conservative ones leave the lower right free."""
+    for curve, colour in zip(curves, colours, strict=False):
+        x, quantile, gaussian, half = (np.asarray(row, dtype=np.float64) for row in (levels, *curve[1:]))
+        wrong = not x.shape == quantile.shape == gaussian.shape
+        refuse(wrong, f"{curve.label}: expected coverages of shape {x.shape}, of quantiles and Gaussian intervals")
+        for values, line in ((quantile, "-"), (gaussian, style.DASHES)):
+            ax.plot(x, values, color=colour, linestyle=line, linewidth=1.4)
+        if curve.band is not None:
+            low, high = np.clip(quantile - half, 0, 1), np.clip(quantile + half, 0, 1)
+            ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
     observed = np.array([kind for curve in curves for kind in (curve.quantile, curve.gaussian)], dtype=np.float64)
     corner = "lower right" if np.nanmean(observed - np.asarray(levels)) > 0 else "upper left"
     lines = {"quantile": "-", "Gaussian": style.DASHES}

@@ -28,14 +28,13 @@ AXIS_NAMES = {
 }
 
 
-def draw_image(ax: Any, image: NDArray[Any], floor: float = FLOOR) -> Any:
-    """One image with shape (40, 40) on a logarithmic scale from `floor`; eta to the right, phi upwards."""
+def draw_image(ax: Any, image: NDArray[Any]) -> Any:
+    """One image with shape (40, 40) on a logarithmic scale; eta to the right, phi upwards."""
     half = (SIDE / 2 * PIXEL_ETA, SIDE / 2 * PIXEL_PHI)
-    norm = LogNorm(vmin=floor, vmax=max(float(image.max()), 10 * floor))
-    shown = np.maximum(image, floor)
+    norm = LogNorm(vmin=FLOOR, vmax=max(float(image.max()), 10 * FLOOR))
+    shown = np.maximum(image, FLOOR)
     drawn = ax.imshow(shown, origin="lower", extent=(-half[0], half[0], -half[1], half[1]), norm=norm, aspect="auto")
-    ax.set_xlabel(r"$\eta$")
-    ax.set_ylabel(r"$\phi$")
+    ax.set(xlabel=r"$\eta$", ylabel=r"$\phi$")
     ax.figure.colorbar(drawn, ax=ax, label=r"share of $p_T$")
     return ax
 
@@ -49,8 +48,7 @@ def draw_histogram(ax: Any, labels: NDArray[Any], values: NDArray[Any], name: st
         if (chosen := values[labels == label]).size:
             density = np.histogram(chosen, edges)[0] / (chosen.size * np.diff(edges))
             ax.stairs(density, edges, color=COLOURS[label], label=title)
-    ax.set_xlabel(AXIS_NAMES.get(name, name))
-    ax.set_ylabel("normalized")
+    ax.set(xlabel=AXIS_NAMES.get(name, name), ylabel="normalized")
     return ax
 
 

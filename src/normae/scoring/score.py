@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from normae.data import open_table
 from normae.data.table import arrow_file, as_text, reading
 from normae.errors import InputError, refuse
-from normae.files import as_cell, atomic_path, check_file, check_new, clear, lock, make_folder, publishing
+from normae.files import as_cell, atomic_path, check_file, check_new, clear, lock, make_folder
 from normae.jets import Jets, chunks, concatenate, info, read_images, sparse_images
 from normae.jets.container import BadJet
 from normae.jets.reader import is_images
@@ -277,7 +277,7 @@ def _outside_of(parts: Sequence[Part], folder: Path) -> dict[str, Outside]:
 
 def join(parts: Sequence[Part], folder: Path, out: Path, force: bool = False) -> None:
     """Write all `parts` in order to `out`, whole or not at all."""
-    with atomic_path(out, publishing(force)) as temporary:
+    with atomic_path(out, force) as temporary:
         WRITERS[out.suffix](parts, folder, temporary)
 
 
