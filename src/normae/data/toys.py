@@ -51,10 +51,6 @@ class GaussianMixture:
             )
         refuse(not bool((self.weights > 0).all()), "expected positive mixture weights")
 
-    @property
-    def dimension(self) -> int:
-        return int(self.means.shape[1])
-
     def log_prob(self, x: Tensor) -> Tensor:
         """log p(x) with shape (N,) for x with shape (N, d); computed in float64."""
         x64 = x.double()
@@ -62,7 +58,7 @@ class GaussianMixture:
         residual = (x64[None] - self.means.double()[:, None]).transpose(1, 2)
         whitened = torch.linalg.solve_triangular(cholesky, residual, upper=False)
         log_det = cholesky.diagonal(dim1=1, dim2=2).log().sum(1)
-        log_norm = -log_det - 0.5 * self.dimension * math.log(2 * math.pi)
+        log_norm = -log_det - 0.5 * self.means.shape[1] * math.log(2 * math.pi)
         log_weights = (self.weights / self.weights.sum()).double().log()
         parts = (log_weights + log_norm)[:, None] - 0.5 * whitened.square().sum(1)
         return torch.logsumexp(parts, dim=0).to(x.dtype)
@@ -70,7 +66,7 @@ class GaussianMixture:
     def sample(self, n: int, generator: torch.Generator) -> Tensor:
         """`n` events with shape (n, d)."""
         component = torch.multinomial(self.weights.double(), n, replacement=True, generator=generator)
-        noise = torch.randn(n, self.dimension, generator=generator)
+        noise = torch.randn(n, self.means.shape[1], generator=generator)
         cholesky = torch.linalg.cholesky(self.covariances)
         return self.means[component] + torch.einsum("nij,nj->ni", cholesky[component], noise)
 

@@ -287,7 +287,7 @@ def join_images(parts: list[SparseImages]) -> SparseImages:
 
 def check_threshold(threshold: float) -> None:
     """Refuse a threshold that is not a finite number of 0 or more."""
-    require_that(0 <= threshold < math.inf, "threshold", "a number that is finite and 0 or more", threshold)
+    require_that(0 <= threshold < math.inf, "threshold", "a threshold that is finite and 0 or more", threshold)
 
 
 def usable(part: Jets | NDArray[Any], threshold: float = THRESHOLD) -> NDArray[np.bool_]:

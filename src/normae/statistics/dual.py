@@ -323,5 +323,5 @@ def pair_histogram(draws_a: ArrayLike, draws_b: ArrayLike, edges: ArrayLike) -> 
 
 def _pair(draws_a: ArrayLike, draws_b: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
     a, b = arrays.as_draws(draws_a, "draws_a", least=1), arrays.as_draws(draws_b, "draws_b", least=1)
-    require_that(a.shape[1] == b.shape[1], "draws_b", f"draws at the same {a.shape[1]} events", b.shape[1])
+    require_that(a.shape[1] == b.shape[1], "draws", "both models at the same events", f"{a.shape[1]} and {b.shape[1]}")
     return a, b

@@ -75,7 +75,7 @@ def _event_by_event(rule: Callable[[Array, Array], Array], draws: ArrayLike, tru
     """`rule` of draws (n, N) and truth (N,), or of p where these are log p, with shape (N,)."""
     rows = as_draws(draws)
     values, found = as_vector(true, "true"), np.empty(rows.shape[1])
-    require_that(values.size == rows.shape[1], "true", f"a value for each of {rows.shape[1]} events", values.size)
+    require_that(values.size == rows.shape[1], "true", f"one per event, {rows.shape[1]} as in the draws", values.size)
     for part, columns in chunks(rows):
         truth = values[part]
         if density:
@@ -97,7 +97,8 @@ def _pull(draws: Array, true: Array) -> Array:
 def relative_density_ratio(score_draws: ArrayLike, log_draws: ArrayLike) -> Estimate:
     """[sigma(p)/<p>] / sigma(E/T) of draws (n, N), the median where E/T moves, and half of what 68 % of events span."""
     scores, logs = as_draws(score_draws, "score_draws"), as_draws(log_draws, "log_draws")
-    require_that(scores.shape == logs.shape, "log_draws", f"draws of log p of shape {scores.shape}", logs.shape)
+    if scores.shape != logs.shape:
+        raise InputError(f"expected the same draws of E/T and of log p, got shapes {scores.shape} and {logs.shape}")
     score_width, density_width = mean_and_std(scores)[1], log_mean_and_width(logs)[1]
     moving = score_width > 0
     refuse(not moving.any(), "score_draws: expected weight draws that differ, got the same E/T from all")
@@ -208,7 +209,7 @@ def coverage_by_region(
     refuse(kind not in _RULES, f"expected intervals of kind {' or '.join(map(repr, _RULES))}, got {kind!r}")
     rows, asked = as_draws(draws), as_vector(levels, "levels")
     top = float(asked.max())
-    require_that(asked.min() > 0 and top < 1, "levels", "numbers between 0 and 1", f"{asked.min():g} to {top:g}")
+    require_that(asked.min() > 0 and top < 1, "levels", "levels between 0 and 1", f"{asked.min():g} to {top:g}")
     if kind == "quantile" and top > largest_level(len(rows)) + 1e-9:
         needed = math.ceil(2 / (1 - top) - 1 - 1e-6)
         raise InputError(
@@ -230,15 +231,11 @@ def coverage_over_trainings(coverages: Sequence[ArrayLike]) -> CoverageBand:
     refuse(len(coverages) < 2, f"a coverage is judged over at least 2 independent trainings, got {len(coverages)}")
     shapes = sorted({np.shape(array) for array in coverages})
     refuse(len(shapes) > 1, f"expected coverages of one shape, got {' and '.join(map(str, shapes))}")
-    values = np.stack([np.asarray(array, dtype=np.float64) for array in coverages])
-    known = ~np.isnan(values)
-    count = known.sum(axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean = np.where(known, values, 0.0).sum(axis=0) / count
-        squares = np.where(known, (values - mean) ** 2, 0.0).sum(axis=0)
-        spread = np.sqrt(np.where(count > 1, squares, np.nan) / np.maximum(count - 1, 1))
-        factors = np.array([np.nan, np.nan, *(student(n) for n in range(2, len(coverages) + 1))])
-        return CoverageBand(mean, factors[count] * spread / np.sqrt(count), spread)
+    values = np.ma.masked_invalid(np.stack([np.asarray(array, dtype=np.float64) for array in coverages]))
+    count = values.count(axis=0)
+    mean, spread = (part.filled(np.nan) for part in (values.mean(axis=0), values.std(axis=0, ddof=1)))
+    factors = np.array([np.nan, np.nan, *(student(n) for n in range(2, len(coverages) + 1))])
+    return CoverageBand(mean, factors[count] * spread / np.sqrt(np.maximum(count, 1)), spread)
 
 
 def pulls_over_trainings(pulls: Sequence[ArrayLike]) -> PullSummary:

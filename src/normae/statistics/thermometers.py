@@ -33,8 +33,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import brentq
 
-from normae.errors import InputError, refuse
+from normae.errors import refuse, require_that
 from normae.statistics.arrays import Estimate, as_vector, resampled
 
 SCATTER = 0.03  # by which slopes of two trainings of a toy with the same settings are taken to differ, at least
@@ -68,8 +69,7 @@ def equipartition(energy: ArrayLike, residuals: ArrayLike, *, generator: torch.G
     """The temperature at which residuals (N, d) share an energy (N,) equally; all pairs of events are used."""
     rows = np.asarray(residuals, dtype=np.float64)
     values = as_vector(energy, "energy", least=3)
-    if rows.ndim != 2 or len(rows) != values.size:
-        raise InputError(f"expected residuals of shape ({values.size}, d), got {rows.shape}")
+    require_that(rows.shape[:-1] == values.shape, "residuals", f"residuals of shape ({values.size}, d)", rows.shape)
     rows = rows - rows.mean(axis=0)
     gram = rows @ rows.T
     square, own = np.diagonal(gram).copy(), gram**2
@@ -97,11 +97,8 @@ def manifold_temperature(even: ArrayLike, events: ArrayLike) -> Estimate:
     if not least < target < float(points.mean()) < math.inf:
         return Estimate(math.nan, math.inf)
     above = points - least
-    low, high = math.log(1e-6 * (target - least)), math.log(1e6 * float(above.max()))
-    for _ in range(80):  # bisection of log T
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if _boltzmann(above, math.exp(middle)) @ above < target - least else (low, middle)
-    temperature = math.exp(middle)
+    ends = math.log(1e-6 * (target - least)), math.log(1e6 * float(above.max()))
+    temperature = math.exp(brentq(lambda x: _boltzmann(above, math.exp(x)) @ above - (target - least), *ends))
     w = _boltzmann(above, temperature)
     if 1 / np.square(w).sum() < LEAST_POINTS:
         return Estimate(temperature, math.inf)
