@@ -175,8 +175,7 @@ class Run:
         sphere, chain = self.network.latent_space == "sphere", self.sampling.latent.sphere
         if sphere and chain is None:
             raise InputError('sampling.latent.sphere: expected "geodesic" or "project" for a spherical latent space')
-        if chain is not None and not sphere:
-            raise InputError('sampling.latent.sphere: expected network.latent_space = "sphere" with it')
+        refuse(chain and not sphere, 'sampling.latent.sphere: expected network.latent_space = "sphere" with it')
         if self.sampling.feature.sphere is not None:
             raise InputError("sampling.feature.sphere: events do not live on a sphere; only the latent chain may")
         if self.network.kind != "own":

@@ -80,8 +80,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         if sum(source is not None for source in (self.density, self.file, self.jets)) != 1:
             raise InputError("data: expected one of density, file and jets, and only one")
-        if self.path is not None and self.jets is None:
-            raise InputError("data.path: expected data.jets with it, which says what to take from there")
+        refuse(self.path and not self.jets, "data.path: expected data.jets with it, which says what to take from there")
         for name in ("columns", "dataset", "weights"):
             if getattr(self, name) is not None and self.file is None:
                 raise InputError(f"data.{name}: expected data.file with it, which says where to take them from")

@@ -212,7 +212,7 @@ def _parsed(content: bytes) -> Header:
     shape, fortran, dtype = read(head, max_header_size=MOST_HEADER)
     if version == (3, 0) and dtype.names:  # as version 2, but the names are UTF-8
         dtype.names = tuple(name.encode("latin1").decode() for name in dtype.names)
-    return Header(shape, fortran, dtype, head.tell())
+    return Header(shape, fortran and len(shape) > 1, dtype, head.tell())
 
 
 def _npy(path: Path, _: str | None, __: ExitStack) -> Table:
@@ -246,20 +246,15 @@ def _npz(path: Path, dataset: str | None, stack: ExitStack) -> Table:
     def stream_of(name: str, start: int, stop: int, size: int) -> Iterator[NDArray[Any]]:
         header = headers[name]
         with archive.open(members[name]) as stream:
-            stream.seek(header.offset if header.fortran else header.offset + start * header.width)
             if header.fortran:  # rows are not together: it is read at once
                 check_memory(members[name].file_size, f"{path}: an array in Fortran order")
-                held = bytearray()
-                while piece := stream.read(1 << 18):  # all at once it would be held twice
-                    held += piece
-                whole = np.frombuffer(held, header.dtype).reshape(header.shape, order="F")
+                yield np.lib.format.read_array(stream, max_header_size=MOST_HEADER)[start:stop]
+                return
+            stream.seek(header.offset + start * header.width)
             for first in range(start, stop, size):
-                last = min(first + size, stop)
-                if header.fortran:
-                    yield whole[first:last]
-                else:
-                    raw = stream.read((last - first) * header.width)
-                    yield np.frombuffer(raw, header.dtype).reshape(last - first, *header.shape[1:])
+                count = min(size, stop - first)
+                raw = stream.read(count * header.width)
+                yield np.frombuffer(raw, header.dtype).reshape(count, *header.shape[1:])
 
     def pieces(columns: Sequence[str] | None, start: int, stop: int, size: int) -> Iterator[Piece]:
         if columns is None:
