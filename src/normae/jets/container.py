@@ -162,21 +162,20 @@ def in_order(work: Callable[[T], R], tasks: Iterable[T]) -> Iterator[R]:
             yield waiting.popleft().result()
 
 
-def map_blocks(work: Callable[[int, Jets], None], jets: Jets, size: int) -> None:
-    """Call work(start, block) for successive blocks of `size` jets, in threads; the work writes its own result.
+def map_blocks(work: Callable[[int, Jets], R], jets: Jets, size: int) -> list[R]:
+    """What work(start, block) gives for successive blocks of `size` jets, in threads.
 
     An error that names a jet of the block names it by its place in the whole.
     """
 
-    def numbered(task: tuple[int, Jets]) -> None:
+    def numbered(task: tuple[int, Jets]) -> R:
         try:
-            work(*task)
+            return work(*task)
         except BadJet as error:
             raise BadJet(task[0] + error.jet, error.problem) from error
 
     tasks = list(zip(range(0, len(jets), size), jets.blocks(size), strict=True))
-    for _ in map(numbered, tasks) if len(tasks) <= 1 or cores() == 1 else in_order(numbered, tasks):
-        pass
+    return list(map(numbered, tasks) if len(tasks) <= 1 or cores() == 1 else in_order(numbered, tasks))
 
 
 def compiled(function: F) -> F:

@@ -220,8 +220,7 @@ class Job:
 
     def blocks(self) -> list[int]:
         """Jets in each block."""
-        whole, rest = divmod(self.count, self.block)
-        return [self.block] * whole + ([rest] if rest else [])
+        return [min(self.block, self.count - first) for first in range(0, self.count, self.block)]
 
     def attributes(self) -> dict[str, Any]:
         """What the file says of its origin."""

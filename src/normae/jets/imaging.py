@@ -259,17 +259,15 @@ class SparseImages:
 
 def sparse_images(jets: Jets, dtype: Any = np.float16) -> SparseImages:
     """The normalized, unfiltered images of `jets`, values stored as `dtype`."""
-    parts: dict[int, SparseImages] = {}
 
-    def work(start: int, block: Jets) -> None:
+    def work(_: int, block: Jets) -> SparseImages:
         pixels = normalize(pixelate(preprocess(block)))
         filled, inverse = np.unique(pixels.jet() * (SIDE * SIDE) + pixels.pixel, return_inverse=True)
         value = np.asarray(np.bincount(inverse, weights=pixels.value, minlength=len(filled)), dtype=dtype)
         offsets = offsets_of(np.bincount(filled // (SIDE * SIDE), minlength=len(block)))
-        parts[start] = SparseImages(block.labels, offsets, (filled % (SIDE * SIDE)).astype(np.uint16), value)
+        return SparseImages(block.labels, offsets, (filled % (SIDE * SIDE)).astype(np.uint16), value)
 
-    map_blocks(work, jets, STORED_BLOCK)
-    return join_images([parts[start] for start in sorted(parts)])
+    return join_images(map_blocks(work, jets, STORED_BLOCK))
 
 
 def join_images(parts: list[SparseImages]) -> SparseImages:
