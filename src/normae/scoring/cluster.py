@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 from normae.config import read_toml, structure_as
-from normae.errors import ClusterFailed, InputError, require
+from normae.errors import ClusterFailed, InputError, refuse, require, require_that
 from normae.files import PART
 from normae.inference import Model
 from normae.runs.load import load_run
@@ -84,12 +84,11 @@ class ClusterOptions:
     scratch: str | None = None
 
     def __post_init__(self) -> None:
-        plain = re.compile(r"[\w.,:@%+=/~ -]+")
         for name in ("memory", "queue", "account", "walltime", "disk", "interface", "logs"):
-            if not plain.fullmatch(getattr(self, name) or "-"):
-                raise InputError(f"cluster options: {name}: expected a plain word, got {getattr(self, name)!r}")
-        if not all(line.isprintable() for line in (*self.directives, self.scratch or "")):
-            raise InputError("cluster options: directives, scratch: expected lines without control characters")
+            plain = re.fullmatch(r"[\w.,:@%+=/~ -]+", getattr(self, name) or "-") is not None
+            require_that(plain, f"cluster options: {name}", "a plain word", repr(getattr(self, name)))
+        broken = not all(line.isprintable() for line in (*self.directives, self.scratch or ""))
+        refuse(broken, "cluster options: directives, scratch: expected lines without control characters")
 
 
 def read_options(path: str | Path) -> ClusterOptions:
@@ -118,8 +117,8 @@ _progress = [0]
 def work(recipe: Recipe, parts: Sequence[Part], folder: Path, chunk: int) -> None:
     """Score parts in this worker; one call at a time, and what is there already is not done again."""
     with _busy:
-        if not folder.is_dir():
-            raise InputError(f"{folder}: a worker does not see this folder; write the scores to where all workers see")
+        unseen = not folder.is_dir()
+        refuse(unseen, f"{folder}: a worker does not see this folder; write the scores to where all workers see")
         missing = [part for part in parts if not (folder / part.name).is_file()]
         if missing:
             here(_scorer(recipe), missing, folder, chunk, _count)
@@ -135,8 +134,8 @@ def _scorer(recipe: Recipe) -> Scorer:
         if recipe.threads is not None:
             torch.set_num_threads(recipe.threads)
         model, _, _, content = load_run(wanted.run, recipe.device)
-        if weights_of(content, model) != wanted.weights:
-            raise InputError(f"{wanted.run}: a worker finds other weights there than the command did")
+        others = weights_of(content, model) != wanted.weights
+        refuse(others, f"{wanted.run}: a worker finds other weights there than the command did")
         _kept.clear()
         _kept[wanted.digest] = model
     return replace(wanted, model=_kept[wanted.digest])
@@ -183,7 +182,7 @@ class Workers:
         open_ranges = {}
         for number, run in enumerate(ranges(parts, self.count)):
             key = f"range-{token}-{number}"
-            placed = [replace(part, file=replace(part.file, place=part.file.path.absolute())) for part in run]
+            placed = [replace(part, file=replace(part.file, path=part.file.path.absolute())) for part in run]
             future = self.client.submit(work, recipe, placed, folder.absolute(), chunk, key=key)
             open_ranges[key] = (run, future)  # the future is kept: dask forgets what nobody holds
             future.add_done_callback(done.put)
@@ -193,12 +192,10 @@ class Workers:
             _check(future)
             run, _ = open_ranges.pop(future.key)
             for part in run:
-                end = time.monotonic() + PATIENCE
-                while not (path := folder / part.name).is_file():  # another machine wrote it: it may be seen later
-                    if time.monotonic() > end:
-                        raise InputError(
-                            f"{path}: written by a worker, but not seen here; write the scores to where all see them"
-                        )
+                path, end = folder / part.name, time.monotonic() + PATIENCE
+                while not path.is_file():  # another machine wrote it: it may be seen later
+                    late = time.monotonic() > end
+                    refuse(late, f"{path}: written by a worker, but not seen here; write scores to where all see them")
                     time.sleep(0.1)
                 watch(part.stop - part.start)
 
@@ -256,16 +253,14 @@ def _check(future: Any) -> None:
     raise ClusterFailed(f"a worker failed with {type(error).__name__}: {lines[0][:200] if lines else 'no message'}")
 
 
-@contextmanager
-def open_workers(
+def on_cluster(
     cluster: str,
     count: int | None = None,
     threads: int | None = None,
     options: ClusterOptions | None = None,
     insecure: bool = False,
-    shared: Path = Path(),
-) -> Iterator[Workers]:
-    """Workers on a cluster, which are gone when this ends.
+) -> Doer:
+    """What `normae.scoring.score.score` takes for `do`; no cluster is opened where nothing is to be done.
 
     Args:
         cluster: local, slurm, htcondor, or the tcp:// or tls:// address of a scheduler.
@@ -273,9 +268,39 @@ def open_workers(
         threads: of a worker; 1 where it is None, but for a scheduler that runs already.
         options: of the batch jobs.
         insecure: whether a scheduler without TLS may be used.
-        shared: a folder that all workers see, for the key of a batch cluster.
     """
-    _check_arguments(cluster, count, threads, options, insecure)
+    address, name = cluster.startswith(("tcp://", "tls://")) and len(cluster) > 6, f"--cluster {cluster}"
+    known, command = cluster in ("local", *SUBMIT) or address, SUBMIT.get(cluster)
+    require_that(known, "--cluster", "local, slurm, htcondor or tls://HOST:PORT", repr(cluster))
+    problem = "--insecure is for tcp:// only" if insecure else "without TLS it runs what anyone sends"
+    other = insecure != cluster.startswith("tcp://")
+    refuse(other, f"{name}: {problem}; expected tls://HOST:PORT, or tcp:// and --insecure with it")
+    for option, value in (("--workers", count), ("--threads", threads)):
+        require_that(value is None or value >= 1, option, "at least 1", value)
+    given = count is not None or options is not None
+    refuse(address and given, f"{name}: expected neither --workers nor options, the scheduler has its workers")
+    refuse(command and count is None, f"{name}: expected --workers N, how many jobs to ask for")
+    absent = command and shutil.which(command) is None
+    refuse(absent, f"{name}: no command {command} here; call from where jobs are submitted")
+    require("cluster", "dask_jobqueue", "distributed", "cryptography")
+
+    def do(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch: Watch) -> None:
+        if parts:
+            with open_workers(cluster, count, threads, options, folder) as workers:
+                workers(scorer, parts, folder, chunk, watch)
+
+    return do
+
+
+@contextmanager
+def open_workers(
+    cluster: str,
+    count: int | None = None,
+    threads: int | None = None,
+    options: ClusterOptions | None = None,
+    shared: Path = Path(),
+) -> Iterator[Workers]:
+    """Workers on a cluster as `on_cluster` has them, gone when this ends; all see the folder `shared`."""
     with _quiet(), ExitStack() as stack:
         if "://" in cluster:
             client = _connected(cluster, cluster, stack)
@@ -293,45 +318,6 @@ def open_workers(
         client = _connected(running, cluster, stack)
         client.register_plugin(_plugin())
         yield Workers(client, count, threads, _keeper(running, cluster, count))
-
-
-def on_cluster(
-    cluster: str,
-    count: int | None = None,
-    threads: int | None = None,
-    options: ClusterOptions | None = None,
-    insecure: bool = False,
-) -> Doer:
-    """`open_workers` as what `normae.scoring.score.score` takes for `do`: no cluster where nothing is to be done."""
-    _check_arguments(cluster, count, threads, options, insecure)
-
-    def do(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch: Watch) -> None:
-        if parts:
-            with open_workers(cluster, count, threads, options, insecure, folder) as workers:
-                workers(scorer, parts, folder, chunk, watch)
-
-    return do
-
-
-def _check_arguments(
-    cluster: str, count: int | None, threads: int | None, options: ClusterOptions | None, insecure: bool
-) -> None:
-    address = cluster.startswith(("tcp://", "tls://")) and len(cluster) > 6
-    if cluster not in ("local", *SUBMIT) and not address:
-        raise InputError(f"--cluster: expected local, slurm, htcondor or tls://HOST:PORT, got {cluster!r}")
-    if insecure != cluster.startswith("tcp://"):
-        problem = "--insecure is for tcp:// only" if insecure else "without TLS it runs what anyone sends"
-        raise InputError(f"--cluster {cluster}: {problem}; expected tls://HOST:PORT, or tcp:// and --insecure with it")
-    for name, value in (("workers", count), ("threads", threads)):
-        if value is not None and value < 1:
-            raise InputError(f"--{name}: expected at least 1, got {value}")
-    if address and (count is not None or options is not None):
-        raise InputError(f"--cluster {cluster}: expected neither --workers nor options, the scheduler has its workers")
-    if cluster in SUBMIT and count is None:
-        raise InputError(f"--cluster {cluster}: expected --workers N, how many jobs to ask for")
-    if cluster in SUBMIT and shutil.which(SUBMIT[cluster]) is None:
-        raise InputError(f"--cluster {cluster}: no command {SUBMIT[cluster]} here; call from where jobs are submitted")
-    require("cluster", "dask_jobqueue", "distributed", "cryptography")
 
 
 @contextmanager
@@ -438,21 +424,20 @@ def batch_cluster(cluster: str, threads: int, options: ClusterOptions, folder: P
         "silence_logs": logging.CRITICAL + 1,
     }  # fmt: skip
     if cluster == "slurm":
-        if options.disk is not None:
-            raise InputError("cluster options: disk is for htcondor; for slurm use directives, such as '--tmp=1G'")
+        named = options.disk is not None
+        refuse(named, "cluster options: disk is for htcondor; for slurm use directives, such as '--tmp=1G'")
         return dask_jobqueue.SLURMCluster(
             queue=options.queue, account=options.account, walltime=options.walltime, job_cpu=threads,
             job_extra_directives=list(options.directives) or None, **common,
         )  # fmt: skip
     for name in ("queue", "account", "walltime"):
-        if getattr(options, name) is not None:
-            raise InputError(f"cluster options: {name} is for slurm; htcondor has directives, such as '+Key = 1'")
+        named = getattr(options, name) is not None
+        refuse(named, f"cluster options: {name} is for slurm; htcondor has directives, such as '+Key = 1'")
     disk = options.disk or configured("disk", DISK)
     lines = {"RequestCpus": str(threads)}
     for line in options.directives:
         key, equals, value = line.partition("=")
-        if not equals:
-            raise InputError(f"cluster options: directives for htcondor have the form 'key = value', got {line!r}")
+        refuse(not equals, f"cluster options: directives for htcondor have the form 'key = value', got {line!r}")
         lines[key.strip()] = value.strip()
     return dask_jobqueue.HTCondorCluster(disk=disk, job_extra_directives=lines, **common)
 

@@ -49,14 +49,13 @@ Watch = Callable[[int], None]  # told the rows that are done
 
 @dataclass(frozen=True)
 class File:
-    """A file to score: its name as given, its rows, all files that hold them with their states, and where it is."""
+    """A file to score: its name as given, its rows, and all files that hold them with their states."""
 
     path: Path
     rows: int
     sources: tuple[Path, ...]
     state: list[list[int]]
     dataset: str | None
-    place: Path
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def open_file(scorer: Scorer, path: str | Path, dataset: str | None = None) -> F
             table.select(scorer.columns, scorer.model.event)
             rows, sources = table.rows, table.sources
     places = tuple(source.absolute() for source in sources)
-    return File(path, rows, places, before + _state(places[1:]), dataset, path)
+    return File(path, rows, places, before + _state(places[1:]), dataset)
 
 
 def _state(paths: Sequence[Path]) -> list[list[int]]:
@@ -167,8 +166,8 @@ def _pieces(scorer: Scorer, parts: Sequence[Part], chunk: int) -> Iterator[tuple
 
 
 def _check_unchanged(file: File) -> None:
-    if _state(file.sources) != file.state:
-        raise InputError(f"{file.place}: changed since the scoring began; call again when it is complete")
+    changed = _state(file.sources) != file.state
+    refuse(changed, f"{file.path}: changed since the scoring began; call again when it is complete")
 
 
 def _check_scores(scorer: Scorer, file: File, first: int, events: NDArray[Any], score: NDArray[np.float32]) -> None:
@@ -178,22 +177,28 @@ def _check_scores(scorer: Scorer, file: File, first: int, events: NDArray[Any], 
     row = int(np.argmin(np.isfinite(score)))
     place = int(np.argmax(np.abs(events[row]).ravel()))
     raise InputError(
-        f"{file.place}: the score of row {first + row} is not a finite number, its {named(scorer.columns, place)} "
+        f"{file.path}: the score of row {first + row} is not a finite number, its {named(scorer.columns, place)} "
         f"holds {events[row].ravel()[place]:.3g}; remove such rows"
     )
 
 
-def read_events(scorer: Scorer, file: File, start: int, stop: int, size: int) -> Iterator[NDArray[Any]]:
-    """Rows start to stop of a file in arrays of `size` events, in the type that the model reads."""
+def read_events(
+    scorer: Scorer, file: File, start: int, stop: int, size: int, also: Sequence[str] = ()
+) -> Iterator[NDArray[Any]]:
+    """Rows start to stop of a file in arrays of `size` events, in the type that the model reads.
+
+    Of a table whose columns have names, more columns come after the model's: those in `also`.
+    """
     if not scorer.jets:
-        with open_table(file.place, file.dataset) as table:
+        with open_table(file.path, file.dataset) as table:
             table.know(scorer.columns, scorer.model.categories)
             columns = table.select(scorer.columns, scorer.model.event)
-            for _, events in table.chunks(columns, start, stop, size, scorer.model.event_dtype):
+            more = None if columns is None else [*columns, *also]
+            for _, events in table.chunks(more, start, stop, size, scorer.model.event_dtype):
                 yield events
-    elif is_images(file.place):
+    elif is_images(file.path):
         for first in range(start, stop, size):
-            yield read_images(file.place, (first, min(first + size, stop))).dense()
+            yield read_images(file.path, (first, min(first + size, stop))).dense()
     else:
         yield from _jet_images(file, start, stop, size)
 
@@ -201,7 +206,7 @@ def read_events(scorer: Scorer, file: File, start: int, stop: int, size: int) ->
 def _jet_images(file: File, start: int, stop: int, size: int) -> Iterator[NDArray[np.float32]]:
     """Images with shape (n, 1, 40, 40); the reader's chunks are those of the file, and are cut anew."""
     waiting: list[Jets] = []
-    for jets in chunks(file.place, (start, stop), key=file.dataset or "table", size=size):
+    for jets in chunks(file.path, (start, stop), key=file.dataset or "table", size=size):
         waiting.append(jets)
         start += len(jets)
         while (count := sum(map(len, waiting))) >= size or (start == stop and count):
@@ -210,7 +215,7 @@ def _jet_images(file: File, start: int, stop: int, size: int) -> Iterator[NDArra
             try:
                 yield sparse_images(joined[:size]).dense()
             except BadJet as error:
-                raise InputError(f"{file.place}: row {start - count + error.jet} {error.problem}") from None
+                raise InputError(f"{file.path}: row {start - count + error.jet} {error.problem}") from None
 
 
 # --- parts
@@ -262,23 +267,12 @@ def _outside_of(parts: Sequence[Part], folder: Path) -> dict[str, Outside]:
     """By file, the rows of parts that are outside the range of the training sample, from what is written in them."""
     found: dict[str, Outside] = {}
     for part in parts:
-        try:
-            with arrow_file(folder / part.name) as file:
-                said = json.loads(pyarrow.parquet.read_schema(file).metadata[SAID])
-            own, name = Outside(*said["outside"]), as_text(part.file.path)
-        except Exception as error:
-            raise BadPart(part.name) from error
+        own, name = Outside(*_read_part(folder, part)[1]["outside"]), as_text(part.file.path)
         found[name] = found[name].joined(own) if name in found else own
     return found
 
 
 # --- parts joined into one file
-
-
-def join(parts: Sequence[Part], folder: Path, out: Path, force: bool = False) -> None:
-    """Write all `parts` in order to `out`, whole or not at all."""
-    with atomic_path(out, force) as temporary:
-        WRITERS[out.suffix](parts, folder, temporary)
 
 
 def _table(folder: Path, part: Part) -> pa.Table:
@@ -296,8 +290,7 @@ def _parquet(parts: Sequence[Part], folder: Path, out: Path) -> None:
 
 
 def _csv(parts: Sequence[Part], folder: Path, out: Path) -> None:
-    schema = _table(folder, parts[0]).schema
-    schema = schema.set(schema.get_field_index("file"), pa.field("file", pa.string()))
+    schema = _table(folder, parts[0]).schema.set(0, pa.field("file", pa.string()))
     with arrow_file(out, "wb") as file, pyarrow.csv.CSVWriter(file, schema) as writer:
         for part in parts:
             names = pa.repeat(as_cell(as_text(part.file.path)), part.stop - part.start)
@@ -383,7 +376,7 @@ def score(
         check_new(out, force)
         make_folder(folder)
         try:
-            notes = _made(scorer, mine, folder, chunk, do, None if shard is not None else (out, force))
+            notes = _made(scorer, mine, folder, chunk, do, None if shard is not None else out, force)
             if shard is None:
                 clear(folder)
                 for path in folder.iterdir():
@@ -396,7 +389,7 @@ def score(
 
 
 def _made(
-    scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, do: Doer, out: tuple[Path, bool] | None
+    scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, do: Doer, out: Path | None, force: bool
 ) -> list[str]:
     """Make the parts that are not done and join all of them into `out`, again where one is bad by then."""
     for _ in range(ATTEMPTS):
@@ -411,7 +404,8 @@ def _made(
         try:
             notes = scorer.said_of(_outside_of(parts, folder))
             if out is not None:
-                join(parts, folder, *out)
+                with atomic_path(out, force) as temporary:
+                    WRITERS[out.suffix](parts, folder, temporary)
         except BadPart:
             continue
         return notes

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from normae import zoo
 from normae.config import Run
-from normae.coordinates import Range
-from normae.errors import DataChanged, InputError
+from normae.coordinates import Coordinates, Range
+from normae.errors import DataChanged, InputError, refuse
 from normae.files import atomic_path
 from normae.inference import Model, Rows
 from normae.lattice import IMPOSSIBLE, cannot_occur
@@ -71,35 +71,27 @@ class Scorer:
     explain: bool = False
 
     @cached_property
-    def range(self) -> Range | None:
-        """Of the training sample, on the CPU; None where its features mean nothing by themselves."""
-        found = self.model.coordinates.range
-        return None if found is None else found.to("cpu")
-
-    @cached_property
-    def lattice(self) -> torch.Tensor | None:
-        """Of the columns of a table, on the CPU."""
-        found = self.model.coordinates.lattice
-        return None if found is None else found.to("cpu")
+    def coordinates(self) -> Coordinates:
+        """Of the model, on the CPU, where rows are read."""
+        return self.model.coordinates.to("cpu")
 
     def outside(self, x: NDArray[Any]) -> "Outside":
         """Which of rows with shape (N, d) lie outside the range of the training sample; of no column without one."""
-        if self.range is None:
-            return Outside(len(x), [], [], [], [])
-        return Outside.of(torch.from_numpy(x), self.range, self.lattice)
+        return Outside.of(torch.from_numpy(x), self.coordinates)
 
     def said_of(self, files: Mapping[str, "Outside"]) -> list[str]:
         """What the user should know of rows outside, a sentence a column; a file in other units is named."""
-        if self.range is None or not files:
+        seen = self.coordinates.range
+        if seen is None or not files:
             return []
         other = {name: found for name, found in files.items() if found.rows in found.counts and len(files) > 1}
         said = []
         for name, found in list(other.items())[:NAMED]:
-            said += [f"{name}: {sentence}" for sentence in found.sentences(self.range, self.columns)]
+            said += [f"{name}: {sentence}" for sentence in found.sentences(seen, self.columns)]
         if len(other) > NAMED:
             said.append(f"and ALL rows of {len(other) - NAMED} more files")
         rest = [found for name, found in files.items() if name not in other]
-        return said + (reduce(Outside.joined, rest).sentences(self.range, self.columns) if rest else [])
+        return said + (reduce(Outside.joined, rest).sentences(seen, self.columns) if rest else [])
 
     def score(self, x: NDArray[Any]) -> Columns:
         """The columns of the result for events with shape (N, *event), block after block."""
@@ -128,8 +120,11 @@ class Outside(NamedTuple):
     impossible: list[int]
 
     @staticmethod
-    def of(rows: torch.Tensor, seen: Range, lattice: torch.Tensor | None) -> "Outside":
-        """Of rows with shape (N, d); one pass where none is outside."""
+    def of(rows: torch.Tensor, coordinates: Coordinates) -> "Outside":
+        """Of rows with shape (N, d), of no column where there is no range; one pass where none is outside."""
+        seen, lattice = coordinates.range, coordinates.lattice
+        if seen is None:
+            return Outside(len(rows), [], [], [], [])
         low, high = _extremes(rows)
         some = bool(seen.outside(torch.stack([low, high])).any())
         none = torch.zeros(1, len(low), dtype=torch.bool)
@@ -221,10 +216,8 @@ def open_scorer(
     jets = config.data.jets is not None
     if names is not None and (jets or model.event != (len(names),)):
         raise InputError(f"{run}: expected columns for events of shape {model.event}, got {len(names)}: {list(names)}")
-    if explain and len(model.event) != 1:
-        raise InputError(
-            f"--explain: expected a model of a table, got events of shape {model.event}; use model.explain"
-        )
+    arrays = explain and len(model.event) != 1
+    refuse(arrays, f"--explain: expected a model of a table, got events of shape {model.event}; use model.explain")
     weights, background = weights_of(digest, model), np.zeros(0, dtype=np.float32)
     reason = "the run held no background out (data.test = 0)"
     try:

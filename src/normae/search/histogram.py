@@ -4,7 +4,7 @@ The value of a bin is that of the mean score, the one that `normae score` writes
 at quantiles come from the run's own held-out background, not from the samples, so that counts stay Poisson.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -15,14 +15,13 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from normae.config import read
-from normae.data import open_table
-from normae.errors import InputError, require, require_that
+from normae.errors import InputError, refuse, require, require_that
 from normae.figures import figure_style, new_figure
 from normae.files import check_new, new_folder, write_json, write_text
 from normae.report import save_figure
 from normae.runs.folder import RunFolder
 from normae.runs.load import run_of
-from normae.scoring.score import File, open_file, read_events
+from normae.scoring.score import open_file, read_events
 from normae.scoring.scorer import Outside, Scorer, open_scorer, tail_probability
 from normae.search import Sample, Templates, hepdata_tables, workspace
 from normae.statistics.arrays import Array, unweighted
@@ -140,37 +139,25 @@ def _numbers(option: str, text: str) -> list[float]:
 def fill_sample(binner: Binner, name: str, edges: Array, files: Files, dataset: str | None = None) -> Sample:
     """The histogram of all events of `files`; what is observed has no weights."""
     scorer, column = binner.scorer, binner.settings.weights if name != "observed" else None
-    if not files:
-        raise InputError("expected at least one file to fill")
+    refuse(not files, "expected at least one file to fill")
+    unnamed = column is not None and (scorer.jets or scorer.columns is None)
+    refuse(unnamed, f"--weights {column}: expected a run that was trained on named columns, or --columns with it")
     total, seen = None, {}
     for file in [open_file(scorer, path, dataset) for path in files]:
         outside = []
-        for x, weight in _weighted_events(scorer, file, column):
+        for x in read_events(scorer, file, 0, file.rows, 8 * scorer.block, [] if column is None else [column]):
+            x, weight = (x, None) if column is None else (x[:, :-1], x[:, -1])
             sample = binner.sample(x, edges, weight)
             total = sample if total is None else total + sample
             outside.append(scorer.outside(x))
         seen[str(file.path)] = reduce(Outside.joined, outside)
     binner.notes += [f"{name}: {sentence}" for sentence in scorer.said_of(seen)]
     assert total is not None  # every file has events
-    if column is not None and not total.value.sum() > 1e-9 * np.sqrt(total.events * total.variance.sum()):  # of sum |w|
-        raise InputError(f"--weights {column}: expected a positive sum for the {name}, got {total.value.sum():.4g}")
+    if column is not None:
+        least = 1e-9 * np.sqrt(total.events * total.variance.sum())  # of sum |w|
+        found = total.value.sum()
+        require_that(found > least, f"--weights {column}", f"a positive sum for the {name}", f"{found:.4g}")
     return total
-
-
-def _weighted_events(
-    scorer: Scorer, file: File, column: str | None
-) -> Iterator[tuple[NDArray[Any], NDArray[Any] | None]]:
-    size = 8 * scorer.block
-    if column is None:
-        for events in read_events(scorer, file, 0, file.rows, size):
-            yield events, None
-        return
-    if scorer.jets or scorer.columns is None:
-        raise InputError(f"--weights {column}: expected a run that was trained on named columns, or --columns with it")
-    with open_table(file.path, file.dataset) as table:
-        table.know(scorer.columns, scorer.model.categories)
-        for _, values in table.chunks([*scorer.columns, column], size=size, dtype=scorer.model.event_dtype):
-            yield values[:, :-1], values[:, -1]
 
 
 def templates_of(
@@ -217,10 +204,9 @@ def histogram(
         The templates, and what the search found, in sentences.
     """
     require_that(experiments >= 0, "--pseudo-experiments", "0 or more", experiments)
-    if settings.expected_signal is not None and not signal:
-        raise InputError("--expected-signal: expected --signal, which it scales")
-    if experiments and not signal:
-        raise InputError("--pseudo-experiments: expected --signal, whose strength is fitted")
+    scaled = settings.expected_signal is not None
+    refuse(scaled and not signal, "--expected-signal: expected --signal, which it scales")
+    refuse(experiments and not signal, "--pseudo-experiments: expected --signal, whose strength is fitted")
     require("search", "pyhf", "yaml")
     check_new(out, force)
     scorer = open_scorer(run, columns, device)
