@@ -25,7 +25,7 @@ onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 from normae.export import onnx as workflow  # noqa: E402
-from normae.export.graph import Graph, onnx_model  # noqa: E402
+from normae.export.graph import Graph, Node, onnx_model  # noqa: E402
 from normae.export.onnx import (  # noqa: E402
     compare,
     export_onnx,
@@ -165,7 +165,7 @@ def test_functions_that_the_runtime_lacks(tmp_path):
     h = torch.linspace(-9, 9, 1801, dtype=torch.float64)
     for kind, activation in ACTIVATIONS.items():
         graph = Graph(np.float64)
-        content = graph.model({"h": ("N",)}, {"y": (graph.activation(kind, "h"), ("N",))}, {})
+        content = graph.model({"h": ("N",)}, {"y": (graph.activation(kind, Node(graph, "h")), ("N",))}, {})
         (tmp_path / "m.onnx").write_bytes(content.SerializeToString())
         out = run_onnx(tmp_path / "m.onnx", h.numpy())
         assert np.abs(out["y"] - activation.forward(h).numpy()).max() < 1e-13

@@ -28,7 +28,7 @@ def background(count: int, seed: int) -> np.ndarray:
 def students():
     model = normae.load("toy-2gauss-nae")
     x = background(2000, 0)
-    return {bits: distill(model.score, x, (16, 8), bits, epochs=10, batch=64) for bits in (16, 6)}
+    return {bits: distill(model.score, x, TriggerSettings((16, 8), bits, epochs=10), batch=64) for bits in (16, 6)}
 
 
 def test_the_student_has_the_teacher_s_score(students):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.config import Run
-from normae.errors import InputError, require, require_that
+from normae.errors import InputError, refuse, require, require_that
 from normae.files import check_new, output
 from normae.inference import Model
 from normae.inference.model import DRAWS
@@ -50,10 +50,9 @@ def export_onnx(
     from normae.export.graph import onnx_model
 
     model, folder, config, _ = load_run(run)
-    if config.coordinates.condition:
-        raise InputError(f"{run}: a model of p(x | m) has no ONNX form; score its files with normae score")
-    if model.mixture:
-        raise InputError(f"{run}: a mixture of several trainings has no ONNX form; export the runs that it was made of")
+    conditional = bool(config.coordinates.condition)
+    refuse(conditional, f"{run}: a model of p(x | m) has no ONNX form; score its files with normae score")
+    refuse(model.mixture, f"{run}: a mixture of several trainings has no ONNX form; export the runs behind it")
     content = onnx_model(model, draws, about(folder, model))
     events = some_events(config, model, EVENTS)
     rows = model.rows(events, draws)

@@ -51,6 +51,31 @@ MOST_SIGNAL = 20_000
 
 
 @dataclass(frozen=True)
+class TriggerSettings:
+    """Sizes of the student, of its training and of the comparison.
+
+    Args:
+        hidden: widths of the hidden layers.
+        bits: of weights, inputs and results.
+        epochs: in real numbers; a third as many follow with rounding.
+        events, test: background events to train on and to compare on, and as many of noise.
+    """
+
+    hidden: tuple[int, ...] = (32, 16)
+    bits: int = 16
+    epochs: int = 30
+    events: int = 50_000
+    test: int = 20_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        widths = bool(self.hidden) and all(1 <= width <= 1024 for width in self.hidden)
+        require_that(widths, "--hidden", "widths from 1 to 1024", list(self.hidden))
+        require_that(4 <= self.bits <= 24, "--bits", "4 to 24", self.bits)
+        refuse(self.epochs < 1 or self.events < 100 or self.test < 100, "expected at least 1 epoch and 100 events")
+
+
+@dataclass(frozen=True)
 class Student:
     """A distilled network: inputs z = (x - centre)/scale, real and fixed-point."""
 
@@ -84,29 +109,15 @@ def noise_around(x: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
     return np.asarray(x + size * x.std(0) * random.standard_normal(x.shape), dtype=x.dtype)
 
 
-def distill(
-    score: Score,
-    background: NDArray[Any],
-    hidden: Sequence[int],
-    bits: int,
-    epochs: int,
-    seed: int = 0,
-    batch: int = 512,
-) -> Student:
-    """A student of `score`, trained on background with shape (N, d) and on as much noise around it.
-
-    Args:
-        hidden: widths of the hidden layers.
-        bits: of weights, inputs and results.
-        epochs: in real numbers; a third as many follow with rounding.
-        batch: rows of an update.
-    """
+def distill(score: Score, background: NDArray[Any], settings: TriggerSettings, batch: int = 512) -> Student:
+    """A student of `score`, trained on background with shape (N, d) and on as much noise around it, `batch` at once."""
+    seed, epochs, bits = settings.seed, settings.epochs, settings.bits
     x = np.concatenate([background, noise_around(background, np.random.default_rng(seed))])
     centre = background.mean(0, dtype=np.float64)
     scale = np.exp2(np.round(np.log2(np.maximum(background.std(0, dtype=np.float64), 1e-12))))
     z = torch.from_numpy((x - centre) / scale).float()
     t = torch.from_numpy(target(score(x))).float()
-    network = MLP([z.shape[1], *hidden, 1], "relu", stream(seed, "student"))
+    network = MLP([z.shape[1], *settings.hidden, 1], "relu", stream(seed, "student"))
     _train(network, z, t, epochs, batch, stream(seed, "order"))
     rounded = _Rounded(network, *_types(network, z, bits), bits)
     _train(rounded, z, t, -(-epochs // 3), batch, stream(seed, "order/rounded"))
@@ -151,32 +162,9 @@ class _Rounded(nn.Module):
 
 
 def _through(values: Tensor, kind: Fixed) -> Tensor:
-    """Values rounded as by a type that rounds and saturates, with the gradient of the values."""
-    half = 2 ** (kind.width - 1)
-    raw = (values.detach().double() / kind.step + 0.5).floor_().clamp_(-half, half - 1)
-    return (raw * kind.step).to(values) + (values - values.detach())
-
-
-@dataclass(frozen=True)
-class TriggerSettings:
-    """Sizes of the student and of its training, as in `distill`, and of the comparison.
-
-    Args:
-        events, test: background events to train on and to compare on, and as many of noise.
-    """
-
-    hidden: tuple[int, ...] = (32, 16)
-    bits: int = 16
-    epochs: int = 30
-    events: int = 50_000
-    test: int = 20_000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        widths = bool(self.hidden) and all(1 <= width <= 1024 for width in self.hidden)
-        require_that(widths, "--hidden", "widths from 1 to 1024", list(self.hidden))
-        require_that(4 <= self.bits <= 24, "--bits", "4 to 24", self.bits)
-        refuse(self.epochs < 1 or self.events < 100 or self.test < 100, "expected at least 1 epoch and 100 events")
+    """Values as the type has them, with the gradient of the values."""
+    rounded = torch.from_numpy(kind.values(kind.of(values.detach().numpy())))
+    return rounded.to(values) + (values - values.detach())
 
 
 def export_trigger(
@@ -195,8 +183,8 @@ def export_trigger(
     check_new(out, force)
     scorer = open_scorer(run, device="cpu")
     model = scorer.model
-    if len(model.event) != 1:
-        raise InputError(f"{run}: a trigger network takes events that are vectors, got events of shape {model.event}")
+    expected = f"{run}: a trigger network takes events that are vectors"
+    refuse(len(model.event) != 1, f"{expected}, got events of shape {model.event}")
     folder = run_of(run)
     train, test = _samples(folder, model, settings)
     offset = model.coordinates.constant
@@ -204,7 +192,7 @@ def export_trigger(
     def teacher(x: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(model.score(x) + offset)  # at least 0, in any units
 
-    student = distill(teacher, train, settings.hidden, settings.bits, settings.epochs, settings.seed)
+    student = distill(teacher, train, settings)
     samples = {"background": test, "noise": noise_around(test, np.random.default_rng(settings.seed + 1))}
     if signal:
         files = [open_file(scorer, path) for path in signal]
@@ -215,19 +203,17 @@ def export_trigger(
         emulated = write_project(student.fixed, temporary / "hls4ml", student.inputs(everything))
         own = student.rounded(everything)
         _refuse_other_bits(emulated, own)
-        cuts = np.cumsum([len(x) for x in samples.values()])[:-1]
-        fixed = dict(zip(samples, np.split(own, cuts), strict=True))
-        original = {name: target(teacher(x)) for name, x in samples.items()}
-        real = {name: student.real(x) for name, x in samples.items()}
-        report = _report(original, real, fixed, student, settings)
+        kinds = (("original", lambda x: target(teacher(x))), ("real", student.real), ("fixed", student.rounded))
+        scores = {kind: {name: of(x) for name, x in samples.items()} for kind, of in kinds}
+        report = _report(scores, student, settings)
         by = "own arithmetic, no compiler" if emulated is None else "hls4ml's C++ and own arithmetic"
         differ = None if emulated is None else 0
         report["emulation"] = {"by": by, "events": len(own), "outputs_that_differ": differ}
         _write(temporary, report, student, {"offset": offset} | about(folder, model))
         with figure_style():
             figure, axes = new_figure(1, 2)
-            columns = score_agreement(axes[0, 0], original, fixed)
-            trigger_rates(axes[0, 1], original, fixed)
+            columns = score_agreement(axes[0, 0], scores["original"], scores["fixed"])
+            trigger_rates(axes[0, 1], scores["original"], scores["fixed"])
             save_figure(figure, temporary / "figures", "trigger", columns)
     return report
 
@@ -250,9 +236,9 @@ def _samples(folder: RunFolder, model: Model, settings: TriggerSettings) -> tupl
     return both[: settings.events], both[settings.events :]
 
 
-def _report(
-    original: dict[str, Floats], real: dict[str, Floats], fixed: dict[str, Floats], student: Student, settings: Any
-) -> dict[str, Any]:
+def _report(scores: dict[str, dict[str, Floats]], student: Student, settings: TriggerSettings) -> dict[str, Any]:
+    """What original, real and fixed scores, with shape (N,) of each sample, say of the student."""
+    original, real, fixed = scores.values()
     off = np.concatenate([fixed[name] - real[name] for name in fixed])
     report: dict[str, Any] = {
         "settings": asdict(settings),
@@ -265,12 +251,11 @@ def _report(
         },
     }
     for name in list(fixed)[1:]:
-        own = {"original": original, "real": real, "fixed": fixed}
-        areas = {kind: auc(t[name], t["background"])._asdict() for kind, t in own.items()}
+        areas = {kind: auc(t[name], t["background"])._asdict() for kind, t in scores.items()}
         loss = auc_difference(original[name], original["background"], fixed[name], fixed["background"])
         report[f"auc_{name}"] = areas | {"loss": loss._asdict()}
         report[f"efficiency_{name}"] = {
-            f"{rate:g}": {kind: _efficiency(t[name], t["background"], rate) for kind, t in own.items()}
+            f"{rate:g}": {kind: _efficiency(t[name], t["background"], rate) for kind, t in scores.items()}
             for rate in RATES
             if rate * len(fixed["background"]) >= 10
         }
