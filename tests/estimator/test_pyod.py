@@ -13,7 +13,7 @@ INSTALLED = importlib.util.find_spec("pyod") is not None
 
 @pytest.mark.skipif(INSTALLED, reason="PyOD is installed")
 def test_without_pyod_one_sentence_says_so():
-    with pytest.raises(InputError, match=r"install the extra normae\[pyod\]"):
+    with pytest.raises(InputError, match=r"pyod is not installed; `pip install 'normae\[pyod\]'`"):
         NAE()
 
 

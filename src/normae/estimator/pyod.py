@@ -7,23 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from normae.errors import InputError, refuse
+from normae.errors import refuse, require
 from normae.estimator.nae import Floats, NormalizedAutoencoder
 
 try:
     from pyod.models.base import BaseDetector
 except ImportError:
-    BaseDetector = None
+    BaseDetector = object
 
 
-class _Absent:
-    """Stands for PyOD's base class where PyOD is not installed."""
-
-    def __init__(self, **_: Any) -> None:
-        raise InputError("normae.estimator.pyod.NAE needs PyOD; install the extra normae[pyod]")
-
-
-class NAE(_Absent if BaseDetector is None else BaseDetector):  # type: ignore[misc]
+class NAE(BaseDetector):  # type: ignore[misc]
     """A normalized autoencoder as a PyOD detector.
 
     Args:
@@ -40,6 +33,7 @@ class NAE(_Absent if BaseDetector is None else BaseDetector):  # type: ignore[mi
     def __init__(
         self, contamination: float = 0.1, random_state: int | None = None, settings: dict[str, Any] | None = None
     ) -> None:
+        require("pyod", "pyod")
         super().__init__(contamination=contamination)
         self.random_state = random_state
         self.settings = settings

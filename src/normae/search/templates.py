@@ -11,7 +11,7 @@ draws, n_b + a d_b with a ~ N(0, 1), under the same name in all samples, so that
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -105,30 +105,30 @@ class Templates:
 
 def hepdata_tables(templates: Templates, comment: str) -> dict[str, list[dict[str, Any]]]:
     """The documents of each file of the submission, by its name; `comment` is what it is about."""
-    entries = [_entry("Histogram", "histogram.yaml", f"Events in bins of the {NAMES[templates.quantity]}. {FLOWS}")]
-    columns = [_variable(f"{name.capitalize()} events", _values(s)) for name, s in templates.samples.items()]
+    quantity = NAMES[templates.quantity]
+    bins = [{"low": float(low), "high": float(high)} for low, high in pairwise(templates.edges)]
+    counts = {f"{name.capitalize()} events": _values(sample) for name, sample in templates.samples.items()}
     if templates.data is not None:
-        columns.append(_variable("Data events", [{"value": float(n)} for n in templates.data]))
-    axis = _variable(NAMES[templates.quantity], _bins(templates.edges))
-    files = {"histogram.yaml": [{"independent_variables": [axis], "dependent_variables": columns}]}
+        counts["Data events"] = [{"value": float(n)} for n in templates.data]
+    words = f"Events in bins of the {quantity}. {FLOWS}"
+    tables = [("Histogram", "histogram.yaml", words, {quantity: bins}, counts)]
     if templates.covariance is not None:
         words = "Covariance of the background's bins over weight draws of the Bayesian network. " + FLOWS
-        entries.append(_entry("Covariance over weight draws", "covariance.yaml", words))
-        files["covariance.yaml"] = [_covariance(templates, templates.covariance)]
-    return {"submission.yaml": [{"comment": comment}, *entries], **files}
-
-
-def _entry(name: str, file: str, description: str) -> dict[str, Any]:
+        first, second = ([dict(pair[k]) for pair in product(bins, bins)] for k in (0, 1))
+        axes = {f"{quantity}, first bin": first, f"{quantity}, second bin": second}
+        own = templates.covariance[: len(bins), : len(bins)].ravel()
+        values = {"Covariance": [{"value": float(value)} for value in own]}
+        tables.append(("Covariance over weight draws", "covariance.yaml", words, axes, values))
+    files: dict[str, list[dict[str, Any]]] = {"submission.yaml": [{"comment": comment}]}
     keywords = [{"name": "phrases", "values": ["anomaly detection", "normalized autoencoder"]}]
-    return {"name": name, "description": description, "keywords": keywords, "data_file": file}
-
-
-def _bins(edges: Array) -> list[dict[str, float]]:
-    return [{"low": float(low), "high": float(high)} for low, high in pairwise(edges)]
-
-
-def _variable(name: str, values: list[Any]) -> dict[str, Any]:
-    return {"header": {"name": name}, "values": values}
+    for name, file, description, axes, values in tables:
+        entry = {"name": name, "description": description, "keywords": keywords, "data_file": file}
+        files["submission.yaml"].append(entry)
+        kinds = {"independent_variables": axes, "dependent_variables": values}
+        files[file] = [
+            {kind: [{"header": {"name": n}, "values": v} for n, v in of.items()] for kind, of in kinds.items()}
+        ]
+    return files
 
 
 def _values(sample: Sample) -> list[dict[str, Any]]:
@@ -140,15 +140,6 @@ def _values(sample: Sample) -> list[dict[str, Any]]:
         own = [{"symerror": float(error[b]), "label": label} for label, error in errors.items()]
         found.append({"value": float(value), "errors": own})
     return found
-
-
-def _covariance(templates: Templates, matrix: Array) -> dict[str, Any]:
-    bins, quantity = _bins(templates.edges), NAMES[templates.quantity]
-    first = _variable(f"{quantity}, first bin", [dict(one) for one in bins for _ in bins])
-    second = _variable(f"{quantity}, second bin", [dict(one) for _ in bins for one in bins])
-    own = matrix[: len(bins), : len(bins)]
-    values = _variable("Covariance", [{"value": float(value)} for value in own.ravel()])
-    return {"independent_variables": [first, second], "dependent_variables": [values]}
 
 
 def workspace(templates: Templates) -> dict[str, Any]:
