@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from normae.bench.sampling import MODEL, _exact, adapt, smallest_size
+from normae.bench.toy import MODEL, _exact, adapt, smallest_size
 from normae.networks import mlp
 from normae.runs.load import load
 from normae.sampling import langevin

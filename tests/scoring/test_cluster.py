@@ -117,7 +117,7 @@ def test_a_worker_loads_the_model_once(two):
 def _loaded() -> int:
     from normae.scoring import cluster
 
-    return len(cluster._kept)
+    return cluster._model.cache_info().currsize
 
 
 def test_a_worker_killed_in_the_middle(scorer, files, plain, two, tmp_path):

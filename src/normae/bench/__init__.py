@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from normae.bench.jets import images, jets, scoring
-from normae.bench.sampling import sampling
 from normae.bench.timing import Result, interleaved, median, on_cpu_clock, ratio
-from normae.bench.toy import toy
+from normae.bench.toy import sampling, toy
 from normae.config import choose_device
 from normae.errors import require_that
 from normae.figures import figure_style, new_figure

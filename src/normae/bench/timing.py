@@ -11,15 +11,15 @@ taken again, a few times at most, and the least disturbed one counts.
 What is timed is iterations of a training, and the plain implementations in the folder `bench/` of the repository.
 """
 
-import importlib.util
 import math
 import os
+import runpy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,7 @@ from torch import Tensor
 from normae.config import Run
 from normae.data import SparseEvents
 from normae.energy import Energy
-from normae.errors import InputError
+from normae.errors import refuse
 from normae.networks import Autoencoder, build_autoencoder
 from normae.statistics import Estimate
 from normae.tensors import stream
@@ -102,11 +102,9 @@ def busy_elsewhere() -> float:
 def median(values: ArrayLike) -> Estimate:
     """Median of values with shape (n,), with its error."""
     x = np.asarray(values, dtype=np.float64)
-    if x.ndim != 1 or x.size == 0:
-        raise InputError(f"expected one or more values in one row, got shape {x.shape}")
-    middle = float(np.median(x))
-    spread = 1.4826 * float(np.median(np.abs(x - middle)))
-    return Estimate(middle, math.sqrt(math.pi / 2 / x.size) * spread)
+    refuse(x.ndim != 1 or x.size == 0, f"expected one or more values in one row, got shape {x.shape}")
+    spread = 1.4826 * float(np.median(np.abs(x - np.median(x))))
+    return Estimate(float(np.median(x)), math.sqrt(math.pi / 2 / x.size) * spread)
 
 
 def ratio(above: ArrayLike, below: ArrayLike) -> Estimate:
@@ -211,14 +209,11 @@ def plain_energies(energy: Energy, x: Tensor, batch: int, device: torch.device) 
     return torch.cat([energy(piece.to(device)).cpu() for piece in x.split(batch)])
 
 
-def plain(name: str) -> ModuleType:
-    """The module `name` of the repository's folder `bench/`."""
+def plain(name: str) -> SimpleNamespace:
+    """What the module `name` of the repository's folder `bench/` has."""
     package = Path(__file__).parent
     places = [package / f"{name}.py", package.parents[2] / "bench" / f"{name}.py"]
     found = next((path for path in places if path.is_file()), None)
-    spec = None if found is None else importlib.util.spec_from_file_location(f"normae_bench_{name}", found)
-    if spec is None or spec.loader is None:
+    if found is None:
         raise Missing(f"bench/{name}.py is not here; run from a clone of the repository")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(found)))

@@ -2,14 +2,11 @@
 
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from normae.cli.console import note, parse_columns, say, show
 from normae.cli.options import Columns, Dataset, Device, Force, Run, Seed, argument, option
 from normae.errors import InputError, refuse
-
-if TYPE_CHECKING:
-    from normae.scoring.score import Doer
 
 
 def score(
@@ -39,11 +36,16 @@ def score(
 
     Example: normae score runs/toy events.parquet -o scores.parquet
     """
-    from normae.scoring.score import open_scorer, parse_shard
+    from normae.scoring.cluster import on_cluster, read_options
+    from normae.scoring.score import here, open_scorer, parse_shard
     from normae.scoring.score import score as score_files
 
     parse_shard(shard)
-    do = _place(cluster, workers, threads, cluster_options, insecure)
+    given = {"workers": workers, "threads": threads, "cluster-options": cluster_options, "insecure": insecure or None}
+    for name, value in given.items():
+        refuse(cluster is None and value is not None, f"--{name}: expected --cluster with it")
+    options = None if cluster_options is None else read_options(cluster_options)
+    do = here if cluster is None else on_cluster(cluster, workers, threads, options, insecure)
     scorer = open_scorer(run, parse_columns(columns), device, explain)
     for sentence in scorer.notes:
         note(f"Note: {sentence}")
@@ -51,21 +53,6 @@ def score(
     for sentence in done.notes:
         note(f"Note: {sentence}")
     note(f"Scores: {out}" if done.whole else f"Shard {shard} of {out} is done; the last call, without --shard, joins")
-
-
-def _place(
-    cluster: str | None, workers: int | None, threads: int | None, options: Path | None, insecure: bool
-) -> "Doer":
-    """Who does the work: this process, or the workers of a cluster."""
-    from normae.scoring.cluster import on_cluster, read_options
-    from normae.scoring.score import here
-
-    if cluster is not None:
-        return on_cluster(cluster, workers, threads, None if options is None else read_options(options), insecure)
-    given = {"workers": workers, "threads": threads, "cluster-options": options, "insecure": insecure or None}
-    for name, value in given.items():
-        refuse(value is not None, f"--{name}: expected --cluster with it")
-    return here
 
 
 def sample(
@@ -169,34 +156,28 @@ def export(
     Example: normae export runs/toy --onnx -o model.onnx
     """
     refuse(onnx == trigger, "expected one of --onnx and --trigger, which says what to write")
-    if trigger:
-        _trigger(run, out, hidden, bits, epochs, events, signal or [], force)
+    if onnx:
+        from normae.export.onnx import export_onnx
+
+        differences = export_onnx(run, out, draws, tolerance, force)
+        largest = ", ".join(f"{name} {found.largest:.2g}" for name, found in differences.items())
+        say(f"Checked on 1000 events; largest differences: {largest}")
+        say(f"Model: {out}")
         return
-    from normae.export.onnx import export_onnx
-
-    differences = export_onnx(run, out, draws, tolerance, force)
-    largest = ", ".join(f"{name} {found.largest:.2g}" for name, found in differences.items())
-    say(f"Checked on 1000 events; largest differences: {largest}")
-    say(f"Model: {out}")
-
-
-def _trigger(
-    run: str, out: Path, hidden: str, bits: int, epochs: int, events: int, signal: list[Path], force: bool
-) -> None:
     from normae.export.trigger import TriggerSettings, export_trigger
 
     try:
         widths = tuple(int(piece) for piece in hidden.split(","))
     except ValueError:
         raise InputError(f"--hidden: expected widths such as 32,16, got {hidden!r}") from None
-    report = export_trigger(run, out, TriggerSettings(widths, bits, epochs, events), signal, force)
+    report = export_trigger(run, out, TriggerSettings(widths, bits, epochs, events), signal or [], force)
     rows = []
     for name in ("noise", "signal"):
         if areas := report.get(f"auc_{name}"):
             cells = (areas["original"], areas["fixed"], areas["loss"], report["pearson"][name])
             rows.append((name, *(f"{cell['value']:.4f} ± {cell['error']:.4f}" for cell in cells)))
     show(("anomalies", "AUC, original", "AUC, fixed point", "loss", "correlation of scores"), rows)
-    found = report["emulation"]
-    words = "no compiler to compare with" if found["outputs_that_differ"] is None else "equal in every bit"
-    say(f"{found['events']} events by {found['by']}: {words}")
+    emulation = report["emulation"]
+    words = "no compiler to compare with" if emulation["outputs_that_differ"] is None else "equal in every bit"
+    say(f"{emulation['events']} events by {emulation['by']}: {words}")
     say(f"Project and report: {out}")

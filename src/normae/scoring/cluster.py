@@ -24,9 +24,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -99,46 +100,38 @@ def read_options(path: str | Path) -> ClusterOptions:
 # --- in a worker
 
 
-class Recipe(NamedTuple):
-    """A scorer without its model, which every worker loads for itself, onto this kind of device."""
-
-    scorer: Scorer
-    device: str
-    threads: int | None
-
-
 _busy = threading.Lock()
-_kept: dict[str, Model] = {}
-"""The model of this process, by the digest of its scorer."""
 _progress = [0]
 """Rows that this process has scored."""
 
 
-def work(recipe: Recipe, parts: Sequence[Part], folder: Path, chunk: int) -> None:
-    """Score parts in this worker; one call at a time, and what is there already is not done again."""
+def work(scorer: Scorer, device: str, threads: int | None, parts: Sequence[Part], folder: Path, chunk: int) -> None:
+    """Score parts in this worker; one call at a time, and what is there already is not done again.
+
+    `scorer` comes without its model, which every worker loads for itself.
+    """
     with _busy:
         unseen = not folder.is_dir()
         refuse(unseen, f"{folder}: a worker does not see this folder; write the scores to where all workers see")
         missing = [part for part in parts if not (folder / part.name).is_file()]
         if missing:
-            here(_scorer(recipe), missing, folder, chunk, _count)
+            model = _model(scorer.run, device, threads, scorer.weights)
+            here(replace(scorer, model=model), missing, folder, chunk, _count)
 
 
 def _count(rows: int) -> None:
     _progress[0] += rows
 
 
-def _scorer(recipe: Recipe) -> Scorer:
-    wanted = recipe.scorer
-    if wanted.digest not in _kept:
-        if recipe.threads is not None:
-            torch.set_num_threads(recipe.threads)
-        model, _, _, content = load_run(wanted.run, recipe.device)
-        others = weights_of(content, model) != wanted.weights
-        refuse(others, f"{wanted.run}: a worker finds other weights there than the command did")
-        _kept.clear()
-        _kept[wanted.digest] = model
-    return replace(wanted, model=_kept[wanted.digest])
+@lru_cache(maxsize=1)
+def _model(run: str, device: str, threads: int | None, weights: str) -> Model:
+    """The model of this process."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    model, _, _, content = load_run(run, device)
+    others = weights_of(content, model) != weights
+    refuse(others, f"{run}: a worker finds other weights there than the command did")
+    return model
 
 
 # --- in the command
@@ -176,14 +169,14 @@ class Workers:
         """Score parts on the workers and write them into `folder`."""
         token = secrets.token_hex(8)
         bare: Any = replace(scorer, model=None)  # type: ignore[arg-type]
-        recipe = Recipe(bare, scorer.model.device.type, self.threads)
-        recipe = self.client.submit(lambda own: own, recipe, key=f"recipe-{token}")
+        bare = self.client.submit(lambda own: own, bare, key=f"scorer-{token}")
+        device = scorer.model.device.type
         done: queue.Queue[Any] = queue.Queue()
         open_ranges = {}
         for number, run in enumerate(ranges(parts, self.count)):
             key = f"range-{token}-{number}"
             placed = [replace(part, file=replace(part.file, path=part.file.path.absolute())) for part in run]
-            future = self.client.submit(work, recipe, placed, folder.absolute(), chunk, key=key)
+            future = self.client.submit(work, bare, device, self.threads, placed, folder.absolute(), chunk, key=key)
             open_ranges[key] = (run, future)  # the future is kept: dask forgets what nobody holds
             future.add_done_callback(done.put)
         look = Look(self.client)
@@ -301,14 +294,24 @@ def open_workers(
     shared: Path = Path(),
 ) -> Iterator[Workers]:
     """Workers on a cluster as `on_cluster` has them, gone when this ends; all see the folder `shared`."""
-    with _quiet(), ExitStack() as stack:
+    import distributed
+
+    with ExitStack() as stack:
+        for name in ("distributed", "dask_jobqueue", "tornado.application", "asyncio"):
+            logger = logging.getLogger(name)  # what matters comes as one sentence
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.CRITICAL + 1)
         if "://" in cluster:
             client = _connected(cluster, cluster, stack)
             yield Workers(client, max(len(client.scheduler_info()["workers"]), 1), threads, lambda: None)
             return
         count, threads, options = count or len(os.sched_getaffinity(0)), threads or 1, options or ClusterOptions()
         if cluster == "local":
-            running = local_cluster(count, options)
+            running = distributed.LocalCluster(
+                n_workers=count, threads_per_worker=1, processes=True, memory_limit=options.memory or 0,
+                host="127.0.0.1", protocol="tls://", security=distributed.Security.temporary(),
+                dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL + 1, local_directory=options.scratch,
+            )  # fmt: skip
         else:
             begun = f".key.{secrets.token_hex(4)}.{PART}."  # what a killed command leaves is cleared away by that name
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=begun, dir=shared.absolute()))
@@ -318,20 +321,6 @@ def open_workers(
         client = _connected(running, cluster, stack)
         client.register_plugin(_plugin())
         yield Workers(client, count, threads, _keeper(running, cluster, count))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without dask's log on the terminal: what matters comes as one sentence."""
-    loggers = [logging.getLogger(name) for name in ("distributed", "dask_jobqueue", "tornado.application", "asyncio")]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
 
 
 def _connected(place: Any, name: str, stack: ExitStack) -> Any:
@@ -363,17 +352,6 @@ def _rows_done(_: Any) -> int:
     return _progress[0]
 
 
-def local_cluster(count: int, options: ClusterOptions) -> Any:
-    """A cluster of so many processes of this machine."""
-    import distributed
-
-    return distributed.LocalCluster(
-        n_workers=count, threads_per_worker=1, processes=True, memory_limit=options.memory or 0,
-        host="127.0.0.1", protocol="tls://", security=distributed.Security.temporary(),
-        dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL + 1, local_directory=options.scratch,
-    )  # fmt: skip
-
-
 def _credentials(folder: Path, word: Callable[[str], str]) -> Any:
     """A key for one cluster in `folder`, which only its owner reads; a job's script has its files' names by `word`."""
     from distributed import Security
@@ -403,24 +381,20 @@ def batch_cluster(cluster: str, threads: int, options: ClusterOptions, folder: P
     import dask
     import dask_jobqueue
 
-    def configured(key: str, default: str) -> str:
-        return str(dask.config.get(f"jobqueue.{cluster}.{key}", None) or default)
-
     def word(text: str) -> str:
         """As one word of a shell command; in HTCondor's files a dollar begins a macro."""
         return shlex.quote(text) if cluster == "slurm" else shlex.quote(text).replace("$", "$(DOLLAR)")
 
-    python = options.python or dask.config.get(f"jobqueue.{cluster}.python", None) or sys.executable
+    settings = dask.config.get(f"jobqueue.{cluster}")
+    python = options.python or settings["python"] or sys.executable
     common = {
-        "cores": 1, "processes": 1, "memory": options.memory or configured("memory", MEMORY),
+        "cores": 1, "processes": 1, "memory": options.memory or settings["memory"] or MEMORY,
         "interface": options.interface, "python": word(python), "log_directory": options.logs,
         "local_directory": options.scratch and word(options.scratch),
-        "worker_extra_args": [*dask.config.get(f"jobqueue.{cluster}.worker-extra-args", []), "--no-dashboard",
-                              "--dashboard-address", "127.0.0.1:0"],
+        "worker_extra_args": [*settings["worker-extra-args"], "--no-dashboard", "--dashboard-address", "127.0.0.1:0"],
         "protocol": "tls://", "security": _credentials(folder, word),
         "job_script_prologue": list(options.prologue) or None,
-        "scheduler_options": {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-        | dask.config.get(f"jobqueue.{cluster}.scheduler-options", {}),
+        "scheduler_options": {"dashboard": False, "dashboard_address": "127.0.0.1:0"} | settings["scheduler-options"],
         "silence_logs": logging.CRITICAL + 1,
     }  # fmt: skip
     if cluster == "slurm":
@@ -433,7 +407,7 @@ def batch_cluster(cluster: str, threads: int, options: ClusterOptions, folder: P
     for name in ("queue", "account", "walltime"):
         named = getattr(options, name) is not None
         refuse(named, f"cluster options: {name} is for slurm; htcondor has directives, such as '+Key = 1'")
-    disk = options.disk or configured("disk", DISK)
+    disk = options.disk or settings["disk"] or DISK
     lines = {"RequestCpus": str(threads)}
     for line in options.directives:
         key, equals, value = line.partition("=")

@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import chain
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -128,41 +128,35 @@ def consecutive(parts: Sequence[Part]) -> list[list[Part]]:
 
 def here(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch: Watch) -> None:
     """Score parts in this process and write them into `folder`."""
-    found: list[Columns] = []
-    outside: list[Outside] = []
-    for part, row, events, content in chain.from_iterable(_pieces(scorer, run, chunk) for run in consecutive(parts)):
-        found.append(scorer.score(events))
-        outside.append(scorer.outside(events))
-        _check_scores(scorer, part.file, row, events, found[-1]["score"])
-        watch(len(events))
-        if content is not None:
-            columns = {name: np.concatenate([f[name] for f in found]) for name in found[0]}
-            said = {"outside": reduce(Outside.joined, outside), "content": content, "state": part.file.state}
-            text = json.dumps(said | {"checksum": _checksum(part, columns, said)})
-            with atomic_path(folder / part.name) as temporary, arrow_file(temporary, "wb") as file:
-                pyarrow.parquet.write_table(pa.table(columns, metadata={SAID: text}), file)
-            found, outside = [], []
+    for part, pieces in _events_of(scorer, parts, chunk):
+        found: list[Columns] = []
+        outside: list[Outside] = []
+        row, seen = part.start, hashlib.sha256()
+        for events in pieces:
+            seen.update(np.ascontiguousarray(events).data)
+            found.append(scorer.score(events))
+            outside.append(scorer.outside(events))
+            _check_scores(scorer, part.file, row, events, found[-1]["score"])
+            row += len(events)
+            watch(len(events))
+        _check_unchanged(part.file)
+        columns = {name: np.concatenate([f[name] for f in found]) for name in found[0]}
+        content = {"content": seen.hexdigest(), "state": part.file.state}
+        said = {"outside": reduce(Outside.joined, outside)} | content
+        text = json.dumps(said | {"checksum": _checksum(part, columns, said)})
+        with atomic_path(folder / part.name) as temporary, arrow_file(temporary, "wb") as file:
+            pyarrow.parquet.write_table(pa.table(columns, metadata={SAID: text}), file)
 
 
-def _pieces(scorer: Scorer, parts: Sequence[Part], chunk: int) -> Iterator[tuple[Part, int, NDArray[Any], str | None]]:
-    """Part, first row and events of parts that follow each other; with the last of a part the hash of all its own.
-
-    A file that changes meanwhile is refused before a part of it is complete.
-    """
-    file, waiting = parts[0].file, iter(parts)
-    part, row, seen = next(waiting), parts[0].start, hashlib.sha256()
+def _events_of(scorer: Scorer, parts: Sequence[Part], chunk: int) -> Iterator[tuple[Part, Iterator[NDArray[Any]]]]:
+    """Every part with its events, in pieces of whole blocks; parts that follow each other are read in one go."""
     blocks = scorer.part // scorer.block
-    fitting = [n for n in range(1, blocks + 1) if blocks % n == 0 and n * scorer.block <= max(chunk, scorer.block)]
-    _check_unchanged(file)
-    for events in read_events(scorer, file, row, parts[-1].stop, fitting[-1] * scorer.block):
-        seen.update(np.ascontiguousarray(events).data)
-        last = row + len(events) == part.stop
-        if last:
-            _check_unchanged(file)
-        yield part, row, events, seen.hexdigest() if last else None
-        row += len(events)
-        if last:
-            part, seen = next(waiting, part), hashlib.sha256()
+    most = max(n for n in range(1, blocks + 1) if blocks % n == 0 and n * scorer.block <= max(chunk, scorer.block))
+    for run in consecutive(parts):
+        _check_unchanged(run[0].file)
+        pieces = read_events(scorer, run[0].file, run[0].start, run[-1].stop, most * scorer.block)
+        for part in run:
+            yield part, pieces if part is run[-1] else islice(pieces, blocks // most)
 
 
 def _check_unchanged(file: File) -> None:
@@ -255,9 +249,13 @@ def _not_done(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int) -
                     there[part.name] = said["content"]
             except BadPart:
                 bad.add(part.name)
-    for run in consecutive([part for part in parts if part.name in there]):
-        contents = (content for *_, content in _pieces(scorer, run, chunk) if content is not None)
-        bad |= {part.name for part, content in zip(run, contents, strict=True) if content != there[part.name]}
+    for part, pieces in _events_of(scorer, [part for part in parts if part.name in there], chunk):
+        seen = hashlib.sha256()
+        for events in pieces:
+            seen.update(np.ascontiguousarray(events).data)
+        _check_unchanged(part.file)
+        if seen.hexdigest() != there[part.name]:
+            bad.add(part.name)
     for name in bad:
         (folder / name).unlink()
     return [part for part in parts if not (folder / part.name).is_file()]
