@@ -459,7 +459,7 @@ class Soak:
         """Flip a bit of a file, or cut it."""
         files = [Path("model/model.safetensors"), Path("model/config.toml"), Path("model/background.npz")]
         files += sorted(Path("run").glob("checkpoint/[!.]*"))
-        files += sorted(Path("s.parquet.parts").glob("[0-9a-f]*.parquet"))
+        files += sorted(Path("s.parquet.parts").glob("[0-9a-f]*.safetensors"))
         path = self.random.choice(sorted(file for file in files if file.exists()))
         content = bytearray(path.read_bytes())
         if not content:

@@ -99,7 +99,7 @@ def test_parts(table_run, data, tmp_path_factory):
     file = write(rows(300, seed=1), folder / "t.parquet")
     assert score(scorer, [file], folder / "plain.parquet").whole
     assert not score(scorer, [file], folder / "s.parquet", shard="0/1").whole
-    part = sorted((folder / "s.parquet.parts").glob("*.parquet"))[data.draw(st.integers(0, 2), "part")]
+    part = sorted((folder / "s.parquet.parts").glob("*.safetensors"))[data.draw(st.integers(0, 2), "part")]
     raw = bytearray(part.read_bytes())
     place = data.draw(st.integers(0, 9999), "place") * len(raw) // 10_000
     if data.draw(st.booleans(), "cut"):

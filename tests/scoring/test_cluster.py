@@ -151,7 +151,7 @@ def test_a_restart_does_only_what_is_missing(scorer, files, plain, two, tmp_path
         score(scorer, files, out, do=two)
     assert not out.exists()
     time.sleep(0.5)  # a worker may be at a part still
-    kept = {path.name: path.stat().st_mtime_ns for path in parts.glob("[!.]*.parquet")}
+    kept = {path.name: path.stat().st_mtime_ns for path in parts.glob("[!.]*.safetensors")}
     assert len(kept) >= 8_000 // 256
     seen = []
 
@@ -331,7 +331,7 @@ def start(*arguments: object) -> subprocess.Popen:
 
 def wait_for_part(parts: Path, process: subprocess.Popen) -> None:
     end = time.monotonic() + 120
-    while not list(parts.glob("[!.]*.parquet")) and process.poll() is None and time.monotonic() < end:
+    while not list(parts.glob("[!.]*.safetensors")) and process.poll() is None and time.monotonic() < end:
         time.sleep(0.005)
 
 
@@ -354,7 +354,7 @@ def test_the_whole_command_killed(run, tmp_path):
     _, alive = psutil.wait_procs([psutil.Process(pid) for pid in workers if psutil.pid_exists(pid)], timeout=60)
     assert not alive
     assert not out.exists()
-    kept = {path.name: path.stat().st_mtime_ns for path in parts.glob("[!.]*.parquet")}
+    kept = {path.name: path.stat().st_mtime_ns for path in parts.glob("[!.]*.safetensors")}
     assert 1 <= len(kept) < 8
     seen = []
 

@@ -193,12 +193,12 @@ def test_killed_in_the_middle(run, tmp_path):
     call = [sys.executable, "-m", "normae", "score", str(run), str(tmp_path / "long.parquet"), "-o", str(out)]
     process = subprocess.Popen(call, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end = time.monotonic() + 60
-    while not list(parts.glob("[!.]*.parquet")) and process.poll() is None and time.monotonic() < end:
+    while not list(parts.glob("[!.]*.safetensors")) and process.poll() is None and time.monotonic() < end:
         time.sleep(0.005)
     process.kill()
     assert process.wait(60) == -9
     assert not out.exists()
-    kept = list(parts.glob("[!.]*.parquet"))
+    kept = list(parts.glob("[!.]*.safetensors"))
     assert 1 <= len(kept) < 6
     rows = []
     with pytest.MonkeyPatch.context() as patch:

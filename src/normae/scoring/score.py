@@ -2,9 +2,9 @@
 
 The rows of every file are cut into parts at fixed places, and parts into blocks; a block is what the network sees at
 once. Neither depends on how much is read at a time, on which process does a part, or on what was done before a restart,
-so that the result does not either, to the last bit. A part is a Parquet file, named by a hash of all that its scores
-depend on but the events, of which it holds a hash, beside a checksum of itself. A part that is there and passes both
-is a part that is done; any other is made again.
+so that the result does not either, to the last bit. A part is a file of tensors with its checksum, as a run folder has
+them, named by a hash of all that its scores depend on but the events, of which it holds a hash. A part that is there
+and passes both is a part that is done; any other is made again.
 """
 
 import hashlib
@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+import torch
 from numpy.typing import NDArray
 
 from normae.data import open_table
@@ -34,6 +35,7 @@ from normae.jets import Jets, chunks, concatenate, info, read_images, sparse_ima
 from normae.jets.container import BadJet
 from normae.jets.reader import is_images
 from normae.progress import progress
+from normae.runs.folder import read_tensors, write_tensors
 from normae.scoring.scorer import Columns, Outside, Scorer, open_scorer
 from normae.sources import named
 from normae.version import __version__
@@ -41,8 +43,7 @@ from normae.version import __version__
 __all__ = ["CHUNK", "Scored", "Scorer", "open_scorer", "parse_shard", "score"]
 log = logging.getLogger(__name__)
 CHUNK = 1 << 16  # rows that are read at a time
-SAID = b"normae"  # entry of the metadata of a part: what it says of itself
-OWN = re.compile(r"[0-9a-f]{32}\.parquet")  # names of parts
+OWN = re.compile(r"[0-9a-f]{32}\.safetensors")  # names of parts
 ATTEMPTS = 3  # to make parts that are found damaged when they are joined
 Watch = Callable[[int], None]  # told the rows that are done
 
@@ -111,7 +112,7 @@ def parts_of(scorer: Scorer, files: Sequence[File]) -> list[Part]:
         for start in range(0, file.rows, scorer.part):
             stop = min(start + scorer.part, file.rows)
             key = json.dumps([*given, str(file.path), file.dataset, start, stop])
-            found.append(Part(file, start, stop, f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.parquet"))
+            found.append(Part(file, start, stop, f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.safetensors"))
     return found
 
 
@@ -140,12 +141,9 @@ def here(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch:
             row += len(events)
             watch(len(events))
         _check_unchanged(part.file)
-        columns = {name: np.concatenate([f[name] for f in found]) for name in found[0]}
-        content = {"content": seen.hexdigest(), "state": part.file.state}
-        said = {"outside": reduce(Outside.joined, outside)} | content
-        text = json.dumps(said | {"checksum": _checksum(part, columns, said)})
-        with atomic_path(folder / part.name) as temporary, arrow_file(temporary, "wb") as file:
-            pyarrow.parquet.write_table(pa.table(columns, metadata={SAID: text}), file)
+        columns = {name: torch.from_numpy(np.concatenate([f[name] for f in found])) for name in found[0]}
+        said = {"name": part.name, "columns": list(columns), "content": seen.hexdigest(), "state": part.file.state}
+        write_tensors(folder / part.name, columns, said | {"outside": reduce(Outside.joined, outside)})
 
 
 def _events_of(scorer: Scorer, parts: Sequence[Part], chunk: int) -> Iterator[tuple[Part, Iterator[NDArray[Any]]]]:
@@ -215,21 +213,12 @@ def _jet_images(file: File, start: int, stop: int, size: int) -> Iterator[NDArra
 # --- parts
 
 
-def _checksum(part: Part, columns: Columns, said: Mapping[str, Any]) -> str:
-    found = hashlib.sha256(json.dumps([part.name, said, list(columns)]).encode())
-    for values in columns.values():
-        found.update(np.ascontiguousarray(values).data)
-    return found.hexdigest()
-
-
 def _read_part(folder: Path, part: Part) -> tuple[Columns, dict[str, Any]]:
     """The columns of a part and what it says of itself; `BadPart` where it is not as it was written."""
     try:
-        with arrow_file(folder / part.name) as file:
-            table = pyarrow.parquet.read_table(file, use_threads=False)
-        columns = {name: table[name].to_numpy() for name in table.column_names}
-        said = json.loads((table.schema.metadata or {})[SAID])
-        good = said.pop("checksum") == _checksum(part, columns, said) and len(table) == part.stop - part.start
+        tensors, said = read_tensors(folder / part.name)
+        columns = {name: tensors[name].numpy() for name in said["columns"]}
+        good = said["name"] == part.name and len(columns["score"]) == part.stop - part.start
     except Exception as error:  # a parser of damaged bytes may raise anything
         raise BadPart(part.name) from error
     if not good:
