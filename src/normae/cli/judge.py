@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from normae.cli.console import Command, TrainingDisplay, say, show, use_threads
 from normae.cli.options import Device, Folder, Force, Jets, Run, Seed, Set, argument, option
-from normae.errors import InputError, Interrupted, require_that
+from normae.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
     from normae.dual.judge import DualResult
@@ -209,7 +209,8 @@ def search(
     starts = (None, None) if not start else tuple(start)
     if len(configs) != 2 or out is None:
         raise InputError(f"expected two configurations and --out, the folder of the search, got {len(configs)}")
-    require_that(len(starts) == 2, "--start", "it twice, for A and for B", len(starts))
+    if len(starts) != 2:
+        raise InputError(f"--start: expected it twice, for A and for B, got {len(starts)}")
     settings = SearchSettings(trainings=trainings, epochs=epochs, events=events, start=first, scatter=scatter)
     pair = read_pair(configs, [*(override or []), f"device={json.dumps(device)}"])
     with TrainingDisplay() as display:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from normae.cli.console import note, parse_columns, say, show
 from normae.cli.options import Columns, Dataset, Device, Force, Run, Seed, argument, option
-from normae.errors import InputError, refuse
+from normae.errors import InputError, refuse, require_that
 
 
 def score(
@@ -36,7 +36,7 @@ def score(
 
     Example: normae score runs/toy events.parquet -o scores.parquet
     """
-    from normae.scoring.cluster import on_cluster, read_options
+    from normae.scoring.cluster import on_cluster
     from normae.scoring.score import here, open_scorer, parse_shard
     from normae.scoring.score import score as score_files
 
@@ -44,8 +44,7 @@ def score(
     given = {"workers": workers, "threads": threads, "cluster-options": cluster_options, "insecure": insecure or None}
     for name, value in given.items():
         refuse(cluster is None and value is not None, f"--{name}: expected --cluster with it")
-    options = None if cluster_options is None else read_options(cluster_options)
-    do = here if cluster is None else on_cluster(cluster, workers, threads, options, insecure)
+    do = here if cluster is None else on_cluster(cluster, workers, threads, cluster_options, insecure)
     scorer = open_scorer(run, parse_columns(columns), device, explain)
     for sentence in scorer.notes:
         note(f"Note: {sentence}")
@@ -70,8 +69,8 @@ def sample(
 
     Example: normae sample runs/toy -n 10000 -o samples.npz
     """
-    if out.suffix not in (".npz", ".csv", ".parquet"):
-        raise InputError(f"--out: expected a name that ends in .npz, .csv or .parquet, got {out}")
+    known = out.suffix in (".npz", ".csv", ".parquet")
+    require_that(known, "--out", "a name that ends in .npz, .csv or .parquet", out)
     from normae.data import Rows
     from normae.data.tables import write_rows
     from normae.files import check_new, output

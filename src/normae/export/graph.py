@@ -148,8 +148,8 @@ class State(NamedTuple):
     channels: int
 
 
-def energies(graph: Graph, autoencoder: Autoencoder, weights: Mapping[str, Tensor], x: Value) -> tuple[Value, bool]:
-    """Nodes for E at events x (N, *event): with shape (N,), or (K, N) where weights have draws; whether they have."""
+def energies(graph: Graph, autoencoder: Autoencoder, weights: Mapping[str, Tensor], x: Value) -> Value:
+    """Nodes for E at events x (N, *event): with shape (N,), or (K, N) where weights have draws."""
     image = isinstance(autoencoder.encoder, nn.Sequential)
     weights = {name: value.detach() for name, value in weights.items()}
     state = _network(graph, autoencoder.encoder, prefixed(weights, "encoder."), State(x, 1, int(image)))
@@ -160,10 +160,10 @@ def energies(graph: Graph, autoencoder: Autoencoder, weights: Mapping[str, Tenso
     off = x - state.h
     square = off * off
     if not image:
-        return based(graph, autoencoder.base, graph.reduce("Mean", square, -1), x), state.draws > 1
+        return based(graph, autoencoder.base, graph.reduce("Mean", square, -1), x)
     if state.draws == 1:
-        return graph.reduce("Mean", square, 1, 2, 3), False
-    return graph.add("Transpose", graph.reduce("Mean", square, 2, 3), perm=[1, 0]), True
+        return graph.reduce("Mean", square, 1, 2, 3)
+    return graph.add("Transpose", graph.reduce("Mean", square, 2, 3), perm=[1, 0])
 
 
 def based(graph: Graph, base: Base | Bases | None, error: Value, x: Value) -> Value:
@@ -278,7 +278,7 @@ def onnx_model(model: Model, draws: int = DRAWS, about: Mapping[str, Any] | None
 def _plain(graph: Graph, model: Model, x: Value, slope: Value) -> tuple[Outputs, Any]:
     """Energy, score E/T - log |dy/dx| and log p of one set of weights; what the metadata say of log Z."""
     weights = {name: p[None] for name, p in model.autoencoder.named_parameters()}
-    energy, _ = energies(graph, model.autoencoder, weights, x)
+    energy = energies(graph, model.autoencoder, weights, x)
     score = energy / model.temperature - slope
     outputs: Outputs = {"energy": (energy, ("N",)), "score": (score, ("N",))}
     if model.normalization() is None:
@@ -311,9 +311,9 @@ def _score_draws(graph: Graph, draws: Draws, x: Value) -> Value:
     own = draws.own if isinstance(draws, MixedDraws) else draws
     if not isinstance(own, WeightDraws):
         raise InputError(f"export: no ONNX form of draws of the kind {type(draws).__name__}")
-    energy, drawn = energies(graph, own.autoencoder, own.weights, x)
+    drawn = any(len(weight) > 1 for weight in own.weights.values())
     refuse(not drawn, "export: expected weights that differ from draw to draw")
-    scores = energy / own.temperature[:, None]
+    scores = energies(graph, own.autoencoder, own.weights, x) / own.temperature[:, None]
     return graph.add("MatMul", draws.mixture, scores) if isinstance(draws, MixedDraws) else scores
 
 

@@ -92,17 +92,12 @@ class ClusterOptions:
         refuse(broken, "cluster options: directives, scratch: expected lines without control characters")
 
 
-def read_options(path: str | Path) -> ClusterOptions:
-    """The options of a TOML file."""
-    return structure_as(ClusterOptions, read_toml(path), str(path))
-
-
 # --- in a worker
 
 
 _busy = threading.Lock()
-_progress = [0]
-"""Rows that this process has scored."""
+_done: list[int] = []
+"""Rows that this process has scored, piece by piece."""
 
 
 def work(scorer: Scorer, device: str, threads: int | None, parts: Sequence[Part], folder: Path, chunk: int) -> None:
@@ -116,11 +111,7 @@ def work(scorer: Scorer, device: str, threads: int | None, parts: Sequence[Part]
         missing = [part for part in parts if not (folder / part.name).is_file()]
         if missing:
             model = _model(scorer.run, device, threads, scorer.weights)
-            here(replace(scorer, model=model), missing, folder, chunk, _count)
-
-
-def _count(rows: int) -> None:
-    _progress[0] += rows
+            here(replace(scorer, model=model), missing, folder, chunk, _done.append)
 
 
 @lru_cache(maxsize=1)
@@ -250,7 +241,7 @@ def on_cluster(
     cluster: str,
     count: int | None = None,
     threads: int | None = None,
-    options: ClusterOptions | None = None,
+    options: ClusterOptions | Path | None = None,
     insecure: bool = False,
 ) -> Doer:
     """What `normae.scoring.score.score` takes for `do`; no cluster is opened where nothing is to be done.
@@ -259,9 +250,10 @@ def on_cluster(
         cluster: local, slurm, htcondor, or the tcp:// or tls:// address of a scheduler.
         count: of workers; all cores of this machine for local, and needed for slurm and htcondor.
         threads: of a worker; 1 where it is None, but for a scheduler that runs already.
-        options: of the batch jobs.
+        options: of the batch jobs, or a TOML file with them.
         insecure: whether a scheduler without TLS may be used.
     """
+    asked = structure_as(ClusterOptions, read_toml(options), str(options)) if isinstance(options, Path) else options
     address, name = cluster.startswith(("tcp://", "tls://")) and len(cluster) > 6, f"--cluster {cluster}"
     known, command = cluster in ("local", *SUBMIT) or address, SUBMIT.get(cluster)
     require_that(known, "--cluster", "local, slurm, htcondor or tls://HOST:PORT", repr(cluster))
@@ -279,7 +271,7 @@ def on_cluster(
 
     def do(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch: Watch) -> None:
         if parts:
-            with open_workers(cluster, count, threads, options, folder) as workers:
+            with open_workers(cluster, count, threads, asked, folder) as workers:
                 workers(scorer, parts, folder, chunk, watch)
 
     return do
@@ -349,7 +341,7 @@ def _plugin() -> Any:
 
 
 def _rows_done(_: Any) -> int:
-    return _progress[0]
+    return sum(_done)
 
 
 def _credentials(folder: Path, word: Callable[[str], str]) -> Any:

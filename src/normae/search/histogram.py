@@ -109,7 +109,7 @@ class Binner:
             return check_edges(_numbers("--bins", bins))
         if not len(background):
             raise InputError(f"--bins: expected edges such as 0,1,2.5, since {self.scorer.notes[0]}")
-        levels = np.array([])
+        levels = None
         if self.settings.quantiles is not None:
             levels = np.array(_numbers("--quantiles", self.settings.quantiles))
             if not ((levels > 0) & (levels < 1)).all():
@@ -123,10 +123,9 @@ class Binner:
             ends = np.array([0.0, 1.0])
         elif self.settings.quantity == "score":
             ends[0] = 0.0 - self.scorer.model.coordinates.constant  # no score is lower
-        if len(levels):
-            inner = self._quantity(np.quantile(background, levels))
-            return check_edges(np.array([ends[0], *np.sort(inner), ends[1]]))
-        return check_edges(np.linspace(ends[0], ends[1], int(bins) + 1 if bins.isdecimal() else 2))
+        if levels is None:
+            return check_edges(np.linspace(ends[0], ends[1], int(bins) + 1))
+        return check_edges([ends[0], *np.sort(self._quantity(np.quantile(background, levels))), ends[1]])
 
 
 def _numbers(option: str, text: str) -> list[float]:
