@@ -228,25 +228,21 @@ def _read_part(folder: Path, part: Part) -> tuple[Columns, dict[str, Any]]:
 
 def _not_done(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int) -> list[Part]:
     """The parts that are still to be made. What is there, but damaged or of other events, is removed."""
-    there: dict[str, str] = {}
-    bad: set[str] = set()
+    doubtful: dict[str, str] = {}
     for part in parts:
-        if (folder / part.name).exists():
-            try:
-                _, said = _read_part(folder, part)
-                if said["state"] != part.file.state:  # touched or changed: its events tell
-                    there[part.name] = said["content"]
-            except BadPart:
-                bad.add(part.name)
-    for part, pieces in _events_of(scorer, [part for part in parts if part.name in there], chunk):
+        try:
+            _, said = _read_part(folder, part)
+            if said["state"] != part.file.state:  # touched or changed: its events tell
+                doubtful[part.name] = said["content"]
+        except BadPart:
+            (folder / part.name).unlink(missing_ok=True)
+    for part, pieces in _events_of(scorer, [part for part in parts if part.name in doubtful], chunk):
         seen = hashlib.sha256()
         for events in pieces:
             seen.update(np.ascontiguousarray(events).data)
         _check_unchanged(part.file)
-        if seen.hexdigest() != there[part.name]:
-            bad.add(part.name)
-    for name in bad:
-        (folder / name).unlink()
+        if seen.hexdigest() != doubtful[part.name]:
+            (folder / part.name).unlink()
     return [part for part in parts if not (folder / part.name).is_file()]
 
 
