@@ -60,7 +60,7 @@ def test_a_search_leaves_runs_numbers_and_a_figure(searched):
     assert {p.suffix for p in (searched / "figures").glob("slope.*")} == {".svg", ".pdf", ".csv"}
 
 
-def test_a_search_that_is_stopped_goes_on_to_the_same_numbers(searched, tmp_path):
+def test_a_search_that_is_stopped_goes_on_to_the_same_numbers(searched, tmp_path, unrendered):
     """Stopped by the limit, at once, and by each training's fifth happening, however fast the machine is."""
     configs, calls, seen = (toy("two-gaussians"), toy("one-gaussian")), 0, 0
 
@@ -69,8 +69,8 @@ def test_a_search_that_is_stopped_goes_on_to_the_same_numbers(searched, tmp_path
         seen += 1
         trainer.stop = seen % 5 == 0
 
-    assert not search_temperature(configs, tmp_path / "s", settings=SETTINGS, minutes=1e-6, figures=False).finished
-    while not search_temperature(configs, tmp_path / "s", settings=SETTINGS, figures=False, watch=stop).finished:
+    assert not search_temperature(configs, tmp_path / "s", settings=SETTINGS, minutes=1e-6).finished
+    while not search_temperature(configs, tmp_path / "s", settings=SETTINGS, watch=stop).finished:
         calls += 1
         assert calls < 100
     assert calls > 1

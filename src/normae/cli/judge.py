@@ -115,7 +115,7 @@ def dual(
     sample = sample_of(read(run_of(run_a).config), data)
     folder = out or default_folder(run_a, run_b, sample, reference)
     settings = DualSettings(events=events, draws=draws, seed=seed, classifier=classifier)
-    result = dual_runs(run_a, run_b, sample, folder, settings, device, reference, force)
+    result = dual_runs(run_a, run_b, folder, sample, settings, device, reference, force)
     show(("log r = log p_B - log p_A", *(f"against {name}" for name in result.against)), _ratios(result))
     for sentence in [*result.verdicts.values(), *notes(result)]:
         say(sentence)
@@ -204,7 +204,8 @@ def search(
 
     Example: normae temperature search jets-paper-qcd-nae jets-paper-top-nae -o runs/search --reference runs/classifier
     """
-    from normae.temperature.search import SearchSettings, read_pair, search_temperature
+    from normae.config import read
+    from normae.temperature.search import SearchSettings, search_temperature
 
     starts = (None, None) if not start else tuple(start)
     if len(configs) != 2 or out is None:
@@ -212,9 +213,9 @@ def search(
     if len(starts) != 2:
         raise InputError(f"--start: expected it twice, for A and for B, got {len(starts)}")
     settings = SearchSettings(trainings=trainings, epochs=epochs, events=events, start=first, scatter=scatter)
-    pair = read_pair(configs, [*(override or []), f"device={json.dumps(device)}"])
+    a, b = (read(config, [*(override or []), f"device={json.dumps(device)}"]) for config in configs)
     with TrainingDisplay() as display:
-        found = search_temperature(pair, out, starts, reference, settings, display, minutes)
+        found = search_temperature((a, b), out, starts, reference, settings, display, minutes)
     show(("temperature", "slope m"), [(f"{point.temperature:.3g}", point.slope) for point in found.points])
     if not found.finished:
         raise Interrupted("stopped; the search is safe. Go on with the same command")

@@ -146,59 +146,49 @@ def _samples(
     data: Place | None, kinds: tuple[Kind, Kind] | None, densities: tuple[Density, Density] | None, model: Model,
     settings: DualSettings, trains: bool,
 ) -> list[Labelled]:  # fmt: skip
-    """Disjoint samples that train the classifier, correct it, and test the models; the last alone if none `trains`."""
+    """Disjoint samples that train the classifier, correct it, and test the models; the last alone if none `trains`.
+
+    Where a folder of jets has no file `val`, training jets correct the classifier.
+    """
     if data is None:
         assert densities is not None
         n, seed = settings.events, settings.seed
         drawn, test = (draw_labelled(*densities, n, seed, name) for name in ("classifier", "test"))
         return [*cut(drawn, PARTS, settings.seed), test]
-    if kinds is not None and Path(data).is_dir():
-        return _jets_in(Path(data), kinds[1], settings, trains)
-    if kinds is None or (Path(data).suffix == ".npz" and not is_jets(data)):
-        sample = read_labelled(data, model.event, model.event_dtype)
+    given = Path(data)
+    if kinds is None or (given.suffix == ".npz" and not is_jets(given)):
+        test = read_labelled(given, model.event, model.event_dtype)
     else:
-        sample = read_labelled_jets(Path(data), kinds[1], settings.events)
-    check_numbers(sample, data)
-    return cut(sample, FILE_PARTS, settings.seed) if trains else [sample] * 3
-
-
-def _jets_in(folder: Path, b: Kind, settings: DualSettings, trains: bool) -> list[Labelled]:
-    """`samples` of a folder of jets; where it has no file `val`, training jets correct the classifier."""
-    test = read_labelled_jets(file_in(folder, "test"), b, settings.events)
-    check_numbers(test, folder)
+        test = read_labelled_jets(file_in(given, "test") if given.is_dir() else given, kinds[1], settings.events)
+    fewest = int(min(test.labels.sum(), (~test.labels).sum()))
+    if fewest < FEWEST_EVENTS:
+        raise InputError(f"{data}: expected at least {FEWEST_EVENTS} events of each class, got {fewest} of one")
     if not trains:
         return [test] * 3
-    training = read_labelled_jets(file_in(folder, "train"), b, QUICK)
+    if kinds is None or not given.is_dir():
+        return cut(test, FILE_PARTS, settings.seed)
+    training = read_labelled_jets(file_in(given, "train"), kinds[1], QUICK)
     try:
-        return [training, read_labelled_jets(file_in(folder, "val"), b, QUICK), test]
+        return [training, read_labelled_jets(file_in(given, "val"), kinds[1], QUICK), test]
     except InputError:
         return [*cut(training, PARTS, settings.seed), test]
 
 
-def check_numbers(sample: Labelled, data: str | Path) -> None:
-    """Refuse a sample with too few events of a class."""
-    fewest = int(min(sample.labels.sum(), (~sample.labels).sum()))
-    if fewest < FEWEST_EVENTS:
-        raise InputError(f"{data}: expected at least {FEWEST_EVENTS} events of each class, got {fewest} of one")
-
-
 def dual(
-    run_a: Place, run_b: Place, data: Place | None = None, out: Place | None = None,
-    settings: DualSettings | None = None, device: str = "auto", reference: Place | None = None, force: bool = False,
+    run_a: Place, run_b: Place, out: Place, data: Place | None = None, settings: DualSettings | None = None,
+    device: str = "auto", reference: Place | None = None, force: bool = False,
 ) -> DualResult:  # fmt: skip
-    """The dual test of two runs, written into a folder: dual.json, figures/ and report.html.
+    """The dual test of two runs, written into the folder `out`: dual.json, figures/ and report.html.
 
-    Arguments as in `dual_test`; `out` is the folder, `output.default_folder` if not given, which must be new; with
-    `force` an earlier test is replaced.
+    Arguments as in `dual_test`; the folder must be new, or with `force` an earlier test is replaced.
     """
     from normae.dual import output  # drawing needs matplotlib, the numbers do not
 
     data = sample_of(read(run_of(run_a).config), data)
-    path = output.default_folder(run_a, run_b, data, reference) if out is None else Path(out)
     tested = {"run_a": str(run_a), "run_b": str(run_b), "data": None if data is None else str(data)}
     tested |= {} if reference is None else {"reference": str(reference)}
-    check_new(path, force)
+    check_new(out, force)
     result = dual_test(run_a, run_b, data, settings, device, reference)
-    with new_folder(path, force) as temporary:
+    with new_folder(out, force) as temporary:
         output.write_dual(temporary, result, tested)
     return result

@@ -155,7 +155,7 @@ def reproduce(what: str, out: str | Path, settings: Settings | None = None, watc
                 overrides = (*own, *settings.overrides)
                 paths.append(run_of_model(name, preset, overrides, settings.seed, out, settings, watch).path)
             if len(paths) > 1:
-                made = dual(paths[0], paths[1], out=out / f"dual-{title.lower()}", force=True).metrics
+                made = dual(paths[0], paths[1], out / f"dual-{title.lower()}", force=True).metrics
             else:
                 made = evaluate(paths[0], device=settings.device)
                 report(paths[0], force=True)
@@ -275,7 +275,7 @@ def _dual_tests(runs: jets.Runs, out: Path, settings: Settings, result: Reproduc
             chosen = DualSettings(draws=50 if network == "BNAE" else None, seed=settings.seed)
             folder = out / f"dual-{network.lower()}{variant.end}"
             with _noted(result, f"the dual test of {pair[0].title}"):
-                made = dual(a, b, settings.data, folder, chosen, settings.device, reference, force=True)
+                made = dual(a, b, folder, settings.data, chosen, settings.device, reference, force=True)
                 found[pair[0].title] = made.metrics
     return found
 

@@ -93,7 +93,7 @@ class Classifier:
 
 
 def train_classifier(
-    config: Run, folder: RunFolder, watch: Watch | None, minutes: float | None, begun: float, check: Callable[[], None]
+    config: Run, folder: RunFolder, watch: Watch | None, deadline: float | None, check: Callable[[], None]
 ) -> bool:
     """Train into a folder that is new, or holds this very run, as `check` says; whether it is finished."""
     device = choose_device(config.device)
@@ -108,7 +108,7 @@ def train_classifier(
         trainer = classifier_trainer(network, train, held, config.classifier, config.seed, device)
         journal = Journal(folder, [folder], [config], [hashes], jets=jets_hashes(config.data))
         journal.open(trainer)
-        finished = journal.follow(trainer, watch, minutes, begun)
+        finished = journal.follow(trainer, watch, deadline)
         if finished:
             _finish(config, trainer, journal)
         return finished

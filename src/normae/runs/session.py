@@ -10,7 +10,6 @@ own; a run with `training.epochs = 0` is one, and any NAE of the same network ca
 their singular values, whose size decides how far a step of Adam goes. Where it is missing, the finished weights serve.
 """
 
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import fields, replace
@@ -42,7 +41,7 @@ from normae.networks.own import copied
 from normae.runs.classifier import train_classifier
 from normae.runs.folder import RunFolder, locked, read_tensors
 from normae.runs.load import load
-from normae.runs.writing import Finish, Journal, Prepared, Watch, check_minutes
+from normae.runs.writing import Finish, Journal, Prepared, Watch, deadline_in
 from normae.sources import OUTSIDE, Events, Weights
 from normae.tensors import stream
 from normae.training import Schedules, Trainer
@@ -84,8 +83,7 @@ def train(
     Returns:
         Whether the training is finished; False if it was interrupted or out of time, and can be resumed.
     """
-    begun = time.monotonic()
-    check_minutes(minutes)
+    deadline = deadline_in(minutes)
     group, config = RunFolder(out), placed(config, events is None)
     configs = [config] if seeds is None else [replace(config, seed=seed) for seed in seeds]
     folders = [group] if seeds is None else [RunFolder(group.path / f"seed-{seed}") for seed in seeds]
@@ -96,7 +94,7 @@ def train(
         refuse(seeds is not None, "seeds: a classifier is trained one at a time; use --set seed=N")
         check = partial(_check_folder, group, folders, configs, resume)
         check()
-        return train_classifier(config, group, watch, minutes, begun, check)
+        return train_classifier(config, group, watch, deadline, check)
     if config.base is not None and seeds is not None:  # each has a base of its own, and cannot be side by side
         more = (watch, minutes, events, own)
         pairs = zip(configs, folders, strict=True)
@@ -119,7 +117,7 @@ def train(
             hashes, jets = [sources.events_hash(one) for one in raw], sources.jets_hashes(config.data)
             journal = Journal(group, folders, configs, hashes, replicas, team, jets)
             trainer = _trainer(configs, runs, team, own)
-            return _sit(trainer, journal, runs, starts, watch, minutes, begun)
+            return _sit(trainer, journal, runs, starts, watch, deadline)
 
 
 def _trainer(configs: list[Run], runs: list[Prepared], team: Group, own: Autoencoder | None) -> Trainer:
@@ -144,14 +142,9 @@ def _trainer(configs: list[Run], runs: list[Prepared], team: Group, own: Autoenc
 
 
 def _sit(
-    trainer: Trainer,
-    journal: Journal,
-    runs: list[Prepared],
-    starts: list[Start] | None,
-    watch: Watch | None,
-    minutes: float | None,
-    begun: float,
-) -> bool:
+    trainer: Trainer, journal: Journal, runs: list[Prepared], starts: list[Start] | None, watch: Watch | None,
+    deadline: float | None,
+) -> bool:  # fmt: skip
     """One sitting of a training: from new or from a checkpoint, until the end or an interruption."""
     if all(folder.finished() for folder in journal.folders):
         return True
@@ -159,7 +152,7 @@ def _sit(
         journal.start = [start.facts for start in starts]
         trainer.begin_with(joined(starts, trainer.setup.noise, journal.replicas))
     finishes = [Finish(trainer, journal, run, k) for k, run in enumerate(runs)]
-    finished = journal.follow(trainer, watch, minutes, begun, finishes)
+    finished = journal.follow(trainer, watch, deadline, finishes)
     if finished and journal.team.rank == 0:
         for finish in finishes:
             finish.write()
@@ -285,26 +278,22 @@ def _base(
 
 
 def _in_coordinates(config: Run, events: Events, coordinates: Coordinates) -> Events:
-    if config.coordinates.kind == "identity":
-        given: Any = events
-        held = None if events.validation is None else given.validation.float()
-        named = (lambda: events.columns, lambda: events.weights)
-        return Events(lambda: given.train.float(), lambda: held, lambda: given.test.float(), events.density, *named)
+    """What the network sees of the events; rows of small samples several times, each with other noise."""
 
-    def noisy(rows: Tensor | SparseEvents, copies: int, name: str) -> Tensor:
+    def seen(rows: Tensor | SparseEvents, copies: int, name: str) -> Tensor:
         if isinstance(rows, SparseEvents):
             assert isinstance(coordinates, ComponentsCoordinates)
             y = coordinates.rows(rows)
         else:
             y = coordinates.forward(rows)
-            if config.base is not None:  # its kernels are wide enough
+            if config.base is not None or isinstance(coordinates, Identity):  # kernels are wide enough, and no noise
                 return y.float()
         generator: torch.Generator = stream(config.seed, f"data/noise/{name}")
         return coordinates.noisy(y, copies, generator).float()
 
     def validation() -> Tensor | None:
         rows = events.validation
-        return None if rows is None else noisy(rows, max(1, HELD_OUT // len(rows)), "validation")
+        return None if rows is None else seen(rows, max(1, HELD_OUT // len(rows)), "validation")
 
     def weights() -> Weights | None:
         found = events.weights
@@ -315,12 +304,11 @@ def _in_coordinates(config: Run, events: Events, coordinates: Coordinates) -> Ev
         return Weights(train, validation, found.test)
 
     prepared = Events(
-        lambda: noisy(events.train, config.coordinates.copies, "train"),
+        lambda: seen(events.train, config.coordinates.copies, "train"),
         validation,
         lambda: coordinates.forward(events.test).float(),
-        None,
-        lambda: events.columns,
-        weights,
+        columns=lambda: events.columns,
+        weights=weights,
     )
     return prepared
 

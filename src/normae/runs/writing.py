@@ -174,15 +174,10 @@ class Journal:
         } | ({"jets_sha256": self.jets} if self.jets else {})
 
     def follow(
-        self,
-        training: Trainer,
-        watch: Watch | None,
-        minutes: float | None,
-        begun: float,
-        finishes: "Sequence[Finish]" = (),
+        self, training: Trainer, watch: Watch | None, deadline: float | None, finishes: "Sequence[Finish]" = ()
     ) -> bool:
         """Train until the end or an interruption; `finishes` keep the autoencoders that NAEs begin with."""
-        with stoppable(training, minutes, begun), counting() if watch is None else nullcontext(watch) as shown:
+        with stoppable(training, deadline), counting() if watch is None else nullcontext(watch) as shown:
             for happening in training.run():
                 if self.team.rank == 0 and isinstance(happening, Checkpoint) and happening == ("training", 0):
                     for finish in finishes:
@@ -212,15 +207,16 @@ def counting() -> Iterator[Watch]:
         yield watch
 
 
-def check_minutes(minutes: float | None) -> None:
-    """A limit must be a positive number."""
+def deadline_in(minutes: float | None) -> float | None:
+    """When so many minutes from now are over, by `time.monotonic`; they must be a positive number."""
     if minutes is not None and not 0 < minutes < 1e6:
         raise InputError(f"minutes: expected a positive number, got {minutes:g}")
+    return None if minutes is None else time.monotonic() + 60 * minutes
 
 
 @contextmanager
-def stoppable(training: Trainer, minutes: float | None, begun: float) -> Iterator[None]:
-    """A signal, or the time `minutes` after `begun`, ends the training after the iteration under way.
+def stoppable(training: Trainer, deadline: float | None) -> Iterator[None]:
+    """A signal, or the `deadline`, ends the training after the iteration under way.
 
     The signals are Ctrl-C and those of termination, of a terminal that closes, unless nohup has it ignored, and of a
     batch system that preempts; a second one ends it at once.
@@ -235,9 +231,9 @@ def stoppable(training: Trainer, minutes: float | None, begun: float) -> Iterato
     with suppress(ValueError):  # not in the main thread, where signals cannot be handled
         heard = [number for number in STOPS if signal.getsignal(number) != signal.SIG_IGN]
         before = {number: signal.signal(number, request) for number in heard}
-    timer = threading.Timer(max(60 * (minutes or 0) - (time.monotonic() - begun), 0), request)
+    timer = threading.Timer(max((deadline or 0) - time.monotonic(), 0), request)
     timer.daemon = True
-    if minutes is not None:
+    if deadline is not None:
         timer.start()
     try:
         yield

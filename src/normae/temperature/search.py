@@ -9,7 +9,7 @@ folder, so that a search which is stopped goes on where it was.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from normae import statistics
-from normae.config import Run, read
+from normae.config import Run
 from normae.data import DENSITIES, SparseEvents
 from normae.data.labelled import Labelled
 from normae.dual.judge import central, true_ratio
@@ -32,7 +32,7 @@ from normae.runs.classifier import load_classifier
 from normae.runs.folder import RunFolder, locked, read_json
 from normae.runs.load import load
 from normae.runs.session import read_start, train
-from normae.runs.writing import Watch, check_minutes
+from normae.runs.writing import Watch, deadline_in
 from normae.sources import load_events
 from normae.statistics.arrays import Array, Estimate
 from normae.statistics.thermometers import SCATTER
@@ -43,7 +43,6 @@ JET_SCATTER = 0.25  # of the slopes of pairs of trainings on jets that differ in
 Pair = tuple[Run, Run]
 Points = list[statistics.SlopePoint]
 Starts = tuple[str | None, str | None]
-Trained = Callable[[Run, Path], Path]  # trains in a folder, or goes on; `_Stopped` where it did not come to its end
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class SearchSettings:
 class SearchResult(NamedTuple):
     """What was trained, the temperature where m = 1 by a power law through it, and whether the search is over."""
 
-    points: list[statistics.SlopePoint]
+    points: Points
     temperature: Estimate
     finished: bool
 
@@ -83,7 +82,6 @@ def search_temperature(
     settings: SearchSettings | None = None,
     watch: Watch | None = None,
     minutes: float | None = None,
-    figures: bool = True,
 ) -> SearchResult:
     """Look for the temperature at which the dual test of two configurations has the slope 1.
 
@@ -94,12 +92,9 @@ def search_temperature(
         reference: a classifier of jets, a run folder or a name of the zoo; toys have the true ratio.
         minutes: stop after so much time; calling again goes on.
     """
-    begun, settings, folder, finished = time.monotonic(), settings or SearchSettings(), Path(out), False
-    if settings.scatter is None:
-        jets = configs[0].data.jets is not None
-        settings = replace(settings, scatter=JET_SCATTER if jets else SCATTER)
-    scatter = settings.scatter or 0.0
-    check_minutes(minutes)
+    deadline, settings, folder, finished = deadline_in(minutes), settings or SearchSettings(), Path(out), False
+    usual = SCATTER if configs[0].data.jets is None else JET_SCATTER
+    scatter = usual if settings.scatter is None else settings.scatter
     sample, known = _reference(configs, reference, settings)
     for config, start in zip(configs, starts, strict=True):
         if start is not None:
@@ -109,7 +104,7 @@ def search_temperature(
         points = _earlier(folder, described)
 
         def trained(run: Run, path: Path) -> Path:
-            left = None if minutes is None else max(minutes - (time.monotonic() - begun) / 60, 1e-6)
+            left = None if deadline is None else max((deadline - time.monotonic()) / 60, 1e-6)
             if not train(run, path, resume=RunFolder(path).config.exists(), watch=watch, minutes=left):
                 raise _Stopped
             return path
@@ -122,13 +117,15 @@ def search_temperature(
             own = zip(paths, (~sample.labels, sample.labels), strict=True)
             energies = (float(np.mean(load(path, "auto").energy(sample.x[mask]))) for path, mask in own)
             first = settings.start or math.sqrt(math.prod(energies))  # of mean squared errors: the paper's first guess
-            while not _enough(points, settings):
+            while not _enough(points, settings, scatter):
                 temperature = float(f"{statistics.next_temperature(points, first, scatter):.3g}")
-                pair = _train_pair(configs, paths, temperature, folder, settings.epochs, trained)
+                fixed = _at_temperature(configs, paths, temperature, settings.epochs)
+                inside = folder / f"T-{temperature:.3g}"
+                pair = [trained(run, inside / side) for side, run in zip(SIDES, fixed, strict=True)]
                 a, b = (central(load(path, "auto").rows(sample.x, settings.draws, 0)) for path in pair)
                 line = statistics.fit_line(known, b - a, sample.labels, generator=stream(0, "temperature/slope"))
                 points.append(statistics.SlopePoint(temperature, line.slope))
-                _write(folder, points, described, scatter, figures)
+                _write(folder, points, described, scatter)
             finished = True
     return SearchResult(points, statistics.unit_slope_temperature(points, scatter), finished)
 
@@ -167,7 +164,7 @@ def _described(configs: Pair, starts: Starts, reference: str | Path | None, sett
     return of | given | {name: getattr(settings, name) for name in ("epochs", "events", "start")}
 
 
-def _earlier(folder: Path, described: dict[str, Any]) -> list[statistics.SlopePoint]:
+def _earlier(folder: Path, described: dict[str, Any]) -> Points:
     """The slopes that an earlier sitting has found."""
     path = folder / "temperature.json"
     if not path.is_file():
@@ -182,45 +179,34 @@ class _Stopped(Exception):
     """Time ran out, or the user stopped a training."""
 
 
-def _enough(points: Sequence[statistics.SlopePoint], settings: SearchSettings) -> bool:
+def _enough(points: Points, settings: SearchSettings, scatter: float) -> bool:
     if len(points) < 2:
         return False
     if len(points) >= settings.trainings:
         return True
-    last, root = points[-1].slope, statistics.unit_slope_temperature(points, settings.scatter or 0.0)
-    close = abs(last.value - 1) <= settings.tolerance
+    root = statistics.unit_slope_temperature(points, scatter)
+    close = abs(points[-1].slope.value - 1) <= settings.tolerance
     return close or (len(points) > 2 and root.error <= settings.tolerance * root.value)
 
 
-def _train_pair(
-    configs: Pair, paths: Sequence[str], temperature: float, folder: Path, epochs: int | None, trained: Trained
-) -> list[Path]:
-    """Both models at one temperature."""
+def _at_temperature(configs: Pair, paths: Sequence[str], temperature: float, epochs: int | None) -> list[Run]:
+    """Both runs at a fixed temperature, from the autoencoders at `paths`."""
     found = []
-    for side, config, start in zip(SIDES, configs, paths, strict=True):
+    for config, start in zip(configs, paths, strict=True):
         training = config.training if epochs is None else replace(config.training, epochs=epochs)
         fixed = replace(config.temperature, initial=temperature, trained=False)
-        run = replace(config, start=start, training=training, temperature=fixed)
-        found.append(trained(run, folder / f"T-{temperature:.3g}" / side))
+        found.append(replace(config, start=start, training=training, temperature=fixed))
     return found
 
 
-def _write(folder: Path, points: Points, described: dict[str, Any], scatter: float, figures: bool) -> None:
+def _write(folder: Path, points: Points, described: dict[str, Any], scatter: float) -> None:
     root = statistics.unit_slope_temperature(points, scatter)
     known = math.isfinite(root.value) and math.isfinite(root.error)
     rows = [{"temperature": p.temperature, "slope": p.slope.value, "error": p.slope.error} for p in points]
     content = {"temperature": root._asdict() if known else None, "points": rows}
     write_json(folder / "temperature.json", content | {"scatter": scatter, "search": described})
-    if not figures:
-        return
     with figure_style():
         figure, axes = new_figure()
         slope_against_temperature(axes[0, 0], points, statistics.slope_line(points, scatter) if known else None, root)
         columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
         save_figure(figure, folder / "figures", "slope", columns)
-
-
-def read_pair(paths: Sequence[str | Path], overrides: Sequence[str] = ()) -> Pair:
-    """The two configurations of a search, with the same overrides."""
-    a, b = (read(path, overrides) for path in paths)
-    return a, b
