@@ -255,20 +255,22 @@ def good_if(name: str, holds: bool, sentence: str, remedy: str = "") -> Check:
     return Check(name, "good" if holds else "warning", sentence, remedy)
 
 
-def acceptance_check(lines: Sequence[Mapping[str, Any]], config: Run) -> Check:
-    """Whether the feature chain samples, and by which test."""
-    accepted, chain = lines[-1]["feature_acceptance"], config.sampling.feature
+def acceptance_check(lines: Sequence[Mapping[str, Any]], config: Run, kind: str = "feature") -> Check:
+    """Whether the feature chain, or the latent one, samples, and by which test."""
+    accepted, chain = lines[-1][f"{kind}_acceptance"], getattr(config.sampling, kind)
+    name = "acceptance" if kind == "feature" else "latent chain"
     if chain.metropolis == "off":
-        said = "The feature chain ran without a Metropolis test, so it is not exact."
-        remedy = 'Set sampling.feature.metropolis = "exact", with a smaller step where it then accepts too little.'
-        return good_if("acceptance", False, said, remedy)
+        said = f"The {kind} chain ran without a Metropolis test, so it is not exact."
+        remedy = f'Set sampling.{kind}.metropolis = "exact", with a smaller step where it then accepts too little.'
+        return good_if(name, False, said, remedy)
     long, short = accepted < 0.3, accepted > 0.95
     advice = "its steps could be longer" if short else "its steps are long" if long else "as it should"
-    kind = "exact" if chain.exact else "approximate"
-    said = f"The feature chain accepts {100 * accepted:.1f} % ({advice}); the test is {kind}."
-    change = f"{'Raise' if short else 'Lower'} sampling.feature.step_size"
-    remedy = f"{change}, or let sampling.feature.adapt = 0.7 choose it."
-    return good_if("acceptance", not (long or short), said, remedy)
+    test = "exact" if chain.exact else "approximate"
+    said = f"The {kind} chain accepts {100 * accepted:.1f} % ({advice}); the test is {test}."
+    remedy = f"{'Raise' if short else 'Lower'} sampling.{kind}.step_size"
+    if kind == "feature":
+        remedy += ", or let sampling.feature.adapt = 0.7 choose it"
+    return good_if(name, not (long or short), said, f"{remedy}.")
 
 
 # --- the course of a training

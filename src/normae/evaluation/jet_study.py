@@ -1,6 +1,6 @@
 """The study of a run on jets: how well it tags, the health of its training, jets to look at, paper beside ours."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -183,7 +183,8 @@ class JetStudy(Study):
     def checks(self, metrics: Metrics) -> list[Check]:
         lines, checks = self.lines("training"), [self._reconstruction_check(metrics)]
         if lines and self.config.training.epochs:
-            checks += [_gap_check(lines), *self._latent_check(lines), study.acceptance_check(lines, self.config)]
+            walked = [kind for kind in ("latent", "feature") if lines[-1].get(f"{kind}_acceptance") is not None]
+            checks += [_gap_check(lines), *(study.acceptance_check(lines, self.config, kind) for kind in walked)]
             checks += self._equilibrium_check(metrics)
         auc = metrics.get("auc_draws", metrics["auc"])
         higher = auc.value > 0.5 + 3 * auc.error
@@ -206,17 +207,6 @@ class JetStudy(Study):
             return Check("reconstruction", "bad", said, remedy)
         said = f"The energy of the jets it was trained on is {share}."
         return study.good_if("reconstruction", energy < 1.5 * best, said, remedy)
-
-    def _latent_check(self, lines: Sequence[Mapping[str, Any]]) -> list[Check]:
-        accepted = lines[-1].get("latent_acceptance")
-        if accepted is None:
-            return []
-        exact = "exact" if self.config.sampling.latent.exact else "approximate"
-        said = f"The latent chain accepts {100 * accepted:.1f} %; its test is {exact}."
-        if accepted > 0.95:
-            said += " Its steps are short: larger ones go further in as many."
-        remedy = f"{'Raise' if accepted > 0.95 else 'Lower'} sampling.latent.step_size."
-        return [study.good_if("latent chain", 0.3 < accepted <= 0.95, said, remedy)]
 
     def _equilibrium_check(self, metrics: Metrics) -> list[Check]:
         """Where negative samples are relaxed below T, so that they may not lie above the manifold they came from."""
