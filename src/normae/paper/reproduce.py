@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from normae import zoo
 from normae.config import read
@@ -103,22 +103,15 @@ def _folder(name: str, out: Path, settings: Settings) -> RunFolder:
     return RunFolder(out / ("scratch" if settings.scratch else "zoo") / name)
 
 
-class Section(NamedTuple):
-    """A section of the paper."""
-
-    title: str
-    values: tuple[PaperValue, ...]
-    models: dict[str, tuple[str, ...]]  # of each column, by their names in the zoo, two for a dual test
-
-
-SECTIONS = {
-    "toy": Section("Section 3.2: the NAE on the two-Gaussian toy", TOY,
-                   {"paper settings": ("toy-2gauss-nae-paper",), "best": ("toy-2gauss-nae",)}),
-    "bayes": Section("Section 3.3: the Bayesian NAE on the two-Gaussian toy", BAYES,
-                     {"paper settings": ("toy-2gauss-bnae-paper",), "best": ("toy-2gauss-bnae",)}),
-    "dual": Section("Section 3.4: the dual test, log p_1G - log p_2G", DUAL,
-                    {"NAE": ("toy-2gauss-nae", "toy-1gauss-nae"), "BNAE": ("toy-2gauss-bnae", "toy-1gauss-bnae")}),
+SECTIONS: dict[str, tuple[str, tuple[PaperValue, ...], dict[str, tuple[str, ...]]]] = {
+    "toy": ("Section 3.2: the NAE on the two-Gaussian toy", TOY,
+            {"paper settings": ("toy-2gauss-nae-paper",), "best": ("toy-2gauss-nae",)}),
+    "bayes": ("Section 3.3: the Bayesian NAE on the two-Gaussian toy", BAYES,
+              {"paper settings": ("toy-2gauss-bnae-paper",), "best": ("toy-2gauss-bnae",)}),
+    "dual": ("Section 3.4: the dual test, log p_1G - log p_2G", DUAL,
+             {"NAE": ("toy-2gauss-nae", "toy-1gauss-nae"), "BNAE": ("toy-2gauss-bnae", "toy-1gauss-bnae")}),
 }  # fmt: skip
+"""Title, values of the paper, and the models of each column by their names in the zoo, two for a dual test."""
 
 
 def trained_by(name: str) -> tuple[str, tuple[str, ...]]:
@@ -139,8 +132,7 @@ def reproduce(what: str, out: str | Path, settings: Settings | None = None, watc
         return reproduce_all(out, replace(settings, paper=settings.scratch), watch)
     if what not in SECTIONS:
         raise InputError(f"reproduce: expected {', '.join(SECTIONS)}, jets or all, got {what!r}")
-    section, result = SECTIONS[what], Reproduction()
-    chosen = section.models
+    (section, values, chosen), result = SECTIONS[what], Reproduction()
     if settings.paper and what == "dual":
         chosen = {title: tuple(f"{name}-paper" for name in names) for title, names in chosen.items()}
     elif settings.paper:
@@ -164,10 +156,10 @@ def reproduce(what: str, out: str | Path, settings: Settings | None = None, watc
         raise InputError(f"{', '.join(sorted(result.left_out))}: not in the zoo; use --from-scratch")
     columns = list(result.metrics.values())
     rows = [["quantity", "paper", *[f"normae, {title}" for title in result.metrics]]]
-    for metric, words, printed, _ in section.values:
+    for metric, words, printed, _ in values:
         if any(metric in metrics for metrics in columns):
             rows.append([words, printed, *[str(metrics.get(metric, "—")) for metrics in columns]])
-    result.tables[section.title] = rows
+    result.tables[section] = rows
     result.write(out)
     return result
 

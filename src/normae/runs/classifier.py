@@ -9,6 +9,7 @@ Eq. (lr_clf) of the paper for n_1 = n_0.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ PIECE = 4096
 KNOTS = ("calibration.x", "calibration.y")  # the tensors of an isotonic correction
 
 
+@dataclass(eq=False)
 class Classifier:
     """log r of events, from a network.
 
@@ -55,18 +57,15 @@ class Classifier:
     (array([0., 2.]), array([0.5 , 0.88]))
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        scale: float,
-        prior: float,
-        event: tuple[int, ...],
-        correction: Recalibration | None = None,
-        name: str = "classifier",
-    ) -> None:
-        self.network = network.eval().requires_grad_(False)
-        self.scale, self.prior, self.event = scale, prior, event
-        self.correction, self.name = correction, name
+    network: nn.Module
+    scale: float
+    prior: float
+    event: tuple[int, ...]
+    correction: Recalibration | None = None
+    name: str = "classifier"
+
+    def __post_init__(self) -> None:
+        self.network.eval().requires_grad_(False)
 
     def log_ratio(self, x: Any, corrected: bool = True) -> NDArray[np.float64]:
         """log p_1 - log p_0 with shape (N,), for events with shape (N, *event), numpy or torch.

@@ -128,9 +128,6 @@ def build_model(
     _check_shapes(config, parts, autoencoder, name)
     if chains is not None and (tuple(chains.shape[1:]) != event or not len(chains)):
         raise InputError(f"{name}: the chains in model.safetensors do not belong to events of shape {event}")
-    conditional = bool(config.coordinates.condition)
-    if (config.base is None) != (not parts[BASE]) or conditional != ("offset" in parts[BASE]):
-        raise InputError(f"{name}: the weights do not belong to config.toml (other names or shapes)")
     fill(autoencoder, parts[""])
     sampling = adapted_sampling(config.sampling, latent_size, feature_size)
     kind = str(header.get("coordinates", "identity"))
@@ -186,6 +183,8 @@ def _check_shapes(config: Run, parts: dict[str, dict[str, Tensor]], autoencoder:
             right &= all(len(t) == config.ensemble.members for t in parts[prefix].values())
     if config.ensemble is not None:
         right &= set(parts["member."]) == set(expected)
+    right &= (config.base is None) == (not parts[BASE])
+    right &= bool(config.coordinates.condition) == ("offset" in parts[BASE])
     if not right:
         others = "the networks given" if own else "config.toml"
         raise InputError(f"{name}: the weights do not belong to {others} (other names or shapes)")

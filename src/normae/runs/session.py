@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,13 +50,8 @@ from normae.training.backends import Group, processes
 MEMBER = 1_000_000  # between the seeds of two members of an ensemble; the first has the run's own
 NOT_COMPARED = {"output_start"}  # of the network: what only decides the first weights
 HELD_OUT = 2000  # rows of a small validation sample are taken again, each time with other noise, up to about so many
-
-
-class Start(NamedTuple):
-    """Rows of weights as `State.start` gave them, or weights by name, and what provenance.json says of them."""
-
-    tensors: dict[str, Tensor]
-    facts: dict[str, Any]
+Start = tuple[dict[str, Tensor], dict[str, Any]]
+"""Rows of weights as `State.start` gave them, or weights by name, and what provenance.json says of them."""
 
 
 def train(
@@ -90,9 +85,9 @@ def train(
     refuse(len({c.seed for c in configs}) != len(configs), f"seeds: expected different seeds, got {list(seeds or [])}")
     refuse(config.modes, "expected [bayesian] or [ensemble]; train Bayesian seeds and join them with `normae ensemble`")
     refuse((config.network.kind == "own") != (own is not None), OWN)
+    check = partial(_check_folder, group, folders, configs, resume)
     if config.classifier is not None:
         refuse(seeds is not None, "seeds: a classifier is trained one at a time; use --set seed=N")
-        check = partial(_check_folder, group, folders, configs, resume)
         check()
         return train_classifier(config, group, watch, deadline, check)
     if config.base is not None and seeds is not None:  # each has a base of its own, and cannot be side by side
@@ -101,7 +96,7 @@ def train(
         return all(train(c, folder.path, None, resume and folder.config.exists(), *more) for c, folder in pairs)
     with processes() as team:
         if team.rank == 0:
-            _check_folder(group, folders, configs, resume)
+            check()
         choose_device(config.device)  # one that is not there is refused before the events are read
         raw = [sources.load_events(c.data, c.seed) if events is None else events for c in configs]
         runs = [prepare(c, one) for c, one in zip(configs, raw, strict=True)]
@@ -113,7 +108,7 @@ def train(
         replicas = 1 if config.ensemble is None else config.ensemble.members
         with locked(group.path) if team.rank == 0 else nullcontext():
             if team.rank == 0:
-                _check_folder(group, folders, configs, resume)
+                check()
             hashes, jets = [sources.events_hash(one) for one in raw], sources.jets_hashes(config.data)
             journal = Journal(group, folders, configs, hashes, replicas, team, jets)
             trainer = _trainer(configs, runs, team, own)
@@ -149,7 +144,7 @@ def _sit(
     if all(folder.finished() for folder in journal.folders):
         return True
     if not journal.open(trainer) and starts is not None:
-        journal.start = [start.facts for start in starts]
+        journal.start = [facts for _, facts in starts]
         trainer.begin_with(joined(starts, trainer.setup.noise, journal.replicas))
     finishes = [Finish(trainer, journal, run, k) for k, run in enumerate(runs)]
     finished = journal.follow(trainer, watch, deadline, finishes)
@@ -332,7 +327,7 @@ def read_start(config: Run, event: tuple[int, ...]) -> Start:
         raise InputError(f"start: {name} has events of shape {tuple(header.get('event', ()))}, expected {event}")
     tensors = read_tensors(run.start)[0] if run.start.is_file() else named
     digest = sha256(b"".join(tensors[key].numpy().tobytes() for key in sorted(tensors))).hexdigest()
-    return Start(tensors, {"run": name, "name": given.name, "seed": given.seed, "sha256": digest})
+    return tensors, {"run": name, "name": given.name, "seed": given.seed, "sha256": digest}
 
 
 def _check_start(config: Run, given: Run, name: str) -> None:
@@ -354,7 +349,7 @@ def _check_start(config: Run, given: Run, name: str) -> None:
 
 def joined(starts: list[Start], noise: WeightNoise, replicas: int) -> dict[str, Tensor]:
     """Rows for all models side by side, as `Trainer.begin_with` takes them; each start serves `replicas` of them."""
-    rows = [s.tensors if "weights" in s.tensors else {"weights": noise.row(s.tensors)[None]} for s in starts]
+    rows = [given if "weights" in given else {"weights": noise.row(given)[None]} for given, _ in starts]
     kinds = set.intersection(*(set(row) for row in rows))
     parts = {kind: [row[kind] for row in rows] for kind in kinds}
     return {
