@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from normae.errors import refuse
 
-Layer = TypeVar("Layer", bound=nn.Module)
+Made = TypeVar("Made", bound=nn.Module)
 
 
 class Activation(NamedTuple):
@@ -192,7 +192,7 @@ def linear(n_in: int, n_out: int, generator: torch.Generator) -> nn.Linear:
     return drawn(nn.Linear(n_in, n_out, device="meta"), 1 / math.sqrt(n_in), generator)
 
 
-def drawn(layer: Layer, bound: float, generator: torch.Generator) -> Layer:
+def drawn(layer: Made, bound: float, generator: torch.Generator) -> Made:
     """A layer that was made without memory, with weights uniform in +- `bound`.
 
     So torch draws nothing of its own. `skip_init` is the same, and loads sympy at its first call: two seconds.
