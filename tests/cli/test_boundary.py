@@ -260,6 +260,7 @@ IN_A_CALLBACK = """
 import signal, sys, time, typer, weakref
 from normae.cli.console import run
 class Lock: pass
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may have started the tests
 app = typer.Typer()
 @app.command()
 def wait():

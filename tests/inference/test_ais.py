@@ -46,7 +46,7 @@ def log_square_integral(m: GaussianMixture) -> float:
     total = 0.0
     for wi, mi, ci in zip(weights, m.means.double(), m.covariances.double(), strict=True):
         for wj, mj, cj in zip(weights, m.means.double(), m.covariances.double(), strict=True):
-            normal = torch.distributions.MultivariateNormal(torch.zeros(m.dimension).double(), ci + cj)
+            normal = torch.distributions.MultivariateNormal(torch.zeros(m.means.shape[1]).double(), ci + cj)
             total += float(wi * wj * normal.log_prob(mi - mj).exp())
     return math.log(total)
 

@@ -412,11 +412,16 @@ def fit_widths(centres: Tensor) -> tuple[Tensor, Tensor]:
     return widths[first : last + 1], (kept / kept.sum()).float()
 
 
-def fit_gaussians(rows: Tensor, config: BaseConfig) -> tuple[Mixture, Tensor, Tensor]:
+def fit_gaussians(
+    rows: Tensor, config: BaseConfig, strengths: Sequence[float] = STRENGTHS
+) -> tuple[Mixture, Tensor, Tensor]:
     """The Gaussians for rows with shape (N, d), in a random order, float64, and their counts as `left_out` takes them.
 
     And log g of the first rows by Gaussians that were fitted without them, with shape (n,): without itself alone a row
     would still be in groups that it had a part in finding.
+
+    Args:
+        strengths: that are tried; after the first one a number's groups are those that were found before.
     """
     few = rows[: config.rows]
     d, held = rows.shape[1], max(1, round(HELD_OUT * len(few)))
@@ -428,11 +433,12 @@ def fit_gaussians(rows: Tensor, config: BaseConfig) -> tuple[Mixture, Tensor, Te
         return max(tried, key=lambda one: float(tried[one][0].mean()))
 
     number = 1
-    for strength in counted("base", STRENGTHS):
+    for strength in counted("base", strengths):
         last, beyond = number, 2 if tried else 4
         while last <= most and last <= beyond * number:
             if (last, strength) not in tried:
-                fitted = fit_mixture(few[held:], last, strength * d, towards, TRIED)
+                found = tried[last, strengths[0]][1] if (last, strengths[0]) in tried else None
+                fitted = fit_mixture(few[held:], last, strength * d, towards, TRIED, found)
                 tried[last, strength] = fitted.log_prob(few[:held]), fitted
             number, last = best()[0], 2 * last
     number, strength = best()

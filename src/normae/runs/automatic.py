@@ -22,7 +22,7 @@ from normae.data import Rows, SparseEvents
 from normae.errors import InputError
 from normae.inference.ais import AISConfig
 from normae.networks.autoencoder import Autoencoder, NetworkConfig
-from normae.networks.base import SCALE, BaseConfig, fit_gaussians
+from normae.networks.base import SCALE, STRENGTHS, BaseConfig, fit_gaussians
 from normae.networks.own import EnergyNetwork, check_network
 from normae.runs.session import prepare
 from normae.sampling.config import ChainConfig, SamplingConfig
@@ -59,6 +59,8 @@ GENERATION = 20
 """Steps of the chains that samples are, where draws of the base cannot be."""
 DECIDING = 2500
 """Rows that decide which columns get curves."""
+NARROW, WIDE, MANY_ROWS = 64, 128, 10_000
+"""Widths of the hidden layers: of the network that few rows can carry, and from so many training rows on."""
 MOST_LATENT = 16
 """Dimension of the latent space; that of a smaller table is one more than its columns."""
 BUFFER = 2048
@@ -151,7 +153,7 @@ def automatic_run(
     else:
         bounds = _bounds(TableCoordinates.of(rows, wishes.noise, curves, weights).forward(rows))
     counted = trained if weights is None else trained * counts_as(weights) // len(rows)
-    start = wishes.learning_rate
+    start, width = wishes.learning_rate, NARROW if counted < MANY_ROWS else WIDE
     return Run(
         data=data,
         name=name,
@@ -160,7 +162,7 @@ def automatic_run(
         threads=1,
         coordinates=CoordinatesConfig("table", wishes.noise, curves=curves, condition=given, lattice=True),
         base=BaseConfig(),
-        network=NetworkConfig(wishes.latent or min(columns + 1, MOST_LATENT), wishes.hidden or (128, 128), "gelu"),
+        network=NetworkConfig(wishes.latent or min(columns + 1, MOST_LATENT), wishes.hidden or (width, width), "gelu"),
         contrast=ContrastConfig(wishes.start_iterations or start_iterations(counted), batch, start),
         temperature=TemperatureConfig(SCALE, learning_rate=RATIO * start),
         pretraining=PhaseConfig(epochs=0, batch=batch),
@@ -192,7 +194,7 @@ def choose_curves(rows: Tensor, noise: float | None, weights: Tensor | None = No
 
     def suits(curves: Curves) -> float:
         to = candidates[curves]
-        held_out = fit_gaussians(to.forward(few) @ to.colouring.T, BaseConfig(gaussians=16))[2]
+        held_out = fit_gaussians(to.forward(few) @ to.colouring.T, BaseConfig(gaussians=16), STRENGTHS[:1])[2]
         slope = (to.log_slope(few) + to.unseen(few))[: len(held_out)] + torch.linalg.slogdet(to.colouring).logabsdet
         return float((held_out + slope).mean())
 
