@@ -34,6 +34,7 @@ import argparse
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -98,6 +99,11 @@ def settings(kind: str, jets: Path, seed: int, changes: list[str], qcd: Path) ->
     if kind == "top":
         changes = [one.replace("basis=own", f"basis={qcd.resolve()}") for one in changes]
     return read(f"jets-components-{kind}", [f"data.path={jets}", f"seed={seed}", "device=cpu", *changes])
+
+
+def between_commas(text: str) -> list[str]:
+    """What commas separate, but for those within brackets, which are of a list."""
+    return re.split(r",(?![^\[]*\])", text)
 
 
 def trained(run: Run, folder: Path, half: int | None = None) -> Model:
@@ -476,7 +482,7 @@ def main() -> None:
         results(out, given.test).mkdir(parents=True, exist_ok=True)
         for point in given.folders[2:]:
             name, text = point.split("=", 1)
-            seed, *changes = text.split(",")
+            seed, *changes = between_commas(text)
             path = results(out, given.test) / f"{name}-{seed}.json"
             found = json.loads(path.read_text()) if path.is_file() else {}
             wanted = "agree_qcd" if given.halves else "top_tagging" if given.tagging else "auc"

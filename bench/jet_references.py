@@ -29,7 +29,7 @@ from scipy.special import expit
 from torch import Tensor
 
 import normae
-from jet_components import CLASSIFIER, log_prob, of_one, settings, table, trained
+from jet_components import CLASSIFIER, between_commas, log_prob, of_one, settings, table, trained
 from normae.components import ComponentsCoordinates
 from normae.inference import Model
 from normae.sources import KINDS, file_in, read_sparse
@@ -109,7 +109,7 @@ def pairs(jets: Path, out: Path, points: list[str]) -> dict[str, dict[str, Model
         found[f"zoo, training {k}"] = {kind: model.members[k] for kind, model in zoo.items()}
     for point in points:
         name, text = point.split("=", 1)
-        seed, *changes = text.split(",")
+        seed, *changes = between_commas(text)
         folders = {kind: out / f"{name}-{kind}-{seed}" for kind in KINDS}
         runs = {kind: settings(kind, jets, int(seed), changes, folders["qcd"]) for kind in KINDS}
         found[f"{name}, seed {seed}"] = {kind: trained(run, folders[kind]) for kind, run in runs.items()}

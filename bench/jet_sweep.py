@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from jet_components import between_commas
 from normae import load, load_classifier
 from normae.config import Run, read
 from normae.errors import InputError
@@ -176,7 +177,7 @@ def main() -> None:
     begun = time.monotonic()
     for k, item in enumerate(given.trainings):
         name, _, spec = item.partition("=")
-        preset, *changes = spec.split(",")
+        preset, *changes = between_commas(spec)
         config = read(preset, changes)
         left = max(given.minutes - (time.monotonic() - begun) / 60, 0.1)
         folder = given.out / name

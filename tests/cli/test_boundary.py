@@ -278,3 +278,25 @@ run(app)
 def test_a_signal_in_a_callback_is_not_lost(name):
     done = subprocess.run([sys.executable, "-c", IN_A_CALLBACK.format(name=name)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "normae: interrupted\n")
+
+
+IN_A_CLASS = """
+import signal, sys, typer
+from normae.cli.console import run
+class Late:
+    def __set_name__(self, owner, name):
+        signal.raise_signal(signal.{name})
+app = typer.Typer()
+@app.command()
+def make():
+    class Made:
+        late = Late()
+sys.argv = ["normae"]
+run(app)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_while_a_class_is_made_is_not_an_error(name):
+    done = subprocess.run([sys.executable, "-c", IN_A_CLASS.format(name=name)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "normae: interrupted\n")

@@ -273,7 +273,14 @@ def run(app: typer.Typer) -> None:
     except Exception as error:
         if os.environ.get("NORMAE_TRACEBACK"):
             raise
-        _exit(*judged(error))
+        _exit(*(("interrupted", 130) if interrupted(error) else judged(error)))
+
+
+def interrupted(error: BaseException | None) -> bool:
+    """Whether a signal is behind an error: what it raises while a class is made, Python gives out as another."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 # What a library says of a full or broken disk, whichever exception it raises.
