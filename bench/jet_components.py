@@ -115,8 +115,9 @@ def trained(run: Run, folder: Path, half: int | None = None) -> Model:
 
 
 def log_prob(model: Model, rows: Tensor) -> np.ndarray:
-    """log p of rows of components (N, K), as float64."""
-    return model.in_components().log_prob(rows.float().numpy()).astype(np.float64)
+    """log p of rows of components (N, K), as float64; but for log Z where that is not known."""
+    inside, given = model.in_components(), rows.float().numpy()
+    return np.float64(inside.log_prob(given) if inside.log_z else -inside.score(given))
 
 
 def judged(jets: Path, name: str, seed: int, changes: list[str], out: Path, test: bool, halves: bool) -> dict:

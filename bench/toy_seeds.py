@@ -29,14 +29,14 @@ from normae.training import Happening, Record, Trainer
 AVERAGE = 0.998
 """Of the weights: a mean over some 500 updates."""
 QUANTITIES = {
-    "grid_pearson": ("Pearson of log p, grid", "min"),
-    "test_pearson": ("Pearson of log p, test set", "min"),
-    "within_10_percent": ("test points with abs(Delta) < 10 %", "min"),
+    "pearson_grid": ("Pearson of log p, grid", "min"),
+    "pearson_test": ("Pearson of log p, test set", "min"),
+    "share_within_10_percent": ("test points with abs(Delta) < 10 %", "min"),
     "kl": ("KL(true, model)", "max"),
-    "ideal_auc": ("AUC of the ideal classifier", "max"),
-    "classifier_auc": ("classifier AUC, samples by the paper's recipe", "max"),
-    "long_chain_auc": ("classifier AUC, samples of `model.sample`", "max"),
-    "exact_auc": ("classifier AUC, exact draws of the density", "max"),
+    "auc_ideal": ("AUC of the ideal classifier", "max"),
+    "auc_classifier_recipe": ("classifier AUC, samples by the paper's recipe", "max"),
+    "auc_classifier_long": ("classifier AUC, samples of chains ten times as long", "max"),
+    "auc_classifier_exact": ("classifier AUC, exact draws of the density", "max"),
 }
 
 

@@ -74,7 +74,8 @@ def test_kernels_count_as_much_as_rows_allow():
     random = stream(2, "curved")
     angle = 2 * math.pi * torch.rand(1500, generator=random)
     ring = 3 * torch.stack([angle.cos(), angle.sin()], dim=1) + 0.1 * torch.randn(1500, 2, generator=random)
-    assert float(fitted(torch.randn(1500, 2, generator=random)).leaning) < 0.11  # one Gaussian is all there is to know
+    shares = [float(fitted(torch.randn(1500, 2, generator=stream(k, "one"))).leaning) for k in range(5)]
+    assert sorted(shares)[2] == 0.0  # one Gaussian is all there is to know; a share that costs nothing comes by chance
     assert float(fitted(ring, gaussians=2).leaning) == 0.5  # two Gaussians know nothing of a ring
 
 
