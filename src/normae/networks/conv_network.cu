@@ -310,8 +310,10 @@ DEVICE void forward_pooled(Shared& s, const u16* src, u16* dst, int conv, const 
     SYNC();
 }
 
-// Pull back through a convolution, and through the nonlinearity before it where there is a sign. With the activations
-// behind that nonlinearity (GRADIENT), a thread's part of its slope's gradient is returned.
+// Pull back through a convolution, and through the nonlinearity before it where there is a sign; POOLED through pooling
+// between them, to windows. With the activations behind the nonlinearity (GRADIENT), a thread's part of its slope's
+// gradient is returned.
+template <bool POOLED = false>
 DEVICE float back(Shared& s, const u16* src, u16* dst, const u8* sign, const u16* behind, int conv, float alpha, int side) {
     int g = TID % 32 / 4, q = TID % 4;
     float slope = 0.0f;
@@ -322,31 +324,13 @@ DEVICE float back(Shared& s, const u16* src, u16* dst, const u8* sign, const u16
             int pixel = pair * 32 + 8 * j + g, place = place_of(pixel, side);
             u32 bits = sign ? (u32)sign[pixel] >> (2 * q) : 3u;
             if (GRADIENT && behind) slope += slope_part(behind, place, 2 * q, bits, c[2 * j], c[2 * j + 1], alpha);
-            float v0 = c[2 * j] * (bits & 1 ? 1.0f : alpha), v1 = c[2 * j + 1] * (bits & 2 ? 1.0f : alpha);
-            put(dst + 2 * q, place, both(v0, v1));
-        }
-    });
-    SYNC();
-    return slope;
-}
-
-// The same through the small image's first convolution, the pooling and the nonlinearity before it.
-DEVICE float back_pooled(Shared& s, const u16* src, u16* dst, const u16* behind, int conv, float alpha) {
-    int g = TID % 32 / 4, q = TID % 4;
-    float slope = 0.0f;
-    convolve<false>(s, src, conv, HALF, [&](int pair, const float c[8]) {
-        bool second = second_of(pair, HALF);
-        for (int j = 0; j < 4; j++) {
-            if (j >= 2 && !second) continue;
-            int window = pair * 32 + 8 * j + g, corner = corner_of(window);
-            u32 bits = (u32)s.sign2[window] >> (2 * q), choice = (u32)s.choice[window] >> (4 * q);
-            if (GRADIENT)
-                slope += slope_part(behind, place_of(window, HALF), 2 * q, bits, c[2 * j], c[2 * j + 1], alpha);
             u32 two = both(c[2 * j] * (bits & 1 ? 1.0f : alpha), c[2 * j + 1] * (bits & 2 ? 1.0f : alpha));
-            for (u32 sub = 0; sub < 4; sub++) {
+            u32 choice = POOLED ? (u32)s.choice[pixel] >> (4 * q) : 0u;
+            for (u32 sub = 0; POOLED && sub < 4; sub++) {
                 u32 mask = ((choice & 3) == sub ? 0xffffu : 0u) | ((choice >> 2 & 3) == sub ? 0xffff0000u : 0u);
-                put(dst + 2 * q, corner + (int)(sub / 2) * ROW + (int)(sub % 2), two & mask);
+                put(dst + 2 * q, corner_of(pixel) + (int)(sub / 2) * ROW + (int)(sub % 2), two & mask);
             }
+            if (!POOLED) put(dst + 2 * q, place, two);
         }
     });
     SYNC();
@@ -904,7 +888,7 @@ DEVICE float encode_back(Shared& s, const Weights& w, float factor, Gather* to) 
     if (GRADIENT) weight_gradient(s, s.small[A3], s.small[G4], f, to->mixing(2), to->bias(3), HALF);
     slope[2] = back(s, s.small[G4], s.small[G3], s.sign3, s.small[A3], 5, s.alpha[2], HALF);
     if (GRADIENT) weight_gradient(s, s.small[A2], s.small[G3], f, to->mixing(1), to->bias(2), HALF);
-    slope[1] = back_pooled(s, s.small[G3], s.large[G2], s.small[A2], 3, s.alpha[1]);
+    slope[1] = back<true>(s, s.small[G3], s.large[G2], s.sign2, s.small[A2], 3, s.alpha[1], HALF);
     if (GRADIENT) weight_gradient(s, s.large[A1], s.large[G2], f, to->mixing(0), to->bias(1), SIDE);
     slope[0] = back(s, s.large[G2], s.large[G1], s.sign1, s.large[A1], 1, s.alpha[0], SIDE);
     if (GRADIENT) {

@@ -21,21 +21,13 @@ def _jit(function: Callable[..., Any]) -> Any:
 @_jit
 def _round(x: tl.tensor, PRECISION: tl.constexpr) -> tl.tensor:
     """x in the format of a product's factors."""
-    if PRECISION == "fp16":
-        rounded = x.to(tl.float16)
-    else:
-        rounded = x
-    return rounded
+    return x.to(tl.float16) if PRECISION == "fp16" else x
 
 
 @_jit
 def _product(w: tl.tensor, x: tl.tensor, PRECISION: tl.constexpr) -> tl.tensor:
     """W x with shape (H, samples), for rounded factors."""
-    if PRECISION == "fp16":
-        y = tl.dot(w, x)
-    else:
-        y = tl.dot(w, x, input_precision=PRECISION)
-    return y
+    return tl.dot(w, x) if PRECISION == "fp16" else tl.dot(w, x, input_precision=PRECISION)
 
 
 @_jit
@@ -79,11 +71,7 @@ def _slope(h: tl.tensor, ACT: tl.constexpr) -> tl.tensor:
 
 @_jit
 def _activate_back(v: tl.tensor, slope: tl.tensor, ACT: tl.constexpr) -> tl.tensor:
-    if ACT == "relu":
-        back = tl.where(slope, v, 0.0)
-    else:
-        back = v * slope
-    return back
+    return tl.where(slope, v, 0.0) if ACT == "relu" else v * slope
 
 
 @_jit
@@ -122,10 +110,7 @@ def _forward(
     saved: tl.tuple = (_slope(h, ACT),)
     for k in tl.static_range(1, N):
         a = _round(_activate(h, ACT), PRECISION)
-        if RESIDENT:
-            h = _product(tiles[k - 1], a, PRECISION)
-        else:
-            h = _product(_tile(hidden, k - 1, H, H, PASS), a, PRECISION)
+        h = _product(tiles[k - 1] if RESIDENT else _tile(hidden, k - 1, H, H, PASS), a, PRECISION)
         h += tl.load(bias + k * H + rows)[:, None]
         saved = saved + (_slope(h, ACT),)  # noqa: RUF005
     last = _activate(h, ACT)
@@ -153,12 +138,8 @@ def _pullback(
         v = v + more
     v = _activate_back(v, saved[N - 1], ACT)
     for j in tl.static_range(1, N):
-        v = _round(v, PRECISION)
-        if RESIDENT:
-            v = _product(tl.trans(tiles[N - 1 - j]), v, PRECISION)
-        else:
-            v = _product(_tile(transposed, N - 1 - j, H, H, PASS), v, PRECISION)
-        v = _activate_back(v, saved[N - 1 - j], ACT)
+        w = tl.trans(tiles[N - 1 - j]) if RESIDENT else _tile(transposed, N - 1 - j, H, H, PASS)
+        v = _activate_back(_product(w, _round(v, PRECISION), PRECISION), saved[N - 1 - j], ACT)
     v = _narrow(_tile(thin, 0, IO, H, PASS), v)
     if PRECISION == "fp16":
         v = v * scale[None, :]
@@ -272,23 +253,19 @@ def chain_kernel(
 
     # Turn 0 stays in place and fetches energy and gradient of the start, so that the passes stand here once.
     for t in range(STEPS + 1):
-        if ANNEAL:
-            sigma = noise / tl.maximum(t, 1)
-        else:
-            sigma = noise
+        sigma = noise / tl.maximum(t, 1) if ANNEAL else noise
         kick = tl.where(real & (t > 0), _normal(seed, event, t) * sigma[None, :], 0.0)
         y, move, kick, allowed = _propose(x, -rate[None, :] * grad, kick, real, inside, low, high, t, BOUNDS)
         y_energy, y_grad = _value_and_grad(
             encoder, decoder, variance, y, clip, LATENT, LOCAL, CLIP, D, NE, ND, E_ACT, D_ACT, H, IO, PRECISION,
             RESIDENT,
         )  # fmt: skip
+        accepted = allowed
         if METROPOLIS:
             back = rate[None, :] * y_grad - move
             squares = tl.sum(kick * kick - back * back, 0)
             log_ratio = (energy - y_energy) / temperature + squares / (2.0 * sigma * sigma)
             accepted = allowed & (tl.log(_uniform(seed, sample, t)) < log_ratio)
-        else:
-            accepted = allowed
         taken = accepted | (t == 0)
         x = tl.where(taken[None, :], y, x)
         energy = tl.where(taken, y_energy, energy)
