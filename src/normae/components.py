@@ -85,9 +85,8 @@ class ComponentsCoordinates(Coordinates):
     def inverse(self, y: Tensor) -> Tensor:
         """Pictures with shape (N, *event) that are nothing beside their components; their pixels sum to one."""
         u = (y.double() * self.width) @ self.basis.double().flatten(1)
-        x = (self.centre.flatten() + u).clamp_min(0) ** (1 / self.power)
-        pictures: Tensor = (x / x.sum(1, keepdim=True).clamp_min(FLOOR)).float()
-        return pictures.reshape(-1, *self.event)
+        x: Tensor = (self.centre.flatten() + u).clamp_min(0) ** (1 / self.power)
+        return (x / x.sum(1, keepdim=True).clamp_min(FLOOR)).float().reshape(-1, *self.event)
 
     def noisy(self, y: Tensor, copies: int, generator: torch.Generator) -> Tensor:
         """`copies` of rows y with shape (N, K), each with its own noise, (copies * N, K)."""

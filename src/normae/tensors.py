@@ -25,13 +25,10 @@ Generators = torch.Generator | Sequence[torch.Generator]
 
 
 def _draw(draw: Callable[..., Tensor], shape: Sequence[int], generators: Generators, like: Tensor) -> Tensor:
-    if isinstance(generators, torch.Generator):
-        generators = [generators]
-    if len(generators) == 1:
-        out = draw(shape, generator=generators[0], device=generators[0].device, dtype=like.dtype)
-        return out.to(like.device)
-    block = (shape[0] // len(generators), *shape[1:])
-    return torch.cat([draw(block, generator=g, device=g.device, dtype=like.dtype) for g in generators]).to(like.device)
+    each = [generators] if isinstance(generators, torch.Generator) else generators
+    block = (shape[0] // len(each), *shape[1:])
+    parts = [draw(block, generator=g, device=g.device, dtype=like.dtype) for g in each]
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(like.device)
 
 
 def normal(shape: Sequence[int], generators: Generators, like: Tensor) -> Tensor:

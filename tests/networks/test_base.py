@@ -49,7 +49,7 @@ def test_both_parts_are_densities_and_the_energy_is_their_mean():
     g, k = base.parts(points)
     assert float(g.exp().sum() * cell) == pytest.approx(1, abs=1e-3)
     assert float(k.exp().sum() * cell) == pytest.approx(1, abs=1e-3)
-    for leaning, other in ((0.0, base.wide(points)[1]), (0.5, k)):
+    for leaning, other in ((0.0, leaned(base, 0.0).parts(points)[1]), (0.5, k)):
         value, log_q = leaned(base, leaning).both(points)
         assert torch.allclose(value, -SCALE * ((1 - leaning) * g + leaning * k), rtol=1e-5)
         assert torch.allclose(log_q.exp(), 0.5 * (g.exp() + other.exp()), rtol=1e-4)
@@ -62,7 +62,7 @@ def test_wide_gaussians_are_students():
     base = Base(dict(leaned(fitted(clusters(50)), 0.0).named_buffers()) | one)
     points = 5 * torch.randn(100, 2, generator=stream(0, "points"))
     known = stats.multivariate_t([1.0, 1.0], (scale @ scale.T).double().numpy(), df=4)
-    assert np.allclose(base.wide(points)[1], known.logpdf(points.double().numpy()), atol=1e-4)
+    assert np.allclose(base.parts(points)[1], known.logpdf(points.double().numpy()), atol=1e-4)
 
 
 def test_four_groups_are_found_and_one_is_not_split():

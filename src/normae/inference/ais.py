@@ -41,7 +41,7 @@ from normae.inference.log_z import LogZ
 from normae.networks.base import Base
 from normae.progress import counted
 from normae.sampling.config import ChainConfig
-from normae.sampling.langevin import LangevinState, Scale, step
+from normae.sampling.langevin import LangevinState, Scale, select, step
 from normae.tensors import normal
 
 EVERYWHERE = (-math.inf, math.inf)
@@ -229,11 +229,6 @@ class _Point(NamedTuple):
         """log f_1 - log f_0 with shape (N,), float64."""
         return self.first - self.energy
 
-    def moved(self, accepted: Tensor, new: "_Point") -> "_Point":
-        """`new` where accepted, shape (N,), and these elsewhere."""
-        pairs = zip(self, new, strict=True)
-        return _Point(*(torch.where(accepted[:, None] if a.ndim > 1 else accepted, b, a) for a, b in pairs))
-
 
 class _Bridge:
     """-log f_b as an energy; `last` is what the target is at the points it was last asked about."""
@@ -262,7 +257,7 @@ def _move(
     bridge = _Bridge(target, beta, point)
     scale = Scale.of(1.0, size, math.sqrt(2 * size), point.position)
     _, accepted = step(bridge.state(), bridge, _FLAT, scale, generator)
-    return point.moved(accepted, bridge.last), accepted
+    return select(accepted, bridge.last, point), accepted
 
 
 _Schedule = tuple[list[float], list[float]]

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from normae.errors import InputError
+from normae.errors import InputError, require_that
 from normae.progress import counted
 from normae.statistics.gaussians import (
     FLOOR,
@@ -102,8 +102,7 @@ class BaseConfig:
 
     def __post_init__(self) -> None:
         for name in ("rows", "gaussians"):
-            if getattr(self, name) < 1:
-                raise InputError(f"base.{name}: expected at least 1, got {getattr(self, name)}")
+            require_that(getattr(self, name) >= 1, f"base.{name}", "at least 1", getattr(self, name))
 
 
 class Base(nn.Module):
@@ -159,12 +158,16 @@ class Base(nn.Module):
         return -SCALE * (self._gaussians(u, self.own(u))[0] + self.log_det)
 
     def parts(self, y: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """log g and log k with shape (N,); arguments as of `both`."""
-        u, slope, size = self.places(y), self.log_det, max(1, WORK // len(self.centres))
+        """log g, and log k or, without kernels, that of g with tails of Student's t, (N,); arguments as of `both`."""
+        u, slope = self.places(y), self.log_det
         own = self.own(u if rows is None else self.places(rows))
-        pairs = zip(u.split(size), own.split(size), strict=True)
-        k = torch.cat([self._kernels(piece, which) for piece, which in pairs])
-        return self._gaussians(u, own)[0] + slope, k + slope
+        g, each, scaled = self._gaussians(u, own)
+        if self.kernels:
+            size = max(1, WORK // len(self.centres))
+            pairs = zip(u.split(size), own.split(size), strict=True)
+            return g + slope, torch.cat([self._kernels(piece, which) for piece, which in pairs]) + slope
+        t = torch.logsumexp(with_tails(each, scaled.square().sum(2), self.dimension), 0) + self._unseen(own, 2)
+        return g + slope, t + slope
 
     def places(self, y: Tensor) -> Tensor:
         """u with shape (N, d); what y has beyond its first d columns is not looked at."""
@@ -176,16 +179,8 @@ class Base(nn.Module):
         Args:
             rows: what y has been moved from, with shape (N, d); y is then judged without the row it was.
         """
-        g, other = self.parts(y, rows) if self.kernels else self.wide(y, rows)
+        g, other = self.parts(y, rows)
         return -SCALE * torch.lerp(g, other, self.leaning), torch.logaddexp(g, other) - math.log(2)
-
-    def wide(self, y: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """log g, and that of the same Gaussians with the tails of Student's t, with shape (N,)."""
-        u = self.places(y)
-        own = self.own(u if rows is None else self.places(rows))
-        g, each, scaled = self._gaussians(u, own)
-        t = torch.logsumexp(with_tails(each, scaled.square().sum(2), self.dimension), 0) + self._unseen(own, 2)
-        return g + self.log_det, t + self.log_det
 
     def propose(self, n: int, generator: torch.Generator) -> Tensor:
         """`n` draws of q with shape (n, d)."""

@@ -94,15 +94,13 @@ def call(module: nn.Module, parameters: Mapping[str, Tensor], x: Tensor) -> Tens
         Outputs with shape (S * B, *out), each block computed with its own model's weights.
     """
     if not parameters:
-        unweighted: Tensor = module(x)
-        return unweighted
-    members = next(iter(parameters.values())).shape[0]
-    if members == 1:
-        single: Tensor = functional_call(module, {name: p[0] for name, p in parameters.items()}, (x,))
-        return single
-    each = vmap(lambda p, block: functional_call(module, p, (block,)))
-    stacked: Tensor = each(dict(parameters), x.unflatten(0, (members, -1)))
-    return stacked.flatten(0, 1)
+        out: Tensor = module(x)
+    elif (members := next(iter(parameters.values())).shape[0]) == 1:
+        out = functional_call(module, {name: p[0] for name, p in parameters.items()}, (x,))
+    else:
+        each = vmap(lambda p, block: functional_call(module, p, (block,)))
+        out = each(dict(parameters), x.unflatten(0, (members, -1))).flatten(0, 1)
+    return out
 
 
 def last_input(decoder: nn.Module, parameters: Mapping[str, Tensor], z: Tensor) -> tuple[Tensor, nn.Module, str]:

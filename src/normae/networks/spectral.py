@@ -53,14 +53,11 @@ class SpectralNorm:
 
     def products(self) -> Tensor:
         """uv with shape (S, P); zero where a weight is not normalized."""
-        pairs = torch.split(self.vectors, self.sizes, dim=1)
-        outer = {n: u[:, :, None] * v[:, None] for n, u, v in zip(self.names, pairs[0::2], pairs[1::2], strict=True)}
-        members = len(self.vectors)
-        pieces = [
-            outer[name].reshape(members, -1) if name in outer else self.vectors.new_zeros(members, size)
-            for name, size in zip(self.layout.names, self.layout.sizes, strict=True)
-        ]
-        return torch.cat(pieces, 1)
+        found = self.vectors.new_zeros(len(self.vectors), len(self.member))
+        pairs, views = torch.split(self.vectors, self.sizes, dim=1), self.layout.views(found)
+        for name, u, v in zip(self.names, pairs[0::2], pairs[1::2], strict=True):
+            torch.mul(u[:, :, None], v[:, None], out=views[name].flatten(2))
+        return found
 
     def normalized(self, weights: Tensor) -> Tensor:
         """The weights (S, P) that the network is computed with; differentiable."""

@@ -20,7 +20,7 @@ not one to one. So
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from normae.energy import Energy, value_and_grad
 from normae.sampling.config import ChainConfig
 from normae.tensors import Generators, norm, normal, sum_features, uniform
 
+Tensors = TypeVar("Tensors", bound=tuple[Tensor, ...])
 Scalar = float | Tensor
 """One number for all samples, or a tensor with shape (N,) or (1,)."""
 
@@ -156,13 +157,10 @@ def step(
     return select(accepted, proposal, state), accepted
 
 
-def select(accepted: Tensor, new: LangevinState, old: LangevinState) -> LangevinState:
-    """`new` where accepted, shape (N,), and `old` elsewhere."""
-    mask = accepted.reshape(-1, *[1] * (old.position.ndim - 1))
+def select(accepted: Tensor, new: Tensors, old: Tensors) -> Tensors:
+    """`new` where accepted, shape (N,), and `old` elsewhere, of states that begin with positions (N, *event)."""
+    mask = accepted.reshape(-1, *[1] * (old[0].ndim - 1))
     if not mask.is_cuda:  # where torch is slow to broadcast over short events
-        mask = mask.expand_as(old.position).contiguous()
-    return LangevinState(
-        torch.where(mask, new.position, old.position),
-        torch.where(accepted, new.energy, old.energy),
-        torch.where(mask, new.grad, old.grad),
-    )
+        mask = mask.expand_as(old[0]).contiguous()
+    pairs = zip(new, old, strict=True)
+    return type(old)(*(torch.where(mask if a.ndim > 1 else accepted, a, b) for a, b in pairs))

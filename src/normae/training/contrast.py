@@ -14,7 +14,7 @@ Hyvärinen, AISTATS 2010. Of p(x | m) rows are told from draws of q with the m o
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -37,30 +37,20 @@ CLIP = 1.0  # largest norm of the gradient
 CHUNK = 1 << 14
 
 
-class Known(NamedTuple):
-    """What does not change at events with shape (N, *event): -s log b of the base and log q, with shape (N,) each."""
+def known_at(x: Tensor, bases: Sequence[Base], generator: torch.Generator) -> Tensor:
+    """What does not change at events x (N, *event): -s log b of the base and log q, with shape (2, N).
 
-    base: Tensor
-    log_q: Tensor
-
-    @classmethod
-    def of(cls, x: Tensor, base: Base | Bases | None, generator: torch.Generator) -> "Known":
-        """At events x, which come as equal blocks for several bases; the Gaussian for an energy without base.
-
-        Args:
-            generator: of the places that rows have in their cells, where columns are on a lattice.
-        """
-        if base is None:
-            flat = x.flatten(1)
-            log_q = -0.5 * flat.square().sum(1) - 0.5 * flat.shape[1] * math.log(2 * math.pi)
-            return cls(torch.zeros_like(log_q), log_q)
-        pairs = base.blocks(x) if isinstance(base, Bases) else [(base, x)]
-        pieces = [known(one, piece, generator) for one, block in pairs for piece in block.split(CHUNK)]
-        return cls(*(torch.cat(part) for part in zip(*pieces, strict=True)))
-
-    def take(self, index: Tensor) -> "Known":
-        """At some of the events."""
-        return Known(self.base[index], self.log_q[index])
+    Args:
+        bases: events come as equal blocks for several of them; without any, q is the Gaussian.
+        generator: of the places that rows have in their cells, where columns are on a lattice.
+    """
+    if not bases:
+        flat = x.flatten(1)
+        log_q = -0.5 * flat.square().sum(1) - 0.5 * flat.shape[1] * math.log(2 * math.pi)
+        return torch.stack([torch.zeros_like(log_q), log_q])
+    pairs = zip(bases, x.chunk(len(bases)), strict=True)
+    pieces = [known(one, piece, generator) for one, block in pairs for piece in block.split(CHUNK)]
+    return torch.cat([torch.stack(piece) for piece in pieces], dim=1)
 
 
 class Contrast(Phase):
@@ -83,7 +73,8 @@ class Contrast(Phase):
         shared = {name: getattr(config, name) for name in ("iterations", "batch", "learning_rate")}
         super().__init__(setup, state, PhaseConfig(**shared, schedule="cosine"))
         self.contrast, base, data = config, setup.architecture.base, setup.data
-        slow = any(one is not None and one.kernels for one in (base.each if isinstance(base, Bases) else [base]))
+        self.bases = [] if base is None else base.each if isinstance(base, Bases) else [base]
+        slow = any(one.kernels for one in self.bases)
         self.draws_told = config.draws if slow else max(config.draws, min(data.size, ROWS))
         self.looked_at = setup.validation or data
         few = torch.arange(min(self.looked_at.size, HELD_OUT), device=setup.device)
@@ -94,7 +85,7 @@ class Contrast(Phase):
         self.best = self._row()
         self.best_loss, self.latest = state.sums.new_zeros(2, setup.members)
         self.found = torch.zeros_like(state.rollbacks)
-        self.drawn: Known | None = None
+        self.drawn: Tensor | None = None
         state.extra |= {f"contrast.{name}": getattr(self, name) for name in ("log_z", "best", "best_loss", "latest")}
         state.extra |= {"contrast.found": self.found} | self.optimizer.state("contrast.adam")
 
@@ -131,7 +122,7 @@ class Contrast(Phase):
             state.log_temperature.fill_(math.log(temperature))
         rows = self.setup.data.take(self.few % self.setup.data.size)
         with torch.no_grad():
-            given = self._noise(self.few) if self.contrast.gaussian else (rows, Known.of(rows, base, self._places()))
+            given = self._noise(self.few) if self.contrast.gaussian else (rows, self._known(rows))
             logit = self._logit(*given, state.weights, state.log_temperature, torch.zeros_like(self.log_z))
         mean = logit.mean(1, keepdim=True)
         if self.contrast.gaussian:
@@ -141,39 +132,38 @@ class Contrast(Phase):
         self.best_loss.fill_(torch.inf)
         self.best.copy_(self._row())
 
-    def _noise(self, index: Tensor) -> tuple[Tensor, Known]:
-        """Draws of q with shape (S * B, *event), for numbers of draws with shape (S, B).
+    def _noise(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Draws of q with shape (S * B, *event), and what is known there, for numbers of draws with shape (S, B).
 
         They are the same for all models with the same q, whatever their seeds.
         """
-        setup, base, n = self.setup, self.setup.architecture.base, self.draws_told + NOISE * self.few.shape[1]
+        n = self.draws_told + NOISE * self.few.shape[1]
         if self.drawn is None:
-            generator = stream(0, "contrast/draws", setup.device)
+            generator = stream(0, "contrast/draws", self.setup.device)
             with torch.no_grad():
-                if base is None:
-                    self.draws = normal((n, *setup.data.event), generator, self.state.weights)
-                    self.drawn = Known.of(self.draws, None, generator)
-                else:
-                    drawn = [draws(one, n, generator) for one in (base.each if isinstance(base, Bases) else [base])]
+                if self.bases:
+                    drawn = [draws(one, n, generator) for one in self.bases]
                     self.draws = torch.cat([y for y, _ in drawn])
-                    self.drawn = Known(*(torch.cat(part) for part in zip(*(there for _, there in drawn), strict=True)))
-        flat = (index + self._first(n) if isinstance(base, Bases) else index).flatten()
-        return self.draws[flat], self.drawn.take(flat)
+                    self.drawn = torch.cat([torch.stack(there) for _, there in drawn], dim=1)
+                else:
+                    self.draws = normal((n, *self.setup.data.event), generator, self.state.weights)
+                    self.drawn = known_at(self.draws, (), generator)
+        flat = (index + self._first(n) if len(self.bases) > 1 else index).flatten()
+        return self.draws[flat], self.drawn[:, flat]
 
-    def _places(self) -> torch.Generator:
-        return stream(0, "contrast/places", self.setup.device)
+    def _known(self, x: Tensor) -> Tensor:
+        return known_at(x, self.bases, stream(0, "contrast/places", self.setup.device))
 
     def prepare(self) -> None:
         """The rows, those held out, and the draws that they are told from: all come from the seeds alone."""
-        setup = self.setup
-        n, base = self.few.shape[1], setup.architecture.base
+        setup, n = self.setup, self.few.shape[1]
         self.rows = min(setup.data.size, max(ROWS, self.contrast.draws))
         whole = torch.arange(self.rows, device=setup.device).expand(setup.members, -1)
         with torch.no_grad():
             held = self.looked_at.take(self.few)
-            self.known = Known.of(setup.data.take(whole), base, self._places())
+            self.known = self._known(setup.data.take(whole))
             later = (self.draws_told + torch.arange(NOISE * n, device=setup.device)).expand(setup.members, -1)
-            self.held = held, Known.of(held, base, self._places()), *self._noise(later)
+            self.held = held, self._known(held), *self._noise(later)
         super().prepare()
         self.order = Order(setup.seeds, setup.group.named(self.name), self.rows, self.batch, setup.device)
         noise = setup.group.named("contrast/noise")
@@ -206,14 +196,14 @@ class Contrast(Phase):
             rows, known, noise, drawn = self.held
             samples, index = self.looked_at, self.few
         else:
-            rows, known = samples.take(index), self.known.take((index + self._first(self.rows)).flatten())
+            rows, known = samples.take(index), self.known[:, (index + self._first(self.rows)).flatten()]
             noise, drawn = self._noise(self.noise_index)
         members = self.setup.members
         x, *both = (
             torch.cat([a.unflatten(0, (members, -1)), b.unflatten(0, (members, -1))], dim=1).flatten(0, 1)
             for a, b in zip((rows, *known), (noise, *drawn), strict=True)
         )
-        logit = self._logit(x, Known(*both), weights, log_temperature, log_z)
+        logit = self._logit(x, both, weights, log_temperature, log_z)
         n = len(rows) // members
         return samples.weighed(softplus(-logit[:, :n]), index).mean(1) + softplus(logit[:, n:]).mean(1)
 
@@ -221,13 +211,15 @@ class Contrast(Phase):
         """Where each model begins in blocks of n events, (S, 1)."""
         return torch.arange(self.setup.members, device=self.setup.device)[:, None] * n
 
-    def _logit(self, x: Tensor, known: Known, weights: Tensor, log_temperature: Tensor, log_z: Tensor) -> Tensor:
+    def _logit(
+        self, x: Tensor, known: Tensor | Sequence[Tensor], weights: Tensor, log_temperature: Tensor, log_z: Tensor
+    ) -> Tensor:
         """log p - log q of events (S * n, *event), with shape (S, n)."""
         members, base = self.setup.members, self.setup.architecture.base
         if isinstance(base, ConditionalBase):
             log_z = torch.einsum("snk,sk->sn", base.terms(x).unflatten(0, (members, -1)), log_z)
-        energy = known.base + self.state.energy(self.setup.noise.mean(weights)).error(x)
-        return -energy.reshape(members, -1) * (-log_temperature).exp() - log_z - known.log_q.reshape(members, -1)
+        energy = known[0] + self.state.energy(self.setup.noise.mean(weights)).error(x)
+        return -energy.reshape(members, -1) * (-log_temperature).exp() - log_z - known[1].reshape(members, -1)
 
     def update(self) -> None:
         """One update of the weights, T and c: AdamW for the weights, Adam for the two numbers."""
