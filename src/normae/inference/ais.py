@@ -36,7 +36,7 @@ from scipy.special import expit, logsumexp
 from torch import Tensor
 
 from normae.energy import Energy, autograd_value_and_grad, held, value_and_grad
-from normae.errors import InputError, LogZDisagreement, require_that
+from normae.errors import InputError, LogZDisagreement, refuse, require_that
 from normae.inference.log_z import LogZ
 from normae.networks.base import Base
 from normae.progress import counted
@@ -181,8 +181,7 @@ def fit_base(events: Tensor, widen: float = 1.2) -> GaussianBase:
         raise InputError(f"base: expected at least two finite events, got an array of shape {tuple(events.shape)}")
     covariance = torch.cov(flat.T).reshape(flat.shape[1], flat.shape[1])
     spread = float(covariance.diagonal().mean())
-    if not spread > 0:
-        raise InputError("base: expected events that differ from each other")
+    refuse(not spread > 0, "base: expected events that differ from each other")
     covariance = covariance + 1e-3 * spread * torch.eye(len(covariance), dtype=covariance.dtype, device=flat.device)
     cholesky = widen * torch.linalg.cholesky(covariance)
     return GaussianBase(flat.mean(0).reshape(events.shape[1:]).to(events.dtype), cholesky.to(events.dtype))
@@ -207,8 +206,7 @@ class _Target:
     def at(self, u: Tensor) -> "_Point":
         """What the ends of the path are at u, with shape (N, d)."""
         value, grad = value_and_grad(self.energy, self.base.events(u))
-        if value.shape != (len(u),):
-            raise InputError(f"expected energies of shape {(len(u),)}, got {tuple(value.shape)}")
+        refuse(value.shape != (len(u),), f"expected energies of shape {(len(u),)}, got {tuple(value.shape)}")
         self.gradients += len(u)
         score = value.double() / self.temperature
         if self.bounds != EVERYWHERE:
@@ -225,38 +223,36 @@ class _Point(NamedTuple):
     first: Tensor
     first_grad: Tensor
 
+    def on(self, beta: float) -> LangevinState:
+        """The state of a chain on f_b."""
+        energy = (1 - beta) * self.first + beta * self.energy
+        return LangevinState(self.position, energy, (1 - beta) * self.first_grad + beta * self.grad)
+
     def gain(self) -> Tensor:
         """log f_1 - log f_0 with shape (N,), float64."""
         return self.first - self.energy
 
 
 class _Bridge:
-    """-log f_b as an energy; `last` is what the target is at the points it was last asked about."""
+    """-log f_b as an energy, which keeps what the target is at the points it was last asked about."""
 
-    def __init__(self, target: _Target, beta: float, last: _Point) -> None:
-        self.target, self.beta, self.last = target, beta, last
+    def __init__(self, target: _Target, beta: float) -> None:
+        self.target, self.beta = target, beta
 
     def __call__(self, u: Tensor) -> Tensor:
         return self.value_and_grad(u)[0]
 
     def value_and_grad(self, u: Tensor) -> tuple[Tensor, Tensor]:
         self.last = self.target.at(u)
-        return self.state()[1:]
-
-    def state(self) -> LangevinState:
-        """The state of a chain on f_b at the last points."""
-        beta, point = self.beta, self.last
-        energy = (1 - beta) * point.first + beta * point.energy
-        return LangevinState(point.position, energy, (1 - beta) * point.first_grad + beta * point.grad)
+        return self.last.on(self.beta)[1:]
 
 
 def _move(
     point: _Point, target: _Target, beta: float, size: float, generator: torch.Generator
 ) -> tuple[_Point, Tensor]:
     """One Langevin step of step size `size` on f_b, of one gradient: the point after it, and who moved."""
-    bridge = _Bridge(target, beta, point)
-    scale = Scale.of(1.0, size, math.sqrt(2 * size), point.position)
-    _, accepted = step(bridge.state(), bridge, _FLAT, scale, generator)
+    bridge, scale = _Bridge(target, beta), Scale.of(1.0, size, math.sqrt(2 * size), point.position)
+    _, accepted = step(point.on(beta), bridge, _FLAT, scale, generator)
     return select(accepted, bridge.last, point), accepted
 
 

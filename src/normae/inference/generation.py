@@ -12,7 +12,7 @@ from torch import Tensor
 
 from normae.conditional import ConditionalCoordinates
 from normae.energy import Energy, held, value_and_grad
-from normae.errors import InputError, require_that
+from normae.errors import InputError, refuse, require_that
 from normae.inference.log_z import Based, weighted
 from normae.networks.conditional import ConditionalBase
 from normae.progress import progress
@@ -38,11 +38,8 @@ def drawn(of: Based, n: int, generator: torch.Generator) -> Tensor | None:
     A draw with weight w is kept w/c times on the average, c the weight that a share `OFTEN` of the first batch has not:
     most of them once or not at all, those few perhaps twice.
     """
-    if isinstance(of.base, ConditionalBase):
-        raise InputError("a chain does not keep the condition of p(x | m); leave out its steps")
-    kept: list[Tensor] = []
-    found = tried = 0
-    unit: Tensor | None = None
+    refuse(isinstance(of.base, ConditionalBase), "a chain does not keep the condition of p(x | m); leave out its steps")
+    kept, found, tried, unit = [], 0, 0, None
     with progress("sampling", n) as tick:
         while found < n:
             needed = FEWEST_DRAWS if not found else 1.05 * (n - found) * tried / found
@@ -52,8 +49,8 @@ def drawn(of: Based, n: int, generator: torch.Generator) -> Tensor | None:
             chance = uniform((count,), generator, log_weight)
             times = ((log_weight - unit).clamp_max(LOG_MOST).exp() + chance).long()
             good = events.repeat_interleave(times, dim=0)
-            good = good[torch.randperm(len(good), generator=generator, device=generator.device).to(good.device)]
-            good = good[: n - found]
+            order = torch.randperm(len(good), generator=generator, device=generator.device).to(good.device)
+            good = good[order[: n - found]]
             kept.append(good)
             found, tried = found + len(good), tried + count
             tick(len(good))
@@ -118,8 +115,7 @@ def loosened(
     steps free it.
     """
     small = replace(config, step_size=SMALL * config.step_size, steps=SMALL_STEPS, adapt=None)
-    end: Tensor = run_chain(energy, chains, small, temperature, generator).position
-    return end
+    return torch.as_tensor(run_chain(energy, chains, small, temperature, generator).position)
 
 
 def lengthened(config: ChainConfig, steps: int | None, otherwise: int) -> ChainConfig:

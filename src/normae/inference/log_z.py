@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from normae.energy import Energy
-from normae.errors import InputError
+from normae.errors import refuse, require_that
 from normae.networks.base import Base
 from normae.networks.conditional import ConditionalBase
 from normae.networks.lattice import draws
@@ -84,12 +84,8 @@ def draws_log_z(
     """
     if bounds is None or not grid_serves(event, bounds):
         return None
-
-    def scores(x: Tensor) -> Tensor:
-        return draws.energies(x.to(like)) / draws.temperature[:, None]
-
-    found: NDArray[np.float64] = _midpoint(scores, bounds, event[0], cells, like.device, CHUNK_OF_DRAWS).numpy()
-    return found
+    given = (lambda x: draws.energies(x.to(like)) / draws.temperature[:, None]), bounds, event[0]
+    return np.asarray(_midpoint(*given, cells, like.device, CHUNK_OF_DRAWS).numpy())
 
 
 # --- draws of a base
@@ -230,15 +226,10 @@ def grid_log_z(
     >>> round(grid_log_z(lambda x: x.square().sum(1) / 2, 1.0, (-8.0, 8.0), 2, cells=100).value, 4)  # log 2 pi
     1.8379
     """
-    if not 1 <= dimension <= 3:
-        raise InputError(f"a grid serves one to three dimensions, got {dimension}")
-    if cells < 4 or cells % 2:
-        raise InputError(f"cells: expected an even number of at least 4, got {cells}")
-
-    def score(x: Tensor) -> Tensor:
-        return energy(x).double() / temperature
-
-    coarse, fine = (float(_midpoint(score, bounds, dimension, n, device)) for n in (cells // 2, cells))
+    refuse(not 1 <= dimension <= 3, f"a grid serves one to three dimensions, got {dimension}")
+    require_that(cells >= 4 and cells % 2 == 0, "cells", "an even number of at least 4", cells)
+    given = (lambda x: energy(x).double() / temperature), bounds, dimension
+    coarse, fine = (float(_midpoint(*given, n, device)) for n in (cells // 2, cells))
     return LogZ(fine, abs(fine - coarse), bounds)
 
 

@@ -114,5 +114,4 @@ class MembersModel(Model):
         each = -(-n // len(self.members))
         rows = [model.sample(each, seed + k, *args, **settings) for k, model in enumerate(self.members)]
         order = torch.randperm(each * len(rows), generator=stream(seed, "sample/members"))[:n]
-        found: NDArray[Any] = np.concatenate(rows)[order.numpy()]
-        return found
+        return np.asarray(np.concatenate(rows)[order.numpy()])

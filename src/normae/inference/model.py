@@ -19,7 +19,7 @@ from normae.components import ComponentsCoordinates
 from normae.conditional import ConditionalCoordinates
 from normae.coordinates import Coordinates, Identity
 from normae.data.frames import Categories
-from normae.errors import InputError, LogZUnknown, require_that
+from normae.errors import InputError, LogZUnknown, refuse, require_that
 from normae.inference.generation import GENERATION_FACTOR, ChainEnergy, drawn, lengthened, loosened, samples_at
 from normae.inference.log_z import Based, LogZ, choose_log_z, draws_log_z
 from normae.inference.parts import parts_of
@@ -114,8 +114,7 @@ class Model:
 
     def to(self, device: Any) -> "Model":
         """The same model with its weights on `device`, or of a type such as torch.float64."""
-        if not self._own:
-            raise InputError(f"{self.name} stays where it was drawn; move the model before it is drawn from")
+        refuse(not self._own, f"{self.name} stays where it was drawn; move the model before it is drawn from")
         self.autoencoder.to(device)
         self._energy = scoring_energy(self.autoencoder)
         self.posterior = self._certain() if self.posterior.certain else self.posterior
@@ -208,8 +207,7 @@ class Model:
 
     def draw_set(self, n: int, seed: int) -> Draws:
         """The draws of a seed, kept: they hold what is the same for every batch of events."""
-        if n < 1:
-            raise InputError(f"n: expected at least 1 draw, got {n}")
+        require_that(n >= 1, "n", "at least 1 draw", n)
         if (n, seed) not in self._kept:
             self._kept = {(n, seed): self.posterior.draws(n, stream(seed, "draws"))}
         return self._kept[n, seed]
@@ -263,8 +261,7 @@ class Model:
                 scores = self._scores(draws, at)
             else:  # pictures, whose parts are found from their components
                 scores = draws.energies(at.to(self.like)) / draws.temperature[:, None]
-            found: Tensor = Rows(scores, log_z, self.mixture).score()
-            return found
+            return torch.as_tensor(Rows(scores, log_z, self.mixture).score())
 
         found = self._through(lambda events: parts_of(events, score, *given).movedim(0, -1), x)
         return found.movedim(-1, 0) if isinstance(found, Tensor) else np.moveaxis(found, -1, 0)
@@ -392,8 +389,7 @@ class Model:
         steps = latent_steps, feature_steps
         if isinstance(self.coordinates, ConditionalCoordinates) and steps == (None, None):
             return samples_at(self._based, self.coordinates, condition, n, chunk, generator)
-        if condition is not None:
-            raise InputError(f"{self.name}: condition: expected a model of p(x | m), and no steps of chains")
+        refuse(condition is not None, f"{self.name}: condition: expected a model of p(x | m), and no steps of chains")
         direct, found = self.autoencoder.base is not None and self.posterior.certain and feature_steps is None, []
         for first in counted("sampling", range(0, n, chunk)):
             count = min(chunk, n - first)

@@ -421,7 +421,8 @@ def fit_gaussians(
     few = rows[: config.rows]
     d, held = rows.shape[1], max(1, round(HELD_OUT * len(few)))
     towards = shrinkage(few)
-    most = _most(len(few) - held, d, config)
+    rest = len(few) - held
+    most = int(max(1, min(config.gaussians, rest // 2, MOST_WORK / (STEPS * d**2 * (rest + d)))))
     tried: dict[tuple[int, float], tuple[Tensor, Mixture]] = {}
 
     def best() -> tuple[int, float]:
@@ -441,11 +442,6 @@ def fit_gaussians(
     many = max(4 * config.rows, min(20 * config.rows, MOST_KEPT // d**2))
     fitted = fit_mixture(rows[:many], number, strength * d, towards, STEPS, start)
     return fitted, rows.new_tensor([min(len(rows), many), strength * d, towards]), held_out
-
-
-def _most(rows: int, d: int, config: BaseConfig) -> int:
-    """Gaussians that so many rows can carry, in a time that can be waited for."""
-    return int(max(1, min(config.gaussians, rows // 2, MOST_WORK / (STEPS * d**2 * (rows + d)))))
 
 
 def read_base(tensors: Mapping[str, Tensor], d: int, source: str) -> Base:

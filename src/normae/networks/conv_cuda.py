@@ -12,7 +12,7 @@ pulled back are scaled to be of order one.
 
 import ctypes
 from collections.abc import Sequence
-from functools import cache, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -236,7 +236,6 @@ class FusedConvEnergy(ReconstructionEnergy):
         if shape is None:
             raise InputError("fused kernels cannot be used: encoder and decoder are not those of networks.autoencoder")
         self.shape, self.layout, self.weights = shape, layout, weights
-        self._packed: tuple[Tensor, Tensor] | None = None
 
     def with_latent(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if x.requires_grad:
@@ -244,16 +243,16 @@ class FusedConvEnergy(ReconstructionEnergy):
         both: tuple[Tensor, Tensor] = _WeightsToEnergy.apply(self.weights, x, self)  # type: ignore[no-untyped-call]
         return both
 
-    def packed(self) -> tuple[Tensor, Tensor]:
-        """The weights in packed order, in half precision and in float32, (S, Q) each; made once."""
-        if self._packed is None:
-            full = pad(self.weights.detach().float(), (0, 1)).index_select(1, self.places())
-            self._packed = (full.half(), full)
-        return self._packed
-
+    @cached_property
     def places(self) -> Tensor:
         """`packing` of these weights."""
         return packing(self.layout, self.shape, self.weights.device)
+
+    @cached_property
+    def packed(self) -> tuple[Tensor, Tensor]:
+        """The weights in packed order, in half precision and in float32, (S, Q) each."""
+        full = pad(self.weights.detach().float(), (0, 1)).index_select(1, self.places)
+        return full.half(), full
 
     def blocks(self, x: Tensor, latent: bool = False) -> tuple[Tensor, int]:
         """Images, or latent points, as the kernels read them, and how many each model has."""
@@ -272,7 +271,7 @@ class _WeightsToEnergy(torch.autograd.Function):
     def forward(ctx: Any, _: Tensor, x: Tensor, energy: FusedConvEnergy) -> tuple[Tensor, Tensor]:
         ctx.x, ctx.energy = x, energy
         x, n = energy.blocks(x)
-        half, full = energy.packed()
+        half, full = energy.packed
         value, latent = x.new_empty(len(x)), x.new_empty(len(x), energy.shape.latent)
         grid = (max(1, min(n, 2 * multiprocessors(x.device))), energy.members)
         _launch("energies", network_defines(energy.shape), grid, x, value, latent, half, full, n, full.stride(0))
@@ -283,7 +282,7 @@ class _WeightsToEnergy(torch.autograd.Function):
         """d/dweights of sum_i (v_energy_i E_i + v_latent_i z_i), with shape (S, P)."""
         energy: FusedConvEnergy = ctx.energy
         x, n = energy.blocks(ctx.x)
-        half, full = energy.packed()
+        half, full = energy.packed
         shape, members, side_by_side = energy.shape, energy.members, max(1, min(n, multiprocessors(x.device)))
         out = x.new_zeros(members * side_by_side, shape.gathered)
         vectors = x.new_empty(members, n, 2 * shape.small + 4 * shape.hp + 2 * shape.zp)
@@ -292,7 +291,7 @@ class _WeightsToEnergy(torch.autograd.Function):
         _launch("gradient", network_defines(shape, gradient=True), (side_by_side, members), *tensors, *counts)
         found = packed_gradients(out.unflatten(0, (members, -1)).sum(1), vectors, shape)
         rows = x.new_empty(members, energy.weights.shape[1] + 1)
-        return rows.index_copy_(1, energy.places()[: found.shape[1]], found)[:, :-1], None, None
+        return rows.index_copy_(1, energy.places[: found.shape[1]], found)[:, :-1], None, None
 
 
 def _launch(name: str, defines: Defines, grid: tuple[int, int], first: Tensor, *more: Tensor | int | float) -> None:
@@ -324,7 +323,7 @@ def launch_chain(
     of = energy.energy if isinstance(energy, LatentEnergy) else energy
     assert isinstance(of, FusedConvEnergy)
     start, n = of.blocks(start, latent)
-    half, full = of.packed()
+    half, full = of.packed
     position, grad, value = torch.empty_like(start), torch.empty_like(start), start.new_empty(len(start))
     accepted = torch.empty((config.steps, of.members, n), dtype=torch.int32, device=start.device)
     t, t_stride = strided(temperature, start)

@@ -172,12 +172,6 @@ class MLP(nn.Module):
         out: Tensor = self.layers[-1](x)
         return out
 
-    def body(self) -> "MLP":
-        """The input of the last layer, by the same weights under the same names."""
-        body = MLP((), self.activation, torch.Generator())
-        body.layers = nn.ModuleList([*self.layers[:-1], nn.Identity()])
-        return body
-
     def linears(self) -> list[nn.Linear]:
         """The layers, from the first to the last."""
         return [layer for layer in self.layers if isinstance(layer, nn.Linear)]
@@ -204,12 +198,14 @@ def drawn(layer: Made, bound: float, generator: torch.Generator) -> Made:
 
 
 def split_decoder(decoder: nn.Module) -> tuple[nn.Module, nn.Module, str] | None:
-    """The decoder's body, its last layer, and the prefix of that layer's names.
+    """The decoder's body, by the same weights under the same names, its last layer, and the prefix of its names.
 
     For an `MLP`, and for an `nn.Sequential` whose last part has weights, as a sigmoid has not; None for others.
     """
     if isinstance(decoder, MLP):
-        return decoder.body(), decoder.layers[-1], f"layers.{len(decoder.layers) - 1}."
+        body = MLP((), decoder.activation, torch.Generator())
+        body.layers = nn.ModuleList([*decoder.layers[:-1], nn.Identity()])
+        return body, decoder.layers[-1], f"layers.{len(decoder.layers) - 1}."
     if isinstance(decoder, nn.Sequential) and any(True for _ in decoder[-1].parameters()):
         return decoder[:-1], decoder[-1], f"{len(decoder) - 1}."
     return None

@@ -28,7 +28,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.mlp import MLP
 from normae.networks.mlp_kernels import chain_kernel, pack_kernel, triton
@@ -73,8 +73,7 @@ def why_not(architecture: Autoencoder, *chains: ChainConfig) -> str | None:
 def _sizes(architecture: Autoencoder, config: ChainConfig) -> dict[str, int]:
     """Sizes as the kernels call them: D and Z of events and latent points, and IO, to which both are padded; numbers NE
     and ND of hidden layers, and their width H."""
-    if (reason := why_not(architecture, config)) is not None:
-        raise InputError(f"the fused chain cannot be used: {reason}")
+    refuse(reason := why_not(architecture, config), f"the fused chain cannot be used: {reason}")
     e, d = architecture.encoder, architecture.decoder
     assert isinstance(e, MLP)
     assert isinstance(d, MLP)

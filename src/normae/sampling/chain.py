@@ -87,8 +87,7 @@ def run_chain(
     if state.energy.shape != (len(start),):
         raise InputError(f"expected energies of shape {(len(start),)}, got {tuple(state.energy.shape)}")
     scale = Scale.of(temperature, step_size, sigma, start)
-    counts: list[Tensor] = []
-    records: list[Tensor] = []
+    counts, records = [], []
     for t in range(config.steps):
         if config.anneal:
             scale = Scale.of(temperature, step_size, sigma / (1 + t), start)

@@ -69,8 +69,7 @@ def fit(
     optimizer = torch.optim.Adam(weights, lr=learning_rate, fused=True)
     steps = max(epochs * -(-n // batch), 1)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps) if cosine else None
-    train: list[float] = []
-    held: list[float] = []
+    train, held = [], []
     best, kept = 0, [weight.detach().clone() for weight in weights]
     for epoch in counted(what, range(epochs)):
         if patience is not None and epoch - best >= patience:
