@@ -36,8 +36,7 @@ from normae.inference.members import Members
 from normae.inference.model import DRAWS
 from normae.lattice import CLOSE, FLOAT32, IMPOSSIBLE
 from normae.networks.autoencoder import Autoencoder, Upsample
-from normae.networks.base import FAR, OWN, SCALE, Base
-from normae.networks.bases import Bases
+from normae.networks.base import FAR, OWN, SCALE, Base, Bases
 from normae.networks.mlp import MLP
 from normae.networks.reconstruction import prefixed
 from normae.posterior.draw import Draws, MixedDraws, WeightDraws

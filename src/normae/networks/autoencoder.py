@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from normae.errors import InputError, check_memory, refuse, require_that
-from normae.networks.base import Base
-from normae.networks.bases import Bases
+from normae.networks.base import Base, Bases
 from normae.networks.mlp import MLP, drawn, linear
 from normae.tensors import norm
 

@@ -26,7 +26,7 @@ scores of training rows can be compared with those of new ones, in a training an
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -265,6 +265,27 @@ class Base(nn.Module):
             weight.addcmul_(near[h], pull[:, h : h + 1])
         grad = grad + self.leaning * (u * weight.sum(1, keepdim=True) - weight @ self.centres)
         return -torch.lerp(g, k + unseen, self.leaning), grad
+
+
+class Bases(nn.Module):
+    """The bases of S models side by side: events come as S equal blocks, model after model."""
+
+    def __init__(self, each: Iterable[Base]) -> None:
+        super().__init__()
+        self.each = list(each)
+        for k, base in enumerate(self.each):
+            self.add_module(str(k), base)
+
+    def forward(self, y: Tensor) -> Tensor:
+        """-s log b with shape (S * B,), for y with shape (S * B, d)."""
+        pairs = zip(self.each, y.chunk(len(self.each)), strict=True)
+        return torch.cat([base(block) for base, block in pairs])
+
+    def value_and_grad(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """-s log b with shape (S * B,) and its gradient with shape (S * B, d)."""
+        pairs = zip(self.each, y.chunk(len(self.each)), strict=True)
+        value, grad = zip(*(base.value_and_grad(block) for base, block in pairs), strict=True)
+        return torch.cat(value), torch.cat(grad)
 
 
 def with_tails(each: Tensor, squared: Tensor, d: int) -> Tensor:

@@ -24,11 +24,6 @@ eager = numba.njit((_maps, _maps, _rows, numba.float32[::1], _rows, numba.float3
 
 
 @kernel
-def _start(b):
-    return (b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7])
-
-
-@kernel
 def _add(s, v, w, k):
     """s + v w[k], of eight numbers."""
     return (
@@ -38,20 +33,15 @@ def _add(s, v, w, k):
 
 
 @kernel
-def _bend(v, slope):
-    """PReLU; what is not a number stays so."""
-    return v if v > 0 else slope * v
-
-
-@kernel
 def _larger(a, b):
     return b if b > a else a
 
 
 @kernel
 def _put(out, y, x, s, slope):
+    """PReLU; what is not a number stays so."""
     for c in range(8):
-        out[y, x, c] = _bend(s[c], slope)
+        out[y, x, c] = s[c] if s[c] > 0 else slope * s[c]
 
 
 @kernel
@@ -60,7 +50,7 @@ def _convolve(x, w, b, slope, out):
     side, channels = x.shape[0] - 2, x.shape[2]
     for y in range(side):
         for q in range(0, side, 10):
-            s0 = _start(b)
+            s0 = (b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7])
             s1, s2, s3, s4, s5, s6, s7, s8, s9 = s0, s0, s0, s0, s0, s0, s0, s0, s0
             for dy in range(3):
                 for dx in range(3):
@@ -76,16 +66,9 @@ def _convolve(x, w, b, slope, out):
                         s7 = _add(s7, x[y + dy, q + dx + 7, c], w, k)
                         s8 = _add(s8, x[y + dy, q + dx + 8, c], w, k)
                         s9 = _add(s9, x[y + dy, q + dx + 9, c], w, k)
-            _put(out, y + 1, q + 1, s0, slope)
-            _put(out, y + 1, q + 2, s1, slope)
-            _put(out, y + 1, q + 3, s2, slope)
-            _put(out, y + 1, q + 4, s3, slope)
-            _put(out, y + 1, q + 5, s4, slope)
-            _put(out, y + 1, q + 6, s5, slope)
-            _put(out, y + 1, q + 7, s6, slope)
-            _put(out, y + 1, q + 8, s7, slope)
-            _put(out, y + 1, q + 9, s8, slope)
-            _put(out, y + 1, q + 10, s9, slope)
+            sums = (s0, s1, s2, s3, s4, s5, s6, s7, s8, s9)
+            for k in range(10):
+                _put(out, y + 1, q + 1 + k, sums[k], slope)
 
 
 @kernel

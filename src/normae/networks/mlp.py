@@ -41,27 +41,22 @@ class Activation(NamedTuple):
     keeps_output: bool
 
 
-def _activation(forward: Callable[[Tensor], Tensor], out: Any, backward: Any, keeps_output: bool) -> Activation:
-    """By torch's own operations of the nonlinearity and of its pullback."""
+def _activation(forward: Any, out: Any, backward: Any, keeps_output: bool, *numbers: int) -> Activation:
+    """By torch's own operations of the nonlinearity and of its pullback, with the numbers that these take besides."""
     return Activation(
         forward,
-        lambda h, to: out.out(h, out=to),
-        lambda v, kept: backward.grad_input(v, kept, grad_input=kept),
+        lambda h, to: out(h, *numbers, out=to),
+        lambda v, kept: backward.grad_input(v, kept, *numbers, grad_input=kept),
         keeps_output,
     )
 
 
 _aten = torch.ops.aten
 ACTIVATIONS: Mapping[str, Activation] = {
-    "relu": Activation(
-        torch.relu,
-        lambda h, out: torch.clamp_min(h, 0, out=out),
-        lambda v, y: _aten.threshold_backward.grad_input(v, y, 0, grad_input=y),
-        keeps_output=True,
-    ),
-    "silu": _activation(nn.functional.silu, _aten.silu, _aten.silu_backward, keeps_output=False),
-    "gelu": _activation(nn.functional.gelu, _aten.gelu, _aten.gelu_backward, keeps_output=False),
-    "tanh": _activation(torch.tanh, _aten.tanh, _aten.tanh_backward, keeps_output=True),
+    "relu": _activation(torch.relu, torch.clamp_min, _aten.threshold_backward, True, 0),
+    "silu": _activation(nn.functional.silu, _aten.silu.out, _aten.silu_backward, keeps_output=False),
+    "gelu": _activation(nn.functional.gelu, _aten.gelu.out, _aten.gelu_backward, keeps_output=False),
+    "tanh": _activation(torch.tanh, _aten.tanh.out, _aten.tanh_backward, keeps_output=True),
 }
 
 Layer = tuple[Tensor, Tensor]

@@ -5,7 +5,6 @@ looks at other events (BatchNorm), or throws dice (Dropout), is refused before a
 one, and otherwise by what it does to a batch, to its rows one by one, and to the same batch again.
 """
 
-from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, NoReturn
 
@@ -16,7 +15,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from normae.errors import InputError, refuse, require_that
 from normae.networks.autoencoder import Autoencoder, NetworkConfig
-from normae.networks.reconstruction import ReconstructionEnergy, call, prefixed
+from normae.networks.reconstruction import Named, ReconstructionEnergy, call, prefixed
 
 TOLERANCE = 1e-4  # largest difference of two outputs that should be equal, as a share of the largest output
 
@@ -38,7 +37,7 @@ class OwnEnergy(ReconstructionEnergy):
 
     rebuilds = False
 
-    def __init__(self, network: EnergyNetwork, parameters: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(self, network: EnergyNetwork, parameters: Named | None = None) -> None:
         super().__init__(network, parameters, explicit=False)
         self.module, self.module_parameters = network.energy, prefixed(parameters or {}, "energy.")
 
@@ -146,9 +145,8 @@ def _output(module: nn.Module, name: str, x: Tensor) -> Tensor:
     try:
         found = module(x)
     except Exception as error:  # whatever a module of the user raises
-        raise InputError(
-            f"{name}: cannot take an array of shape {tuple(x.shape)}: {type(error).__name__}, {_first_line(error)}"
-        ) from None
+        said = f"{type(error).__name__}, {_first_line(error)}"
+        raise InputError(f"{name}: cannot take an array of shape {tuple(x.shape)}: {said}") from None
     kind = "a single number" if isinstance(found, Tensor) else type(found).__name__
     require_that(isinstance(found, Tensor) and found.ndim > 0, name, "a tensor with a row for each event", kind)
     return torch.as_tensor(found)

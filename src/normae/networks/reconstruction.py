@@ -30,6 +30,10 @@ from normae.tensors import Generators, normal, sum_features
 # --- the weights of S models
 
 
+Named = Mapping[str, Tensor]
+"""Weights by name, of one model or of several side by side."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """Names and shapes of a module's parameters, in order."""
@@ -70,19 +74,19 @@ def all_tensors(network: nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def fill(network: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def fill(network: nn.Module, tensors: Named) -> None:
     """Copy weights and buffers, by name, into a network."""
     own = all_tensors(network)
     for name, tensor in tensors.items():
         own[name].copy_(tensor)
 
 
-def prefixed(parameters: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def prefixed(parameters: Named, prefix: str) -> dict[str, Tensor]:
     """The parameters below `prefix`, named as that submodule names them."""
     return {name[len(prefix) :]: p for name, p in parameters.items() if name.startswith(prefix)}
 
 
-def call(module: nn.Module, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def call(module: nn.Module, parameters: Named, x: Tensor) -> Tensor:
     """`module(x)` for a stack of S models.
 
     Args:
@@ -103,7 +107,7 @@ def call(module: nn.Module, parameters: Mapping[str, Tensor], x: Tensor) -> Tens
     return out
 
 
-def last_input(decoder: nn.Module, parameters: Mapping[str, Tensor], z: Tensor) -> tuple[Tensor, nn.Module, str]:
+def last_input(decoder: nn.Module, parameters: Named, z: Tensor) -> tuple[Tensor, nn.Module, str]:
     """What comes into the decoder's last layer for latent points z, that layer, and the prefix of its names."""
     parts = split_decoder(decoder)
     if parts is None:
@@ -133,9 +137,7 @@ class ReconstructionEnergy:
     rebuilds = True
     """Whether the energy is the error of a reconstruction."""
 
-    def __init__(
-        self, autoencoder: Autoencoder, parameters: Mapping[str, Tensor] | None = None, explicit: bool = True
-    ) -> None:
+    def __init__(self, autoencoder: Autoencoder, parameters: Named | None = None, explicit: bool = True) -> None:
         self.in_place = parameters is None  # the weights are the autoencoder's own: its modules are called as they are
         if parameters is None:
             parameters = {name: p[None] for name, p in autoencoder.named_parameters()}
@@ -209,9 +211,7 @@ class LocalEnergy(ReconstructionEnergy):
         widths: s of the last layer's parameters, by the autoencoder's names, with shape (S, *parameter).
     """
 
-    def __init__(
-        self, autoencoder: Autoencoder, parameters: Mapping[str, Tensor], widths: Mapping[str, Tensor]
-    ) -> None:
+    def __init__(self, autoencoder: Autoencoder, parameters: Named, widths: Named) -> None:
         super().__init__(autoencoder, parameters, explicit=False)
         self.variances = {name.rpartition(".")[2]: s.square() for name, s in widths.items()}
 

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normae.networks.autoencoder import Autoencoder, to_sphere
-from normae.networks.mlp import MLP
 from normae.networks.own import EnergyNetwork, OwnEnergy
 from normae.networks.reconstruction import Layout, ReconstructionEnergy, conv_shape
 
@@ -43,7 +42,7 @@ class ScoringEnergy(ReconstructionEnergy):
 
     def __init__(self, autoencoder: Autoencoder) -> None:
         super().__init__(autoencoder)
-        shape = None if isinstance(autoencoder.encoder, MLP) else conv_shape(autoencoder)
+        shape = conv_shape(autoencoder)
         self._image = shape is not None
         self._lanes_fit = shape is not None and lanes_serve(shape.side, shape.channels)
         self._lanes: LanesForward | None = None

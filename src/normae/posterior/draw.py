@@ -26,7 +26,7 @@ for each draw, with the rule that joins them (`together`):
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -39,16 +39,13 @@ from normae.errors import LogZUnknown
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.bayesian import width
 from normae.networks.mlp import split_decoder
-from normae.networks.reconstruction import ReconstructionEnergy, last_input, prefixed
+from normae.networks.reconstruction import Named, ReconstructionEnergy, last_input, prefixed
 from normae.progress import progress
 
 CONVOLVED = 32  # events whose pictures of all draws are in memory at once: 10 MB for 50 draws of 40 x 40 pixels
 CPU_PIECE = 1 << 11  # events at a time on a CPU, whose activations then stay in the cache
 GPU_PIECE = 1 << 16
 BUFFER = 1 << 26  # bytes of a pinned buffer; events that are large come in smaller pieces
-
-Named = Mapping[str, Tensor]
-"""Weights by name, of one model or of several side by side."""
 
 
 class Draws(Protocol):

@@ -32,8 +32,7 @@ from normae.files import untouched
 from normae.lattice import find_lattice
 from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.autoencoder import OWN
-from normae.networks.base import Base, BaseConfig, fit_base
-from normae.networks.bases import Bases
+from normae.networks.base import Base, BaseConfig, Bases, fit_base
 from normae.networks.bayesian import WeightNoise
 from normae.networks.conditional import fit_conditional_base
 from normae.networks.lattice import on_lattice

@@ -286,22 +286,20 @@ def negatives(
         n = len(start) // members
         return runner(of, start, chain, spread(temperature, n), generators, step_size=spread(size, n), members=members)
 
-    def on_manifold(z: Tensor) -> tuple[Chain, Tensor]:
+    def on_manifold(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         chain = walk(energy.latent(), z, config.latent, sizes[0])
         with torch.no_grad():
-            return chain, into_bounds(energy.decode(chain.position), config.feature)
+            return into_bounds(energy.decode(chain.position), config.feature), chain.position, chain.acceptance.mean(0)
 
     acceptance = torch.ones_like(temperature, dtype=torch.float64)
     if config.buffer_space == "latent":
         noise = energy.latent_noise(members * batch, generators, buffer.storage)
-        latent, start = on_manifold(buffer.draw(noise, config.replay, generators))
-        acceptance = latent.acceptance.mean(0)
-        buffer.push(latent.position)
+        start, latent, acceptance = on_manifold(buffer.draw(noise, config.replay, generators))
+        buffer.push(latent)
     else:
         blocks = buffer.storage[:, buffer.slots(batch)]
         if (fresh := round((1 - config.replay) * batch)) > 0:
-            latent, new = on_manifold(energy.latent_noise(members * fresh, generators, buffer.storage))
-            acceptance = latent.acceptance.mean(0)
+            new, _, acceptance = on_manifold(energy.latent_noise(members * fresh, generators, buffer.storage))
             blocks = torch.cat([new.unflatten(0, (members, -1)), blocks[:, fresh:]], dim=1)
         start = blocks.flatten(0, 1)
     feature = walk(energy, start, config.feature, sizes[1])

@@ -63,8 +63,7 @@ class ChainConfig:
             low, high = self.bounds
             require_that(-math.inf < low < high < math.inf, "bounds", "a lower and a higher finite number", self.bounds)
             require_that(self.sphere is None, "bounds", "none on a sphere", self.bounds)
-        if self.clip is not None:
-            require_that(self.clip > 0, "clip", "a positive number", self.clip)
+        require_that(self.clip is None or self.clip > 0, "clip", "a positive number", self.clip)
         if self.adapt is not None:
             require_that(0 < self.adapt < 1, "adapt", "an acceptance between 0 and 1", self.adapt)
             rejects = self.metropolis == "exact"
@@ -121,8 +120,7 @@ class SamplingConfig:
     def __post_init__(self) -> None:
         require_that(self.buffer >= 1, "sampling.buffer", "at least 1", self.buffer)
         require_that(0 <= self.replay <= 1, "sampling.replay", "a share between 0 and 1", self.replay)
-        if self.generation is not None:
-            require_that(self.generation >= 0, "sampling.generation", "at least 0", self.generation)
+        require_that(self.generation_steps >= 0, "sampling.generation", "at least 0", self.generation)
         persistent = self.buffer_space == "feature" or not self.keep_chains
         require_that(persistent, "sampling.keep_chains", 'buffer_space = "feature"', self.buffer_space)
 

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from normae.networks.base import SCALE, Base
-from normae.networks.bases import Bases
+from normae.networks.base import SCALE, Base, Bases
 from normae.networks.conditional import ConditionalBase
 from normae.networks.lattice import draws, known
 from normae.tensors import normal, stream
@@ -38,7 +37,7 @@ CHUNK = 1 << 14
 
 
 def known_at(x: Tensor, bases: Sequence[Base], generator: torch.Generator) -> Tensor:
-    """What does not change at events x (N, *event): -s log b of the base and log q, with shape (2, N).
+    """What does not change at events x (N, *event): -s log b of the base and log q, with shape (N, 2).
 
     Args:
         bases: events come as equal blocks for several of them; without any, q is the Gaussian.
@@ -47,10 +46,10 @@ def known_at(x: Tensor, bases: Sequence[Base], generator: torch.Generator) -> Te
     if not bases:
         flat = x.flatten(1)
         log_q = -0.5 * flat.square().sum(1) - 0.5 * flat.shape[1] * math.log(2 * math.pi)
-        return torch.stack([torch.zeros_like(log_q), log_q])
+        return torch.stack([torch.zeros_like(log_q), log_q], dim=1)
     pairs = zip(bases, x.chunk(len(bases)), strict=True)
     pieces = [known(one, piece, generator) for one, block in pairs for piece in block.split(CHUNK)]
-    return torch.cat([torch.stack(piece) for piece in pieces], dim=1)
+    return torch.cat([torch.stack(piece, dim=1) for piece in pieces])
 
 
 class Contrast(Phase):
@@ -144,12 +143,12 @@ class Contrast(Phase):
                 if self.bases:
                     drawn = [draws(one, n, generator) for one in self.bases]
                     self.draws = torch.cat([y for y, _ in drawn])
-                    self.drawn = torch.cat([torch.stack(there) for _, there in drawn], dim=1)
+                    self.drawn = torch.cat([torch.stack(there, dim=1) for _, there in drawn])
                 else:
                     self.draws = normal((n, *self.setup.data.event), generator, self.state.weights)
                     self.drawn = known_at(self.draws, (), generator)
         flat = (index + self._first(n) if len(self.bases) > 1 else index).flatten()
-        return self.draws[flat], self.drawn[:, flat]
+        return self.draws[flat], self.drawn[flat]
 
     def _known(self, x: Tensor) -> Tensor:
         return known_at(x, self.bases, stream(0, "contrast/places", self.setup.device))
@@ -196,14 +195,14 @@ class Contrast(Phase):
             rows, known, noise, drawn = self.held
             samples, index = self.looked_at, self.few
         else:
-            rows, known = samples.take(index), self.known[:, (index + self._first(self.rows)).flatten()]
+            rows, known = samples.take(index), self.known[(index + self._first(self.rows)).flatten()]
             noise, drawn = self._noise(self.noise_index)
         members = self.setup.members
-        x, *both = (
+        x, there = (
             torch.cat([a.unflatten(0, (members, -1)), b.unflatten(0, (members, -1))], dim=1).flatten(0, 1)
-            for a, b in zip((rows, *known), (noise, *drawn), strict=True)
+            for a, b in ((rows, noise), (known, drawn))
         )
-        logit = self._logit(x, both, weights, log_temperature, log_z)
+        logit = self._logit(x, there, weights, log_temperature, log_z)
         n = len(rows) // members
         return samples.weighed(softplus(-logit[:, :n]), index).mean(1) + softplus(logit[:, n:]).mean(1)
 
@@ -211,15 +210,13 @@ class Contrast(Phase):
         """Where each model begins in blocks of n events, (S, 1)."""
         return torch.arange(self.setup.members, device=self.setup.device)[:, None] * n
 
-    def _logit(
-        self, x: Tensor, known: Tensor | Sequence[Tensor], weights: Tensor, log_temperature: Tensor, log_z: Tensor
-    ) -> Tensor:
+    def _logit(self, x: Tensor, known: Tensor, weights: Tensor, log_temperature: Tensor, log_z: Tensor) -> Tensor:
         """log p - log q of events (S * n, *event), with shape (S, n)."""
         members, base = self.setup.members, self.setup.architecture.base
         if isinstance(base, ConditionalBase):
             log_z = torch.einsum("snk,sk->sn", base.terms(x).unflatten(0, (members, -1)), log_z)
-        energy = known[0] + self.state.energy(self.setup.noise.mean(weights)).error(x)
-        return -energy.reshape(members, -1) * (-log_temperature).exp() - log_z - known[1].reshape(members, -1)
+        energy = known[:, 0] + self.state.energy(self.setup.noise.mean(weights)).error(x)
+        return -energy.reshape(members, -1) * (-log_temperature).exp() - log_z - known[:, 1].reshape(members, -1)
 
     def update(self) -> None:
         """One update of the weights, T and c: AdamW for the weights, Adam for the two numbers."""

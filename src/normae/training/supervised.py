@@ -164,8 +164,6 @@ def classifier_trainer(
     per_epoch = n // min(config.batch, n)
     schedules = Schedules(guard=GuardConfig(log_every=per_epoch, checkpoint_every=per_epoch))
     sampling = SamplingConfig(backend="graph" if device.type == "cuda" else "reference", buffer=1)
-    phases, held = [partial(Classification, config=config, zeros=zeros)], [SparseEvents.joined(validation)]
-    events = [SparseEvents.joined(train)]
-    return Trainer(
-        [EnergyNetwork(network)], events, schedules, sampling, [seed], device, validation=held, phases=phases
-    )
+    own, phases = [EnergyNetwork(network)], [partial(Classification, config=config, zeros=zeros)]
+    events, held = [SparseEvents.joined(train)], [SparseEvents.joined(validation)]
+    return Trainer(own, events, schedules, sampling, [seed], device, validation=held, phases=phases)

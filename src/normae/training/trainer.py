@@ -73,11 +73,7 @@ class Guard:
 
     def __init__(self, config: GuardConfig, seeds: Sequence[int]) -> None:
         self.config, self.seeds = config, seeds
-        self.good: list[dict[str, Tensor]] = []
-
-    def begin(self, training: "Trainer") -> None:
-        """Forget all places but this one, the beginning of a phase."""
-        self.good = [training.snapshot()]
+        self.good: list[dict[str, Tensor]] = []  # places to return to, the first of them the beginning of a phase
 
     def remember(self, training: "Trainer", record: Record) -> None:
         """A checkpoint is a place to return to if all is well: who runs away is ill for a while before."""
@@ -196,13 +192,13 @@ class Trainer:
         """
         guard = self.guard
         yield Checkpoint(*self.place)
-        guard.begin(self)
+        guard.good = [self.snapshot()]
         while not self.finished:
             if self.current.over:
                 self.current.finish()
                 self.enter(int(self.position[0]) + 1)
                 yield Checkpoint(*self.place)
-                guard.begin(self)
+                guard.good = [self.snapshot()]
                 continue
             self.current.advance()
             iteration, last = self.place[1], self.current.over

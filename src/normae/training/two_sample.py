@@ -219,11 +219,9 @@ def classifier_reference(
     for k in range(MEMBERS):
         generator = stream(seed, f"dual/classifier/{k}")
         half = training.take(cut_indices(training.labels, (0.5, 0.5), seed, f"half/{k}")[0])
-        classifier = train_ratio_classifier(
-            torch.from_numpy(half.x), half.labels, settings, generator=generator, device=device
-        )
-        held.append(classifier(torch.from_numpy(holdout.x)))
-        raw.append(classifier(torch.from_numpy(test.x)))
+        classifier = train_ratio_classifier(half.x, half.labels, settings, generator=generator, device=device)
+        held.append(classifier(holdout.x))
+        raw.append(classifier(test.x))
     mean = np.mean(raw, axis=0)
     method, correct = choose_correction(np.mean(held, axis=0), holdout.labels, seed)
     before, corrected = calibration(mean, test.labels, seed), correct(mean)
