@@ -13,8 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+Device = torch.device | str
+"""Where tensors are."""
 
-def stream(seed: int, name: str, device: torch.device | str = "cpu") -> torch.Generator:
+
+def stream(seed: int, name: str, device: Device = "cpu") -> torch.Generator:
     """The generator of the stream `name` of a run with seed `seed`, on `device`."""
     digest = hashlib.sha256(f"normae/{seed}/{name}".encode()).digest()
     return torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)

@@ -23,7 +23,7 @@ from normae.networks.lattice import draws
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.posterior.draw import Draws
 from normae.progress import counted
-from normae.tensors import uniform
+from normae.tensors import Device, uniform
 
 Bounds = tuple[float, float]
 CHUNK = 1 << 16  # points of a grid at a time
@@ -56,7 +56,7 @@ def choose_log_z(
     event: tuple[int, ...],
     bounds: Bounds | None,
     cells: int,
-    device: torch.device | str = "cpu",
+    device: Device = "cpu",
     annealed: Callable[[], LogZ | None] | None = None,
 ) -> LogZ | None:
     """log Z of one energy: on a grid where one serves, else what `annealed` finds; None where neither is to be had.
@@ -190,15 +190,13 @@ def grid_points(axis: Tensor, dimension: int) -> Tensor:
 
 
 @torch.no_grad()
-def evaluate_in_chunks(function: Energy, x: Tensor, device: torch.device | str = "cpu", chunk: int = CHUNK) -> Tensor:
+def evaluate_in_chunks(function: Energy, x: Tensor, device: Device = "cpu", chunk: int = CHUNK) -> Tensor:
     """function(x) with shape (..., N), in float64 on the CPU, in pieces of bounded memory."""
     pieces = counted("scoring", torch.split(x, chunk))
     return torch.cat([function(piece.to(device)).double().cpu() for piece in pieces], dim=-1)
 
 
-def _midpoint(
-    score: Energy, bounds: Bounds, dimension: int, cells: int, device: torch.device | str, chunk: int = CHUNK
-) -> Tensor:
+def _midpoint(score: Energy, bounds: Bounds, dimension: int, cells: int, device: Device, chunk: int = CHUNK) -> Tensor:
     """log int exp(-score) with shape (...), for a score from (N, d) to (..., N)."""
     points = grid_points(cell_centres(bounds, cells), dimension)
     width = (bounds[1] - bounds[0]) / cells
@@ -207,12 +205,7 @@ def _midpoint(
 
 
 def grid_log_z(
-    energy: Energy,
-    temperature: float,
-    bounds: Bounds,
-    dimension: int,
-    cells: int = 1000,
-    device: torch.device | str = "cpu",
+    energy: Energy, temperature: float, bounds: Bounds, dimension: int, cells: int = 1000, device: Device = "cpu"
 ) -> LogZ:
     """log Z over the box, for events that are vectors of one, two or three components.
 
@@ -241,7 +234,7 @@ def grid_draws(
     n: int,
     generator: torch.Generator,
     cells: int = 1000,
-    device: torch.device | str = "cpu",
+    device: Device = "cpu",
 ) -> Tensor:
     """`n` events with shape (n, d), float32, independent and free of any chain, up to the width of a cell.
 

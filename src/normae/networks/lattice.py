@@ -24,6 +24,7 @@ from normae.lattice import nearest, within_cells
 from normae.networks.base import SCALE, Base
 from normae.networks.conditional import read_any_base
 
+OnLattice = TableCoordinates | ConditionalCoordinates
 MOST_NOISE = 1.0
 """Of the rows that a base is fitted to, in widths of a column."""
 EDGE = 1e-6
@@ -45,7 +46,7 @@ class Cells(nn.Module):
         coordinates: with a lattice.
     """
 
-    def __init__(self, proposal: Base, coordinates: TableCoordinates | ConditionalCoordinates) -> None:
+    def __init__(self, proposal: Base, coordinates: OnLattice) -> None:
         super().__init__()
         self.proposal, self.coordinates = proposal, coordinates
 
@@ -93,10 +94,7 @@ def draws(
 
 
 def on_lattice(
-    coordinates: TableCoordinates | ConditionalCoordinates,
-    rows: Tensor,
-    fit: Callable[[Tensor, Tensor | None], Base],
-    generator: torch.Generator,
+    coordinates: OnLattice, rows: Tensor, fit: Callable[[Tensor, Tensor | None], Base], generator: torch.Generator
 ) -> Base:
     """The base of rows x with shape (N, d), and its cells; without these where hardly any draw would count.
 
@@ -121,6 +119,6 @@ def read_with_cells(tensors: Mapping[str, Tensor], coordinates: Coordinates, d: 
     """The base of the tensors in a model's file, with its cells; `source` names the file in messages."""
     apart = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
     base = read_any_base({name: t for name, t in tensors.items() if not name.startswith(PREFIX)}, d, source)
-    if apart and isinstance(coordinates, TableCoordinates | ConditionalCoordinates):
+    if apart and isinstance(coordinates, OnLattice):
         base.cells = Cells(read_any_base(apart, d, source), coordinates)
     return base

@@ -49,10 +49,8 @@ def _narrow(w: tl.tensor, x: tl.tensor) -> tl.tensor:
 def _activate(h: tl.tensor, ACT: tl.constexpr) -> tl.tensor:
     if ACT == "gelu":
         a = 0.5 * h * (1.0 + tl.erf(h * 0.7071067811865476))
-    elif ACT == "silu":
-        a = h * tl.sigmoid(h)
     else:
-        a = tl.where(h <= 0.0, 0.0, h)
+        a = h * tl.sigmoid(h) if ACT == "silu" else tl.where(h <= 0.0, 0.0, h)
     return a
 
 

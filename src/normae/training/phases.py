@@ -250,12 +250,10 @@ class Likelihood(Phase):
         config, state, setup, noise, group = self.config, self.state, self.setup, self.setup.noise, self.setup.group
         leaf = self.leaf()
         temperature = state.log_temperature.exp().flatten()
-        sizes = state.log_sizes.exp()
         draw = noise.draw(state.weights, state.generators)
         energy, runner = self._chain_energy(draw)
-        negative = negatives(
-            energy, setup.sampling, state.buffer, temperature, sizes, self.batch, state.generators, runner
-        )
+        numbers = temperature, state.log_sizes.exp(), self.batch
+        negative = negatives(energy, setup.sampling, state.buffer, *numbers, state.generators, runner)
         e_plus, z_plus = self.noisy_energy(leaf, draw, setup.data.take(self.index))
         e_plus = setup.data.weighed(e_plus, self.index)
         e_minus, z_minus = self.noisy_energy(leaf, draw, negative.position)

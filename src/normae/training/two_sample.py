@@ -38,10 +38,11 @@ from normae.errors import InputError, refuse
 from normae.statistics.arrays import Array, Estimate, as_labels, cut_indices, prior_log_odds, unweighted
 from normae.statistics.auc import auc
 from normae.statistics.calibration import Calibration, calibration, choose_correction
-from normae.tensors import stream
+from normae.tensors import Device, stream
 from normae.training.config import ClassifierSettings, MLPSettings
 from normae.training.supervised import Losses, fit, permutation
 
+Sample = np.ndarray[Any, Any] | Tensor
 CHUNK = 65_536  # events scored at once outside training
 MEMBERS = 4  # classifiers of a reference: twice the work of one on the full sample
 
@@ -64,12 +65,12 @@ class Part(NamedTuple):
 
 
 def classifier_test(
-    true: np.ndarray[Any, Any] | Tensor,
-    model: np.ndarray[Any, Any] | Tensor,
+    true: Sample,
+    model: Sample,
     settings: ClassifierSettings | None = None,
     *,
     generator: torch.Generator,
-    device: torch.device | str = "cpu",
+    device: Device = "cpu",
     weights: np.ndarray[Any, Any] | None = None,
 ) -> ClassifierResult:
     """Train a classifier on two samples with shape (N, *event) each, and give its AUC on events it has not seen.
@@ -90,7 +91,7 @@ def classifier_test(
     return ClassifierResult(auc(scores[label], unweighted(scores[~label], counts)), len(losses.train), *losses)
 
 
-def events(sample: np.ndarray[Any, Any] | Tensor, name: str) -> Tensor:
+def events(sample: Sample, name: str) -> Tensor:
     """The sample as float32 with shape (N, features)."""
     copied = sample if isinstance(sample, Tensor) else torch.from_numpy(np.array(sample, dtype=np.float32))
     flat = copied.detach().float()
@@ -104,7 +105,7 @@ def _parts(
     model: Tensor,
     settings: ClassifierSettings,
     generator: torch.Generator,
-    device: torch.device | str,
+    device: Device,
     weights: Tensor | None = None,
 ) -> list[Part]:
     """Disjoint random parts for training, validation and test, on `device`; weights are those of true events."""
@@ -207,12 +208,7 @@ class ClassifierReference(NamedTuple):
 
 
 def classifier_reference(
-    training: Labelled,
-    holdout: Labelled,
-    test: Labelled,
-    settings: RatioSettings,
-    seed: int,
-    device: torch.device | str = "cpu",
+    training: Labelled, holdout: Labelled, test: Labelled, settings: RatioSettings, seed: int, device: Device = "cpu"
 ) -> ClassifierReference:
     """Train on the first sample, correct with the second, and give log r and calibration on the third."""
     held, raw = [], []
@@ -244,7 +240,7 @@ class RatioClassifier:
     train_loss: tuple[float, ...]
     validation_loss: tuple[float, ...]
 
-    def __call__(self, x: np.ndarray[Any, Any] | Tensor) -> Array:
+    def __call__(self, x: Sample) -> Array:
         """log r = log p_B - log p_A with shape (N,), float64, for events with shape (N, *event)."""
         flat = events(x, "x")
         if flat.shape[1] != self.centre.numel():
@@ -255,12 +251,12 @@ class RatioClassifier:
 
 
 def train_ratio_classifier(
-    x: np.ndarray[Any, Any] | Tensor,
-    labels: np.ndarray[Any, Any] | Tensor | None,
+    x: Sample,
+    labels: Sample | None,
     settings: RatioSettings | None = None,
     *,
     generator: torch.Generator,
-    device: torch.device | str = "cpu",
+    device: Device = "cpu",
 ) -> RatioClassifier:
     """Train on events with shape (N, *event) and labels 0 and 1 with shape (N,); the best validation loss is kept."""
     settings = settings or RatioSettings()
