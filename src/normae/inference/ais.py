@@ -346,14 +346,9 @@ def bennett(forward: np.ndarray, reverse: np.ndarray) -> np.ndarray:
 
 
 def ais_log_z(
-    energy: Energy,
-    temperature: float,
-    base: GaussianBase,
-    reverse_start: Tensor,
-    generator: torch.Generator,
-    config: AISConfig | None = None,
-    bounds: tuple[float, float] | None = None,
-) -> AISResult:
+    energy: Energy, temperature: float, base: GaussianBase, reverse_start: Tensor, generator: torch.Generator,
+    config: AISConfig | None = None, bounds: tuple[float, float] | None = None,
+) -> AISResult:  # fmt: skip
     """log Z = log int exp(-E(x)/T) dx within the bounds, or over all space; see the module's docstring.
 
     Args:

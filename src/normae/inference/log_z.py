@@ -51,14 +51,9 @@ def grid_serves(event: tuple[int, ...], bounds: Bounds | None) -> bool:
 
 
 def choose_log_z(
-    energy: Energy,
-    temperature: float,
-    event: tuple[int, ...],
-    bounds: Bounds | None,
-    cells: int,
-    device: Device = "cpu",
-    annealed: Callable[[], LogZ | None] | None = None,
-) -> LogZ | None:
+    energy: Energy, temperature: float, event: tuple[int, ...], bounds: Bounds | None, cells: int,
+    device: Device = "cpu", annealed: Callable[[], LogZ | None] | None = None,
+) -> LogZ | None:  # fmt: skip
     """log Z of one energy: on a grid where one serves, else what `annealed` finds; None where neither is to be had.
 
     Args:
@@ -227,15 +222,9 @@ def grid_log_z(
 
 
 def grid_draws(
-    energy: Energy,
-    temperature: float,
-    bounds: Bounds,
-    dimension: int,
-    n: int,
-    generator: torch.Generator,
-    cells: int = 1000,
-    device: Device = "cpu",
-) -> Tensor:
+    energy: Energy, temperature: float, bounds: Bounds, dimension: int, n: int, generator: torch.Generator,
+    cells: int = 1000, device: Device = "cpu",
+) -> Tensor:  # fmt: skip
     """`n` events with shape (n, d), float32, independent and free of any chain, up to the width of a cell.
 
     A cell by its probability, then a point uniform in the cell.

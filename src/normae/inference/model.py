@@ -69,21 +69,12 @@ class Model:
     """
 
     def __init__(
-        self,
-        autoencoder: Autoencoder,
-        temperature: float,
-        event: tuple[int, ...],
-        sampling: SamplingConfig,
-        log_z: LogZ | None = None,
-        name: str = "model",
-        energy: ReconstructionEnergy | None = None,
-        posterior: Posterior | None = None,
-        coordinates: Coordinates | None = None,
-        columns: tuple[str, ...] | None = None,
-        cells: int = CELLS,
-        chains: Tensor | None = None,
+        self, autoencoder: Autoencoder, temperature: float, event: tuple[int, ...], sampling: SamplingConfig,
+        log_z: LogZ | None = None, name: str = "model", energy: ReconstructionEnergy | None = None,
+        posterior: Posterior | None = None, coordinates: Coordinates | None = None,
+        columns: tuple[str, ...] | None = None, cells: int = CELLS, chains: Tensor | None = None,
         categories: Categories = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.autoencoder = autoencoder.eval().requires_grad_(False)
         self.temperature, self.seen_event, self.sampling = temperature, event, sampling
         self.name, self.columns, self.categories, self.cells, self.chains = name, columns, categories, cells, chains
@@ -359,14 +350,9 @@ class Model:
     # --- samples
 
     def sample(
-        self,
-        n: int,
-        seed: int = 0,
-        latent_steps: int | None = None,
-        feature_steps: int | None = None,
-        chunk: int = 50_000,
-        condition: Any = None,
-    ) -> NDArray[Any]:
+        self, n: int, seed: int = 0, latent_steps: int | None = None, feature_steps: int | None = None,
+        chunk: int = 50_000, condition: Any = None,
+    ) -> NDArray[Any]:  # fmt: skip
         """`n` events with shape (n, *event), by the paper's recipe for generation.
 
         A latent chain from noise, without buffer, eight times as long as in training, decoded, clipped into the

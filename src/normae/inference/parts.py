@@ -26,13 +26,9 @@ STEPS = 64  # of the integral
 
 
 def parts_of(
-    x: Tensor,
-    score: Callable[[Tensor], Tensor],
-    energy: ReconstructionEnergy,
-    temperature: float,
-    coordinates: Coordinates,
-    certain: bool,
-) -> Tensor:
+    x: Tensor, score: Callable[[Tensor], Tensor], energy: ReconstructionEnergy, temperature: float,
+    coordinates: Coordinates, certain: bool,
+) -> Tensor:  # fmt: skip
     """Parts with shape (N, *event) of the score of events x with shape (N, *event).
 
     Args:

@@ -47,13 +47,9 @@ class Autoencoder(nn.Module):
     """
 
     def __init__(
-        self,
-        encoder: nn.Module,
-        decoder: nn.Module,
-        latent_dimension: int,
-        sphere: bool = False,
+        self, encoder: nn.Module, decoder: nn.Module, latent_dimension: int, sphere: bool = False,
         spectral_norm: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.encoder, self.decoder, self.latent_dimension = encoder, decoder, latent_dimension
         self.sphere, self.spectral_norm = sphere, spectral_norm

@@ -60,12 +60,9 @@ class ConditionalBase(Base):
 
 
 def fit_conditional_base(
-    rows: Tensor,
-    coordinates: ConditionalCoordinates,
-    config: BaseConfig,
-    generator: torch.Generator,
+    rows: Tensor, coordinates: ConditionalCoordinates, config: BaseConfig, generator: torch.Generator,
     places: Tensor | None = None,
-) -> ConditionalBase:
+) -> ConditionalBase:  # fmt: skip
     """The base of rows y with shape (N, d + k); arguments as of `fit_base`."""
     frame, k = torch.linalg.inv(coordinates.whitening), len(coordinates.given)
     own = None if places is None else places[:, : len(frame)]

@@ -310,14 +310,9 @@ def _value(argument: Tensor | int | float) -> Any:
 
 
 def launch_chain(
-    energy: FusedConvEnergy | LatentEnergy,
-    start: Tensor,
-    config: ChainConfig,
-    temperature: Scalar,
-    size: Scalar,
-    seeds: Tensor,
-    _: int = 1,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    energy: FusedConvEnergy | LatentEnergy, start: Tensor, config: ChainConfig, temperature: Scalar, size: Scalar,
+    seeds: Tensor, _: int = 1,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """End points, their energies, which steps were taken, int32 with shape (steps, S, n), and gradients at the end."""
     latent = isinstance(energy, LatentEnergy)
     of = energy.energy if isinstance(energy, LatentEnergy) else energy

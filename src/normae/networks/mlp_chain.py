@@ -111,16 +111,9 @@ def _pack(energy: ReconstructionEnergy, sizes: dict[str, int], precision: Precis
 
 
 def launch_chain(
-    energy: ReconstructionEnergy | LatentEnergy,
-    start: Tensor,
-    config: ChainConfig,
-    temperature: Scalar,
-    size: Scalar,
-    seeds: Tensor,
-    members: int,
-    precision: Precision = "fp16",
-    block: int = 16,
-) -> tuple[Tensor, Tensor, Tensor]:
+    energy: ReconstructionEnergy | LatentEnergy, start: Tensor, config: ChainConfig, temperature: Scalar, size: Scalar,
+    seeds: Tensor, members: int, precision: Precision = "fp16", block: int = 16,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """End points, their energies, and counts of accepted steps, int32 with shape (steps, S, programs).
 
     Args:

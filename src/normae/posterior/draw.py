@@ -439,12 +439,9 @@ def as_events(x: Any, columns: Sequence[str] | None, categories: Categories, nam
 
 
 def in_pieces(
-    function: Callable[[Tensor], Tensor],
-    events: NDArray[Any],
-    device: torch.device,
-    most: int | None = None,
+    function: Callable[[Tensor], Tensor], events: NDArray[Any], device: torch.device, most: int | None = None,
     dtype: type[np.floating[Any]] = np.float32,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """`function` of all events, with shape (..., N), and which events are finite, with shape (N,); both on the CPU.
 
     Args:

@@ -45,17 +45,10 @@ counts of accepted steps with shape (steps, members, blocks)."""
 
 
 def run_chain(
-    energy: Energy,
-    start: Tensor,
-    config: ChainConfig,
-    temperature: Scalar,
-    generators: Generators,
-    step_size: Scalar | None = None,
-    trace: int | None = None,
-    members: int = 1,
-    tick: Tick = ignore,
+    energy: Energy, start: Tensor, config: ChainConfig, temperature: Scalar, generators: Generators,
+    step_size: Scalar | None = None, trace: int | None = None, members: int = 1, tick: Tick = ignore,
     launch: Launch | None = None,
-) -> Chain:
+) -> Chain:  # fmt: skip
     """Run `config.steps` steps.
 
     Args:
@@ -102,23 +95,11 @@ def run_chain(
 
 
 def langevin(
-    energy: Energy,
-    start: Any,
-    *,
-    temperature: float,
-    step_size: float,
-    steps: int,
-    generator: torch.Generator,
-    noise: float | None = None,
-    metropolis: Metropolis = "exact",
-    bounds: tuple[float, float] | None = None,
-    bounds_rule: BoundsRule = "reject",
-    clip: float | None = None,
-    clip_rule: ClipRule = "norm",
-    sphere: Sphere = None,
-    anneal: bool = False,
-    trace: int | None = None,
-) -> Chain:
+    energy: Energy, start: Any, *, temperature: float, step_size: float, steps: int, generator: torch.Generator,
+    noise: float | None = None, metropolis: Metropolis = "exact", bounds: tuple[float, float] | None = None,
+    bounds_rule: BoundsRule = "reject", clip: float | None = None, clip_rule: ClipRule = "norm", sphere: Sphere = None,
+    anneal: bool = False, trace: int | None = None,
+) -> Chain:  # fmt: skip
     """Sample exp(-E/T) with a Metropolis-adjusted Langevin chain, whose `acceptance` has shape (steps,).
 
     Args:
@@ -262,15 +243,9 @@ def spread(value: Tensor, n: int) -> Tensor:
 
 
 def negatives(
-    energy: Any,
-    config: SamplingConfig,
-    buffer: ReplayBuffer,
-    temperature: Tensor,
-    sizes: Tensor,
-    batch: int,
-    generators: Generators,
-    runner: Runner = run_chain,
-) -> Negatives:
+    energy: Any, config: SamplingConfig, buffer: ReplayBuffer, temperature: Tensor, sizes: Tensor, batch: int,
+    generators: Generators, runner: Runner = run_chain,
+) -> Negatives:  # fmt: skip
     """`batch` negative samples of each of S models; the buffer takes the end points.
 
     Args:

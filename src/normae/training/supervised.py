@@ -42,19 +42,10 @@ def permutation(n: int, generator: torch.Generator, device: torch.device) -> Ten
 
 @torch.enable_grad()
 def fit(
-    weights: Sequence[Tensor],
-    loss: Callable[[Tensor], Tensor],
-    n: int,
-    generator: torch.Generator,
-    *,
-    epochs: int,
-    batch: int,
-    learning_rate: float,
-    cosine: bool = False,
-    validate: Callable[[], float] | None = None,
-    patience: int | None = None,
-    what: str = "classifier",
-) -> Losses:
+    weights: Sequence[Tensor], loss: Callable[[Tensor], Tensor], n: int, generator: torch.Generator, *, epochs: int,
+    batch: int, learning_rate: float, cosine: bool = False, validate: Callable[[], float] | None = None,
+    patience: int | None = None, what: str = "classifier",
+) -> Losses:  # fmt: skip
     """Train `weights` in place with Adam; with `validate`, the best of them stay.
 
     Args:

@@ -143,18 +143,11 @@ class Trainer:
     stop = False
 
     def __init__(
-        self,
-        autoencoders: Sequence[Autoencoder],
-        data: Data,
-        schedules: Schedules,
-        sampling: SamplingConfig,
-        seeds: Sequence[int],
-        device: torch.device,
-        group: Group | None = None,
-        validation: Data | None = None,
+        self, autoencoders: Sequence[Autoencoder], data: Data, schedules: Schedules, sampling: SamplingConfig,
+        seeds: Sequence[int], device: torch.device, group: Group | None = None, validation: Data | None = None,
         weights: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None,
         phases: Sequence[Callable[[Setup, State], Phase]] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         group = group or Group()
         architecture = deepcopy(autoencoders[0]).to(device)  # its fixed matrices must be where the events are
         layout = Layout.of(architecture)

@@ -65,14 +65,9 @@ class Part(NamedTuple):
 
 
 def classifier_test(
-    true: Sample,
-    model: Sample,
-    settings: ClassifierSettings | None = None,
-    *,
-    generator: torch.Generator,
-    device: Device = "cpu",
-    weights: np.ndarray[Any, Any] | None = None,
-) -> ClassifierResult:
+    true: Sample, model: Sample, settings: ClassifierSettings | None = None, *, generator: torch.Generator,
+    device: Device = "cpu", weights: np.ndarray[Any, Any] | None = None,
+) -> ClassifierResult:  # fmt: skip
     """Train a classifier on two samples with shape (N, *event) each, and give its AUC on events it has not seen.
 
     Of a sample with more than `settings.points` events a random subset is used. If the smaller sample has fewer, both
@@ -101,13 +96,9 @@ def events(sample: Sample, name: str) -> Tensor:
 
 
 def _parts(
-    true: Tensor,
-    model: Tensor,
-    settings: ClassifierSettings,
-    generator: torch.Generator,
-    device: Device,
+    true: Tensor, model: Tensor, settings: ClassifierSettings, generator: torch.Generator, device: Device,
     weights: Tensor | None = None,
-) -> list[Part]:
+) -> list[Part]:  # fmt: skip
     """Disjoint random parts for training, validation and test, on `device`; weights are those of true events."""
     if true.shape[1] != model.shape[1]:
         raise InputError(f"expected events of one size, got {true.shape[1]} (true) and {model.shape[1]} (model)")
@@ -156,16 +147,10 @@ def fit_logits(
             uniform = torch.rand(shape, generator=generator, device=generator.device).to(train.x.device)
             weights.append(uniform.mul_(2).sub_(1).div_(math.sqrt(fan_in)).requires_grad_())
     losses = fit(
-        weights,
-        lambda rows: _loss(_forward(weights, train.x[rows]), train, rows),
-        len(train.x),
-        generator,
-        epochs=settings.max_epochs,
-        batch=settings.batch,
-        learning_rate=settings.learning_rate,
-        validate=lambda: _loss(logits(weights, validation.x), validation).item(),
-        patience=settings.patience,
-    )
+        weights, lambda rows: _loss(_forward(weights, train.x[rows]), train, rows), len(train.x), generator,
+        epochs=settings.max_epochs, batch=settings.batch, learning_rate=settings.learning_rate,
+        validate=lambda: _loss(logits(weights, validation.x), validation).item(), patience=settings.patience,
+    )  # fmt: skip
     return weights, losses
 
 
@@ -251,13 +236,9 @@ class RatioClassifier:
 
 
 def train_ratio_classifier(
-    x: Sample,
-    labels: Sample | None,
-    settings: RatioSettings | None = None,
-    *,
-    generator: torch.Generator,
+    x: Sample, labels: Sample | None, settings: RatioSettings | None = None, *, generator: torch.Generator,
     device: Device = "cpu",
-) -> RatioClassifier:
+) -> RatioClassifier:  # fmt: skip
     """Train on events with shape (N, *event) and labels 0 and 1 with shape (N,); the best validation loss is kept."""
     settings = settings or RatioSettings()
     flat = events(x, "x")
