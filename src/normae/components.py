@@ -111,8 +111,7 @@ def principal(events: SparseEvents, power: float, number: int) -> tuple[Tensor, 
     if number >= min(len(mean), len(few)):
         raise InputError(f"coordinates.components.number: expected fewer than {min(len(mean), len(few))}, got {number}")
     basis = leading(covariance, number).T
-    largest = basis.gather(1, basis.abs().argmax(1, keepdim=True))
-    basis = basis * largest.sign()
+    basis = basis * basis.gather(1, basis.abs().argmax(1, keepdim=True)).sign()
     width = torch.einsum("ki,ij,kj->k", basis, covariance, basis).sqrt()
     return mean.unflatten(0, event), basis.unflatten(1, event).float(), width
 

@@ -58,12 +58,11 @@ class ScoringEnergy(ReconstructionEnergy):
                 log.warning("the fused energy cannot be used: %s; scoring with the layers one by one", reason)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if not self._image or (x.requires_grad and torch.is_grad_enabled()):
+        here = self._fused is not None or x.device.type == "cpu"
+        if not self._image or not here or (x.requires_grad and torch.is_grad_enabled()):
             return super().__call__(x)
         if self._fused is not None:
             return self._fused(x.detach())
-        if x.device.type != "cpu":
-            return super().__call__(x)
         if self._lanes_fit and len(x) >= WORTH and x.dtype == torch.float32:
             self._lanes = self._lanes or LanesForward(self.autoencoder)
             return torch.cat([self._lanes(piece) for piece in torch.split(x, PIECE)])
