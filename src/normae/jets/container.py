@@ -49,16 +49,6 @@ def offsets_of(counts: NDArray[Any]) -> Int64:
     return offsets
 
 
-def falling_order(jet: Int64, pt: Float32) -> Int64:
-    """The order of constituents by jet and then by falling pt; both with shape (C,), pt not negative.
-
-    The bits of a positive float rise with its value, so one integer key holds both, and one fast sort does it.
-    """
-    bits = np.ascontiguousarray(pt, dtype=np.float32).view(np.uint32)
-    key = (jet.astype(np.uint64) << np.uint64(32)) | (~bits).astype(np.uint64)
-    return np.argsort(key, kind="stable")
-
-
 @dataclass(frozen=True, eq=False)
 class Jets:
     """N jets with C constituents in all, ordered by falling pT within a jet when they come from a file.

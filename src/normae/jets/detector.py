@@ -88,12 +88,11 @@ def _efficiency(kind: int, pt: float, eta: float) -> float:
         return 0.0
     central = eta <= 1.5
     if kind == HADRON:
-        soft, hard = (0.70, 0.95) if central else (0.60, 0.85)
-        return soft if pt <= 1.0 else hard
-    if kind == MUON:
-        soft, hard = (0.75, 0.99) if central else (0.70, 0.98)
-        return soft if pt <= 1.0 else hard
-    soft, hard, highest = (0.73, 0.95, 0.99) if central else (0.50, 0.83, 0.90)
+        soft, hard, highest = (0.70, 0.95, 0.95) if central else (0.60, 0.85, 0.85)
+    elif kind == MUON:
+        soft, hard, highest = (0.75, 0.99, 0.99) if central else (0.70, 0.98, 0.98)
+    else:
+        soft, hard, highest = (0.73, 0.95, 0.99) if central else (0.50, 0.83, 0.90)
     return soft if pt <= 1.0 else hard if pt <= 100.0 else highest
 
 
@@ -153,14 +152,6 @@ def _kept(layer: int, eta: float, energy: float) -> float:
 
 
 @compiled
-def _measured(layer: int, eta: float, energy: float, rng: np.random.Generator) -> float:
-    """A tower's energy after smearing and threshold."""
-    width = _sigma(layer, eta, energy) / energy
-    b = math.sqrt(math.log(1 + width * width))
-    return _kept(layer, eta, energy * math.exp(b * rng.standard_normal() - 0.5 * b * b))
-
-
-@compiled
 def _fractions(pdg: int) -> tuple[float, float]:
     """Shares of a particle's energy left in ECAL and HCAL."""
     pdg = abs(pdg)
@@ -175,9 +166,13 @@ def _fractions(pdg: int) -> tuple[float, float]:
 
 @compiled
 def _observe(
-    pdg: Int64, charge: Float64, p: Float64, vertex: Float64, rng: np.random.Generator, towers: Float64, tracks: Float64
-) -> int:
-    """Fill `towers` (2, TOWERS) with deposits and `tracks` (n, 6) with pt, eta, phi, kind, tower, resolution."""
+    pdg: Int64, charge: Float64, p: Float64, vertex: Float64, rng: np.random.Generator, tracks: Float64,
+    towers: Float64, better: Float64, worse: Float64,
+) -> int:  # fmt: skip
+    """Fill `tracks` (n, 6) with pt, eta, phi, kind, tower, resolution, and `towers` (2, TOWERS) with deposits.
+
+    The energies of tracks are summed by tower; a track that the calorimeter measures better gets resolution -1.
+    """
     count = 0
     for i in range(len(pdg)):
         hit, eta, phi = propagate(p[i], vertex[i], charge[i])
@@ -200,24 +195,17 @@ def _observe(
             row[0], row[1], row[2] = smeared, math.asinh(p[i, 2] / pt), math.atan2(p[i, 1], p[i, 0])
             row[3], row[4], row[5] = kind, tower, width
             count += 1
+            if kind == MUON:
+                continue
+            layer = ECAL if kind == ELECTRON else HCAL
+            low, high, _, _ = tower_edges(tower)
+            energy = row[0] * math.cosh(row[1])
+            if _sigma(layer, abs(low + high) / 2, energy) / energy < width:
+                worse[layer, tower] += energy
+                row[5] = -1.0
+            else:
+                better[layer, tower] += energy
     return count
-
-
-@compiled
-def _sort_tracks(tracks: Float64, count: int, better: Float64, worse: Float64) -> None:
-    """Sum the tracks' energies by tower; a track that the calorimeter measures better gets resolution -1."""
-    for k in range(count):
-        kind, tower = int(tracks[k, 3]), int(tracks[k, 4])
-        if kind == MUON:
-            continue
-        layer = ECAL if kind == ELECTRON else HCAL
-        low, high, _, _ = tower_edges(tower)
-        energy = tracks[k, 0] * math.cosh(tracks[k, 1])
-        if _sigma(layer, abs(low + high) / 2, energy) / energy < tracks[k, 5]:
-            worse[layer, tower] += energy
-            tracks[k, 5] = -1.0
-        else:
-            better[layer, tower] += energy
 
 
 @compiled
@@ -230,8 +218,11 @@ def _neutrals(
             if towers[layer, tower] <= 0.0:
                 continue
             low, high, left, right = tower_edges(tower)
-            centre = abs(low + high) / 2
-            left_over = _measured(layer, centre, towers[layer, tower], rng) - better[layer, tower]
+            centre, energy = abs(low + high) / 2, towers[layer, tower]
+            width = _sigma(layer, centre, energy) / energy
+            b = math.sqrt(math.log(1 + width * width))
+            energy *= math.exp(b * rng.standard_normal() - 0.5 * b * b)
+            left_over = _kept(layer, centre, energy) - better[layer, tower]
             eta, phi = low + (high - low) * rng.random(), left + (right - left) * rng.random()
             if worse[layer, tower] > 0.0:
                 worse[layer, tower] = left_over / worse[layer, tower]
@@ -257,8 +248,7 @@ def energy_flow(
     """
     towers, better, worse = np.zeros((2, TOWERS)), np.zeros((2, TOWERS)), np.zeros((2, TOWERS))
     tracks = np.empty((len(pdg), 6))
-    found = _observe(pdg, charge, p, vertex / 1000.0, rng, towers, tracks)
-    _sort_tracks(tracks, found, better, worse)
+    found = _observe(pdg, charge, p, vertex / 1000.0, rng, tracks, towers, better, worse)
     objects = np.empty((found + 2 * len(pdg), 3))
     count = _neutrals(towers, better, worse, rng, objects, 0)
     for k in range(found):
