@@ -24,7 +24,6 @@ INDEX = {"true": "true", "classifier": "class", "rows": "rows"}
 BEYOND = 0.0005  # share of the values, on either side, beyond the axes: single events would set them otherwise
 MOST_POINTS = 250_000  # of a map; more are not seen, and make the files large
 
-
 QUANTITIES = {
     "pearson_pairs": "Pearson correlation over pairs of draws", "pearson_a": "Pearson correlation within A",
     "pearson_b": "Pearson correlation within B", "pearson": "Pearson correlation",
@@ -147,8 +146,8 @@ def classifier_limits(result: DualResult) -> list[str]:
     if "true" in result.against:
         pearson, outside = (result.metrics[f"classifier_{name}_true"] for name in ("pearson", "outside"))
         said.append(
-            f"The classifier's own correlation with the true ratio is {pearson}, and for {_percent(outside)} of the "
-            f"events it is off by {result.settings.limit:g} or more."
+            f"The classifier's own correlation with the true ratio is {pearson}, and for {100 * outside.value:.2g} % "
+            f"of the events it is off by {result.settings.limit:g} or more."
         )
     return said
 
@@ -185,10 +184,6 @@ def _described(metric: str) -> str:
     return f"{QUANTITIES[quantity]}{words}, against {REFERENCES[reference]}"
 
 
-def _percent(estimate: Estimate) -> str:
-    return f"{100 * estimate.value:.2g} %"
-
-
 def draw_dual(result: DualResult, folder: Path) -> list[Picture]:
     """Write every figure into `folder`, and return them with what to see in them."""
     with style.figure_style():
@@ -222,11 +217,11 @@ def _draw_correlation(result: DualResult, name: str, folder: Path) -> Picture:
         # Above: events may lie in any corner.
         ax.set_title("\n".join([CHOICES[choice], *text]), fontsize=10)
     best = found.best
-    shares = f"{_percent(best.outside_a)} of A, {_percent(best.outside_b)} of B"
+    every, of_a, of_b = (f"{100 * of.value:.2g} %" for of in (best.outside, best.outside_a, best.outside_b))
     more = f" {constant_sentence(result)}" if name == next(iter(result.against)) else ""
     said = (
-        f"Events on the dotted diagonal are right; {_percent(best.outside)} lie outside of the red lines, "
-        f"|Δ log r| ≥ {result.settings.limit:g} ({shares}). A few events lie beyond the axes.{more}"
+        f"Events on the dotted diagonal are right; {every} lie outside of the red lines, |Δ log r| ≥ "
+        f"{result.settings.limit:g} ({of_a} of A, {of_b} of B). A few events lie beyond the axes.{more}"
     )
     saved = save_figure(figure, folder, f"correlation-{name}", _columns(result, found))
     return saved.picture(f"Learned log r against {REFERENCES[name]}", said)

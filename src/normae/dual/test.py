@@ -18,7 +18,7 @@ from normae.coordinates import Coordinates
 from normae.data import DENSITIES, Density
 from normae.data.labelled import Labelled, cut, draw_labelled, read_labelled
 from normae.dual.judge import FEWEST_EVENTS, DualResult, DualSettings, judge
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.files import check_new, new_folder
 from normae.inference import Model
 from normae.jets import is_jets
@@ -40,8 +40,7 @@ def jet_classes(a: Run, b: Run) -> tuple[Kind, Kind] | None:
     """The classes that two runs were trained on, where both are runs on jets; they must differ."""
     if a.data.jets not in KINDS or b.data.jets not in KINDS:
         return None
-    if a.data.jets == b.data.jets:
-        raise InputError(f"expected one run on QCD jets and one on top jets, got two on {a.data.jets}")
+    refuse(a.data.jets == b.data.jets, f"expected one run on QCD jets and one on top jets, got two on {a.data.jets}")
     return a.data.jets, b.data.jets
 
 
@@ -105,10 +104,8 @@ def dual_test(
     names, densities = [config.data.density for config in configs], None
     if None not in names and names[0] != names[1]:
         densities = DENSITIES[str(names[0])](), DENSITIES[str(names[1])]()
-    if densities is None and data is None:
-        raise InputError(
-            f"{run_a} and {run_b}: not trained on two different known densities, so give a labelled sample with --data"
-        )
+    words = f"{run_a} and {run_b}: not trained on two different known densities, so give a labelled sample with --data"
+    refuse(densities is None and data is None, words)
     if densities is None and not settings.classifier:
         raise InputError(f"{run_a} and {run_b}: without known densities the classifier is the only reference, keep it")
     trains = settings.classifier and (reference is None or a.coordinates.kind == "components")

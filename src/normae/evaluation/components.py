@@ -16,13 +16,10 @@ from normae.evaluation import jets
 from normae.evaluation.evaluate import Captions, Draw, Metrics
 from normae.evaluation.jet_study import draw_generated, draw_pictures
 from normae.evaluation.table import ROWS, TableStudy, table_metrics, table_test
-from normae.figures.jets import RocCurve
 from normae.inference import Model
-from normae.jets.gallery import COLOURS
 from normae.jets.imaging import NAMES
 from normae.runs.load import load
 from normae.sources import Events, pieces
-from normae.statistics import background_efficiency
 from normae.tensors import stream
 
 SHOWN = 8  # jets that are shown
@@ -46,24 +43,23 @@ class ComponentsStudy(TableStudy):
         rows = component_events(model, events, self.config.seed)
         test = table_test(model.in_components(), self.config, rows)
         metrics = table_metrics(model.in_components(), self.config, test)
-        sides, made = None, None
+        found, made = None, None
         with suppress(InputError):  # the file may have no jets of the other class
             found = jets.held_out_jets(self.config, self.run.known)
+        if found is not None:
             sides = (found.signal, found.background)
-        if sides is not None:
             signal, background = (np.concatenate([model.score(x) for x in pieces(one)]) for one in sides)
             metrics |= jets.separation(signal, background)
             if generated:
-                made = jets.generated_jets(self.run, model, sides[1], generated, self.config.seed)
+                made = jets.generated_jets(self.run, model, found.background, generated, self.config.seed)
                 metrics |= {} if made is None else jets.generation_metrics(made, self.config.seed)
 
         def draw() -> None:
             self._draw(test)
             self._draw_pictures(model, events.test.numpy())
-            if sides is not None:
-                share = background_efficiency(signal, background, jets.CURVE)
-                colour = COLOURS[int(self.config.data.jets == "qcd")]
-                curve = RocCurve(f"AUC {metrics['auc']}", colour, jets.CURVE, share, None, "-")
+            if found is not None:
+                scores, tagged = jets.JetScores(background[None], signal[None], 1.0), 1 - found.label
+                curve = jets.roc_curve_of(f"AUC {metrics['auc']}", scores, tagged)
                 jets.draw_roc(self.run, curve, len(background))
             if made is not None:
                 draw_generated(self.run.figures, {int(self.config.data.jets == "top"): (made, metrics)})

@@ -41,6 +41,7 @@ class Study(ABC):
 
     needed: ClassVar[tuple[str, ...]] = ()  # metrics without which there is no page
     own: ClassVar[Mapping[str, str]] = {}  # metrics beside the paper's that a card states, with their words
+    stated: ClassVar[Mapping[str, str]] = {}  # metrics among the facts of the page, with their words
     of_jets: ClassVar[bool] = False
 
     def __init__(self, run: RunFolder, config: Run) -> None:
@@ -74,9 +75,9 @@ class Study(ABC):
     def limits(self) -> str:
         """What the model does not say."""
 
-    def numbers(self, metrics: Metrics) -> dict[str, str | Estimate]:  # noqa: ARG002
+    def numbers(self, metrics: Metrics) -> dict[str, str | Estimate]:
         """Facts of the page that were measured."""
-        return {}
+        return {words: metrics[name] for name, words in self.stated.items() if name in metrics}
 
     def values(self) -> Sequence[PaperValue]:
         """The paper's values for such a run."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normae.config import read
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.files import check_new, output, write_json
 from normae.runs.folder import RunFolder, is_number, is_pair, read_json
 from normae.runs.load import run_of, seed_folders, shared_settings
@@ -40,8 +40,7 @@ def spread_of_runs(folders: Sequence[Place], out: Place | None = None, force: bo
         check_new(out, force)
     found = _numbers(folders)
     shared = [name for name in found[0] if all(name in numbers for numbers in found)]
-    if not shared:
-        raise InputError(f"{folders[0]}: expected numbers that all of the trainings have, got none")
+    refuse(not shared, f"{folders[0]}: expected numbers that all of the trainings have, got none")
     result = {name: scatter([numbers[name] for numbers in found]) for name in shared}
     if out is not None:
         plain = {}
@@ -55,8 +54,7 @@ def spread_of_runs(folders: Sequence[Place], out: Place | None = None, force: bo
 
 def scatter(estimates: Sequence[Estimate]) -> Scatter:
     """Mean and scatter of independent estimates of one number."""
-    if len(estimates) < 2:
-        raise InputError(f"expected at least two trainings, got {len(estimates)}")
+    refuse(len(estimates) < 2, f"expected at least two trainings, got {len(estimates)}")
     values, errors = np.array(estimates, dtype=np.float64).T
     deviation = float(values.std(ddof=1))
     if deviation < ROUNDING * abs(values).max():
@@ -74,9 +72,8 @@ def _numbers(folders: Sequence[Place]) -> list[Numbers]:
     if any(test.is_file() for test in tests):
         contents = []
         for test in tests:
-            if not test.is_file():
-                words = "expected the folder of a dual test, as the others; it has no dual.json"
-                raise InputError(f"{test.parent}: {words}")
+            words = "expected the folder of a dual test, as the others; it has no dual.json"
+            refuse(not test.is_file(), f"{test.parent}: {words}")
             contents.append(read_json(test))
             if not isinstance(contents[-1], dict) or not isinstance(contents[-1].get("tested"), dict):
                 raise InputError(f"{test}: expected what `normae dual` writes; run it again")
@@ -85,8 +82,7 @@ def _numbers(folders: Sequence[Place]) -> list[Numbers]:
     runs = seed_folders(folders)
     shared_settings(runs)
     seeds = [read(run.config).seed for run in runs]
-    if len(set(seeds)) < len(seeds):
-        raise InputError(f"expected runs of different seeds, got {', '.join(map(str, seeds))}")
+    refuse(len(set(seeds)) < len(seeds), f"expected runs of different seeds, got {', '.join(map(str, seeds))}")
     return [_finite(run.read_metrics(), run.metrics) for run in runs]
 
 
@@ -106,9 +102,8 @@ def _check_tests(paths: Sequence[Path], contents: Sequence[dict[str, Any]]) -> N
             shared_settings(runs)
             seeds.append([read(run.config).seed for run in runs])
     pairs = [str(pair) for pair in zip(*seeds, strict=True)] if len(seeds) == 2 else [str(p.resolve()) for p in paths]
-    for k, pair in enumerate(pairs):
-        if pair in pairs[:k]:
-            raise InputError(f"{paths[k].parent}: the models of {paths[pairs.index(pair)].parent}; expected others")
+    for k, one in enumerate(pairs):
+        refuse(one in pairs[:k], f"{paths[k].parent}: the models of {paths[pairs.index(one)].parent}; expected others")
 
 
 def _finite(content: dict[str, Any], path: Path) -> Numbers:

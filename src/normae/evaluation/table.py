@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from normae.config import Run
-from normae.errors import InputError, LogZUnknown
+from normae.errors import LogZUnknown, refuse
 from normae.evaluation.evaluate import COURSE, Captions, Draw, Metrics, Study, draw_one, draw_training, graded
 from normae.figures import new_figure
 from normae.figures.curves import column_histograms, loss_curves, score_histograms, training_curves
@@ -47,6 +47,10 @@ class TableStudy(Study):
         "auc_overtraining": "AUC of the score, held-out against training rows",
         "auc_samples": "AUC of a classifier, samples against held-out rows",
     }
+    stated: ClassVar = {
+        "mean_score_training": "mean score, training", "mean_score_held_out": "mean score, held out",
+        "mean_score_sampled": "mean score, sampled", "mean_log_prob_held_out": "mean log p, held out",
+    }  # fmt: skip
 
     def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:  # noqa: ARG002
         """Scores of rows held out, samples, and how far both are from the table."""
@@ -109,12 +113,6 @@ class TableStudy(Study):
         weighted = f", weighted by {data.weights}" if data.weights else ""
         return {"data": f"{data.file}, {data.test:,} rows held out{weighted}"}
 
-    def numbers(self, metrics: Metrics) -> dict[str, str | Estimate]:
-        kinds = ("training", "held out", "sampled")
-        words = {f"mean_score_{kind.replace(' ', '_')}": f"mean score, {kind}" for kind in kinds}
-        words["mean_log_prob_held_out"] = "mean log p, held out"
-        return {said: metrics[name] for name, said in words.items() if name in metrics}
-
     def checks(self, metrics: Metrics) -> list[Check]:
         """Of the training, overtraining, and samples; E/T of a row of d columns goes up and down by sqrt(d/2)."""
         columns = sum(name.startswith("wasserstein ") for name in metrics)
@@ -165,10 +163,8 @@ class TableTest:
 def table_test(model: Model, config: Run, events: Events) -> TableTest:
     """Score rows of training and held out, draw from the model, and compare column by column."""
     assert isinstance(events.train, Tensor)
-    if len(model.event) != 1 or len(events.test) < 10:
-        raise InputError(
-            f"evaluate needs at least 10 rows that were held out, got {len(events.test)}; train again with more of them"
-        )
+    words = f"evaluate needs at least 10 rows that were held out, got {len(events.test)}; train again with more of them"
+    refuse(len(model.event) != 1 or len(events.test) < 10, words)
     train, held_out = (part[:ROWS].numpy() for part in (events.train, events.test))
     seen = _with_noise(model, held_out, stream(config.seed, "evaluation/noise"))
     n, given = min(SAMPLES, len(held_out)), config.coordinates.condition

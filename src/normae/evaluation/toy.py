@@ -35,6 +35,7 @@ class ToyStudy(Study):
         "kl", "share_within_10_percent", "auc_ideal", "temperature", "log_z", "pearson_grid", "pearson_test",
         "auc_classifier_exact", "log_z_paper_grid", "auc_classifier_long",
     )  # fmt: skip
+    stated: ClassVar = {"log_z": "log Z over the chain's bounds", "log_z_paper_grid": "log Z over the paper's grid"}
     paper: ClassVar[tuple[PaperValue, ...]] = TOY
     kind = "normalized"
 
@@ -93,10 +94,6 @@ class ToyStudy(Study):
     def sample(self) -> dict[str, str]:
         data = self.config.data
         return {"data": f"{data.density}, {data.train:,} training and {data.test:,} test points"}
-
-    def numbers(self, metrics: Metrics) -> dict[str, str | Estimate]:
-        names = {"log_z": "log Z over the chain's bounds", "log_z_paper_grid": "log Z over the paper's grid"}
-        return {words: metrics[name] for name, words in names.items() if name in metrics}
 
     def values(self) -> list[PaperValue]:
         """The paper's values, of its own density only."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from normae import statistics
 from normae.config import Run, read
 from normae.data import Density
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.evaluation import toy
 from normae.evaluation.evaluate import Captions, Metrics, draw_one, draw_training, good_if, posterior_words
 from normae.evaluation.toy import DensityTest, ToyStudy
@@ -239,8 +239,7 @@ def coverage_of_group(path: str | Path, device: str = "auto") -> dict[str, Estim
     """
     group = RunFolder(path)
     members = group.members()
-    if len(members) < 2:
-        raise InputError(f"{path}: expected a folder with at least 2 trainings of different seeds (--seeds 0-15)")
+    refuse(len(members) < 2, f"{path}: expected a folder with at least 2 trainings of different seeds (--seeds 0-15)")
     with locked(group.path):
         tests = []
         for member in counted("trainings", members):

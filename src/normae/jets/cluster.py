@@ -189,13 +189,9 @@ def _order(pt: Float64, eta: Float64, phi: Float64) -> Int64:
 
 @compiled
 def subjettiness(
-    points: tuple[Int64, Float64, Float64, Float64],
-    momenta: Momenta,
-    centroid: tuple[Float64, Float64],
-    radius: float,
-    tau: Float64,
-    mass: Float64,
-) -> None:
+    points: tuple[Int64, Float64, Float64, Float64], momenta: Momenta, centroid: tuple[Float64, Float64],
+    radius: float, tau: Float64, mass: Float64,
+) -> None:  # fmt: skip
     """tau_1, tau_2, tau_3 of N jets into `tau` with shape (N, 3), and their masses into `mass` with shape (N,).
 
     Args:

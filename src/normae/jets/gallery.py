@@ -50,27 +50,6 @@ def draw_histogram(ax: Any, labels: NDArray[Any], values: NDArray[Any], name: st
     return ax
 
 
-def image_page(means: dict[int, NDArray[Any]], singles: dict[int, NDArray[Any]]) -> Figure:
-    """The figure of appendix A: for each label the mean image, and below it one jet; images with shape (40, 40)."""
-    figure = Figure(figsize=(4.6 * len(means), 8), layout="constrained")
-    axes = figure.subplots(2, len(means), squeeze=False)
-    for column, label in enumerate(sorted(means)):
-        draw_image(axes[0, column], means[label]).set_title(f"{CLASSES[label]}, mean")
-        draw_image(axes[1, column], singles[label]).set_title(f"{CLASSES[label]}, one jet")
-    return figure
-
-
-def observables_page(labels: NDArray[Any], columns: dict[str, NDArray[Any]], mass_unit: str = "GeV") -> Figure:
-    """Six panels: eta, phi, mass in `mass_unit`, tau1, tau2, tau3 of each class; all arrays with shape (N,)."""
-    figure = Figure(figsize=(9, 10), layout="constrained")
-    axes = figure.subplots(3, 2).ravel()
-    for ax, name in zip(axes, AXIS_NAMES, strict=True):
-        draw_histogram(ax, labels, columns[name], name)
-    axes[2].set_xlabel(f"{AXIS_NAMES['mass']} ({mass_unit})")
-    axes[0].legend()
-    return figure
-
-
 def mean_images(path: str | Path, rows: Rows = None, **options: Any) -> tuple[dict[int, Any], dict[int, Any]]:
     """For each label the mean image, without filter where a file holds jets, and the first with it, (40, 40)."""
 
@@ -97,10 +76,19 @@ def save_figures(
     means, firsts = mean_images(path, rows, **options)
     refuse(not means, f"{path}: no jets to show")
     columns, _ = file_observables(path, rows, **options)
-    unit = "share of $p_T$" if is_images(path) else "GeV"
+    pages = {"images": Figure((4.6 * len(means), 8), layout="constrained")}  # of appendix A
+    pictures = pages["images"].subplots(2, len(means), squeeze=False)
+    for column, label in enumerate(sorted(means)):
+        draw_image(pictures[0, column], means[label]).set_title(f"{CLASSES[label]}, mean")
+        draw_image(pictures[1, column], firsts[label]).set_title(f"{CLASSES[label]}, one jet")
+    pages["observables"] = Figure((9, 10), layout="constrained")
+    panels = pages["observables"].subplots(3, 2).ravel()
+    for ax, name in zip(panels, AXIS_NAMES, strict=True):
+        draw_histogram(ax, columns["label"], columns[name], name)
+    panels[2].set_xlabel(f"{AXIS_NAMES['mass']} ({'share of $p_T$' if is_images(path) else 'GeV'})")
+    panels[0].legend()
     pixels = {f"{kind}_{label}": m[label].ravel() for kind, m in (("mean", means), ("one", firsts)) for label in m}
     with new_folder(folder, force) as temporary:
-        pages = {"images": image_page(means, firsts), "observables": observables_page(columns["label"], columns, unit)}
         for name, figure in pages.items():
             for suffix, dated in ((".png", {}), (".pdf", {"CreationDate": None})):  # the same bytes at any time
                 figure.savefig(temporary / f"{name}{suffix}", dpi=130, metadata=dated)

@@ -76,15 +76,9 @@ def convert(
 
 
 def convert_images(
-    path: Place,
-    out: Place,
-    rows: Rows = None,
-    *,
-    skip_bad: bool = False,
-    key: str = "table",
-    dtype: Any = np.float16,
-    force: bool = False,
-) -> tuple[int, int]:
+    path: Place, out: Place, rows: Rows = None, *, skip_bad: bool = False, key: str = "table",
+    dtype: Any = np.float16, force: bool = False,
+) -> tuple[int, int]:  # fmt: skip
     """Write sparse images of the jets of a file, chosen as by `read`, values as `dtype`; (images, jets skipped)."""
     check_output(path, out, force)
     info(path, key)  # which refuses images

@@ -101,10 +101,8 @@ def _require_filters(data: h5py.Dataset) -> None:
         try:
             importlib.import_module("hdf5plugin")
         except ImportError:
-            name = _PLUGINS.get(code, f"HDF5 filter {code}")
-            raise InputError(
-                f"the file is compressed with {name}, which needs `pip install 'normae[blosc]'` (hdf5plugin)"
-            ) from None
+            name, way = _PLUGINS.get(code, f"HDF5 filter {code}"), "`pip install 'normae[blosc]'` (hdf5plugin)"
+            raise InputError(f"the file is compressed with {name}, which needs {way}") from None
 
 
 def _momentum_columns(names: list[str]) -> dict[str, slice | list[int]]:

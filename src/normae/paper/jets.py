@@ -55,7 +55,6 @@ SEEDED = tuple(
 )
 MODES = Variant("-modes", f", mixture of {SEEDS} trainings")
 
-
 DUALS = (("AE", BEST), ("NAE", BEST), ("BNAE", BEST), ("NAE", PAPER), ("BNAE", PAPER), ("NAE", MIXING), ("BNAE", MODES))
 """Networks of the dual tests; that of the autoencoders, which the paper does not have, shows what the training adds."""
 ESTIMATED = (("NAE", BEST), ("BNAE", BEST), ("NAE", MIXING))  # whose temperatures are estimated

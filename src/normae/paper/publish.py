@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from normae.config import read, to_toml
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.evaluation.evaluate import study_of
 from normae.evaluation.toy_posterior import LEVELS, REGION_NAMES
 from normae.files import new_folder, write_json, write_text
@@ -25,8 +25,7 @@ def publish(group: str | Path, seed: int, target: str | Path) -> Path:
     """
     members = RunFolder(group).members() or [RunFolder.existing(group)]
     chosen = [m for m in members if read(m.config).seed == seed]
-    if not chosen:
-        raise InputError(f"{group}: holds no run with seed {seed}")
+    refuse(not chosen, f"{group}: holds no run with seed {seed}")
     target = Path(target)
     if target.exists() and not (target / "card.md").is_file() and (target.is_file() or any(target.iterdir())):
         raise InputError(f"{target}: expected a new folder or a model of a zoo to replace, got another one")

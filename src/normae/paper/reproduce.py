@@ -15,7 +15,7 @@ from normae import zoo
 from normae.config import read
 from normae.dual.judge import DualSettings
 from normae.dual.test import dual
-from normae.errors import InputError, Interrupted
+from normae.errors import InputError, Interrupted, refuse
 from normae.evaluation.evaluate import evaluate, report
 from normae.figures import figure_style
 from normae.files import atomic_path, write_json, write_text
@@ -59,8 +59,7 @@ class Reproduction:
 
     def show(self, tables: dict[str, Rows]) -> None:
         """Tables of jets by name, in the order of the paper; one without a row below its header is not there."""
-        found = {title: tables.get(name, []) for name, title in jets.TITLES.items()}
-        self.tables = {title: rows for title, rows in found.items() if len(rows) > 1}
+        self.tables = {title: tables[name] for name, title in jets.TITLES.items() if len(tables.get(name, ())) > 1}
 
     def numbers(self) -> dict[str, Any]:
         """As JSON holds them."""
@@ -130,8 +129,7 @@ def reproduce(what: str, out: str | Path, settings: Settings | None = None, watc
         return reproduce_jets(out, settings, watch)
     if what == "all":
         return reproduce_all(out, replace(settings, paper=settings.scratch), watch)
-    if what not in SECTIONS:
-        raise InputError(f"reproduce: expected {', '.join(SECTIONS)}, jets or all, got {what!r}")
+    refuse(what not in SECTIONS, f"reproduce: expected {', '.join(SECTIONS)}, jets or all, got {what!r}")
     (section, values, chosen), result = SECTIONS[what], Reproduction()
     if settings.paper and what == "dual":
         chosen = {title: tuple(f"{name}-paper" for name in names) for title, names in chosen.items()}
@@ -152,8 +150,7 @@ def reproduce(what: str, out: str | Path, settings: Settings | None = None, watc
                 made = evaluate(paths[0], device=settings.device)
                 report(paths[0], force=True)
             result.metrics[title] = made
-    if not result.metrics:
-        raise InputError(f"{', '.join(sorted(result.left_out))}: not in the zoo; use --from-scratch")
+    refuse(not result.metrics, f"{', '.join(sorted(result.left_out))}: not in the zoo; use --from-scratch")
     columns = list(result.metrics.values())
     rows = [["quantity", "paper", *[f"normae, {title}" for title in result.metrics]]]
     for metric, words, printed, _ in values:
@@ -188,8 +185,7 @@ def reproduce_jets(out: Path, settings: Settings, watch: Watch | None = None) ->
     folders = _folders(out, settings, watch)
     asked = {name for name, model in jets.models().items() if not settings.paper or model.variant == jets.BEST}
     result = Reproduction(left_out=sorted(asked - {model.name for model in folders}))
-    if not folders:
-        raise InputError(f"{', '.join(result.left_out)}: not in the zoo; use --from-scratch")
+    refuse(not folders, f"{', '.join(result.left_out)}: not in the zoo; use --from-scratch")
     folders |= _modes(folders, out, settings)
     if settings.data is None and jets_path(read(next(iter(folders.values())).config).data, judged=True) == PUBLIC:
         result.notes.append(f"The {PUBLIC_JETS}.")

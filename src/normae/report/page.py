@@ -18,7 +18,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -26,12 +25,12 @@ from xml.etree import ElementTree
 
 import matplotlib as mpl
 import numpy as np
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.files import as_cell, atomic_path
 from normae.progress import counted
 from normae.statistics.arrays import Estimate
@@ -109,7 +108,9 @@ def render(report: Report) -> str:
         inline = Markup(inline_svg(svg, f"picture{number}"))  # nothing but what the lists there allow
         shown = {"title": title, "sentence": sentence, "svg": inline, "wide": aspect_ratio(svg) >= WIDE}
         pictures.append(shown)
-    page = _template().render(report=report, pictures=pictures, verdict=verdict(report.checks))
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(files("normae.report").joinpath("template.html").read_text(encoding="utf-8"))
+    page = template.render(report=report, pictures=pictures, verdict=verdict(report.checks))
     script = page.rpartition("<script>")[2].partition("</script>")[0]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return page.replace(OWN_SCRIPT, f"'sha256-{digest}'", 1)
@@ -125,16 +126,9 @@ def verdict(checks: Sequence[Check]) -> tuple[Status, str]:
     return "good", f"all {len(checks)} checks passed"
 
 
-@cache
-def _template() -> Template:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(files("normae.report").joinpath("template.html").read_text(encoding="utf-8"))
-
-
 def inline_svg(svg: str, prefix: str) -> str:
     """The `<svg>` element of a file's text, with prefixed ids and its size left to the page."""
-    if "<!ENTITY" in svg:
-        raise InputError("expected a plain SVG picture, got one that defines entities")
+    refuse("<!ENTITY" in svg, "expected a plain SVG picture, got one that defines entities")
     try:
         found = _plain(ElementTree.fromstring(svg), f"{prefix}-")
         if found is None or found.tag != "svg":

@@ -180,18 +180,10 @@ def templates_of(
 
 
 def histogram(
-    run: str | Path,
-    files: Files,
-    out: str | Path,
-    settings: HistogramSettings,
-    signal: Files = (),
-    data: Files = (),
-    columns: Sequence[str] | None = None,
-    dataset: str | None = None,
-    device: str = "auto",
-    experiments: int = 0,
+    run: str | Path, files: Files, out: str | Path, settings: HistogramSettings, signal: Files = (), data: Files = (),
+    columns: Sequence[str] | None = None, dataset: str | None = None, device: str = "auto", experiments: int = 0,
     force: bool = False,
-) -> tuple[Templates, list[str]]:
+) -> tuple[Templates, list[str]]:  # fmt: skip
     """Bin scores of background `files`: histogram.json, a pyhf workspace.json, HEPData tables and a figure in `out`.
 
     Args:

@@ -17,7 +17,7 @@ import pyhf
 from numpy.typing import NDArray
 from scipy.stats import kstest, norm
 
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.progress import counted
 from normae.search.templates import Templates, workspace
 from normae.statistics.arrays import Array
@@ -52,11 +52,10 @@ def build(spec: dict[str, Any]) -> Any:
 
 def discovery(templates: Templates, data: Array | None = None) -> Discovery:
     """The search's answer for counts with shape (B,); those of `templates` where None."""
-    if templates.signal is None:
-        raise InputError("a p-value needs a signal, whose strength is fitted; give --signal")
+    refuse(templates.signal is None, "a p-value needs a signal, whose strength is fitted; give --signal")
     spec = workspace(templates)
     model = build(spec)
-    seen = spec["observations"][0]["data"] if data is None else [float(n) for n in data]
+    seen = spec["observations"][0]["data"] if data is None else data
     return _fit(model, templates, np.concatenate([seen, model.config.auxdata]))
 
 

@@ -51,8 +51,7 @@ def as_pair(first: ArrayLike, second: ArrayLike, names: tuple[str, str], least: 
 
 def as_labels(labels: ArrayLike | None, n: int) -> NDArray[np.bool_]:
     """Labels 0 and 1 of `n` events as booleans with shape (n,); both classes must occur."""
-    if labels is None:
-        raise InputError("expected a label for each event, 1 for B and 0 for A, got a sample without labels")
+    refuse(labels is None, "expected a label for each event, 1 for B and 0 for A, got a sample without labels")
     values = np.asarray(labels).ravel()
     refuse(values.size != n, f"expected one label per event, {n}, got {values.size}")
     if wrong := sorted(set(np.unique(values).tolist()) - {0, 1})[:3]:
@@ -142,14 +141,11 @@ def format_estimate(estimate: Estimate, digits: int = 1) -> str:
         return f"{value:.4g}"
     # Powers of ten of the leading digits, after rounding: 0.096 to one digit is 0.1, so -1.
     exponent, scale = (int(f"{n:.{digits - 1}e}".split("e")[1]) for n in (error, max(abs(value), error)))
-    if -5 <= scale < 6:
-        return _fixed(value, error, digits - 1 - exponent)
-    return f"({_fixed(value / 10.0**scale, error / 10.0**scale, digits - 1 - exponent + scale)})e{scale:+d}"
-
-
-def _fixed(value: float, error: float, decimals: int) -> str:
-    shown = max(decimals, 0)
-    return f"{round(value, decimals) + 0.0:.{shown}f} ± {round(error, decimals):.{shown}f}"
+    power = 0 if -5 <= scale < 6 else scale
+    decimals = digits - 1 - exponent + power
+    value, error = (round(number / 10.0**power, decimals) + 0.0 for number in estimate)
+    text = f"{value:.{max(decimals, 0)}f} ± {error:.{max(decimals, 0)}f}"
+    return f"({text})e{power:+d}" if power else text
 
 
 def sample_mean(values: ArrayLike) -> Estimate:

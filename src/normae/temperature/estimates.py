@@ -44,7 +44,7 @@ from normae.config import Run, read
 from normae.data import SparseEvents
 from normae.data.images import moments
 from normae.energy import Energy, value_and_grad
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.figures import figure_style, new_figure
 from normae.figures.ratios import component_temperatures, temperature_estimates
 from normae.files import write_json
@@ -220,14 +220,12 @@ def estimate_temperatures(
     run: str | Path, events: int = 2000, seed: int = 0, device: str = "auto", data: str | Path | None = None
 ) -> Temperatures:
     """The estimates for a run, from at most so many events, of other `data` than its own where given."""
-    if events < 10:
-        raise InputError(f"events: expected at least 10, got {events}")
+    refuse(events < 10, f"events: expected at least 10, got {events}")
     if read(run_of(run).config).modes:
         raise InputError(f"{run}: a mixture of several trainings, which have a temperature each; give one of them")
     model = load(run, device)
     x = model.coordinates.forward(_events(run, data, events).to(model.device).double())
-    if len(x) < 10:
-        raise InputError(f"{run}: expected at least 10 events that it was not trained on, got {len(x)}")
+    refuse(len(x) < 10, f"{run}: expected at least 10 events that it was not trained on, got {len(x)}")
     energy = ScoringEnergy(copy.deepcopy(model.autoencoder).double())
     with torch.no_grad():
         z = torch.cat([energy.encode(rows) for rows in torch.split(x, ROWS)])

@@ -75,14 +75,9 @@ class SearchResult(NamedTuple):
 
 
 def search_temperature(
-    configs: Pair,
-    out: str | Path,
-    starts: Starts = (None, None),
-    reference: str | Path | None = None,
-    settings: SearchSettings | None = None,
-    watch: Watch | None = None,
-    minutes: float | None = None,
-) -> SearchResult:
+    configs: Pair, out: str | Path, starts: Starts = (None, None), reference: str | Path | None = None,
+    settings: SearchSettings | None = None, watch: Watch | None = None, minutes: float | None = None,
+) -> SearchResult:  # fmt: skip
     """Look for the temperature at which the dual test of two configurations has the slope 1.
 
     Args:
