@@ -18,6 +18,7 @@ from normae.statistics.arrays import Array, Estimate
 from normae.training.two_sample import ClassifierReference
 from normae.version import __version__
 
+Place = str | Path
 Tested = dict[str, str | None]  # what is tested: run_a, run_b, data, and reference where there is one
 CHOICES = {"c0": "$C = 0$", "log_z": r"$C$ from $\log\, Z$", "fit": "$C$ fitted"}
 INDEX = {"true": "true", "classifier": "class", "rows": "rows"}
@@ -48,16 +49,14 @@ WORDS = {
 }  # fmt: skip
 
 
-def short_name(run: str | Path) -> str:
+def short_name(run: Place) -> str:
     """The last part of a run's path, with the one before for a run of several seeds."""
     path = Path(run)
     name = path.name or path.resolve().name
     return f"{path.parent.name}-{name}" if name.startswith("seed-") and path.parent.name else name
 
 
-def default_folder(
-    run_a: str | Path, run_b: str | Path, data: str | Path | None = None, reference: str | Path | None = None
-) -> Path:
+def default_folder(run_a: Place, run_b: Place, data: Place | None = None, reference: Place | None = None) -> Path:
     """dual/ in the current folder, and in it a folder named after the two runs, the sample and the reference."""
     sample = [] if data is None else [f"on-{Path(data).stem}"]
     by = [] if reference is None else [f"by-{short_name(reference)}"]

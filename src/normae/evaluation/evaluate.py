@@ -15,7 +15,7 @@ import numpy as np
 
 from normae.config import Run, read
 from normae.dual.output import short_name
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.figures import PANEL, figure_style, new_figure
 from normae.figures.curves import pretraining_curve
 from normae.files import check_new, output, write_json
@@ -120,9 +120,8 @@ class Study(ABC):
 
     def page(self, metrics: Metrics) -> Report:
         """The report: what ran, whether to trust it, each figure with a sentence, the paper's values beside ours."""
-        for name in self.needed:
-            if name not in metrics:
-                raise InputError(f"{self.run.metrics}: lacks {name}; run `normae evaluate {self.run.path}` again")
+        for one in self.needed:
+            refuse(one not in metrics, f"{self.run.metrics}: lacks {one}; run `normae evaluate {self.run.path}` again")
         ran = self.run.read_provenance()
         facts: dict[str, str | Estimate] = {"preset": self.config.name, **self.sample(), **self.settings()}
         if "temperature" in metrics:

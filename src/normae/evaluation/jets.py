@@ -314,7 +314,7 @@ class ClassifierStudy(Study):
     def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:  # noqa: ARG002
         """Tagging and calibration on the test jets; the scores are kept."""
         test = held_out_jets(self.config, self.run.known)
-        found, labels = classifier_scores(self.run, test, device, self.config.seed)
+        found, labels = classifier_ratio(self.run, test, device, self.config.seed)
         metrics = separation(found.log_ratio[labels], found.log_ratio[~labels])
         metrics["ece"], metrics["ece_perfect"] = found.before.error
         metrics["cross_entropy"] = found.before.cross_entropy
@@ -390,9 +390,7 @@ def classifier_curve(log_ratio: NDArray[np.float64], labels: NDArray[np.bool_], 
     return RocCurve(f"classifier, AUC {metrics['auc']}", "0.2", CURVE, share, None, "--")
 
 
-def classifier_scores(
-    run: RunFolder, test: JetTest, device: str, seed: int
-) -> tuple[ClassifierReference, NDArray[Any]]:
+def classifier_ratio(run: RunFolder, test: JetTest, device: str, seed: int) -> tuple[ClassifierReference, NDArray[Any]]:
     """log r at the test jets, QCD first, with its calibration; and their labels, booleans."""
     key = digest(run, test.digest)
     labels = np.repeat([False, True], [len(test.background), len(test.signal)])

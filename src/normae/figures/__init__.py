@@ -85,13 +85,13 @@ def square(ax: Axes, low: float, high: float) -> Axes:
 # --- points in a plane
 
 
-def scatter_outside(ax: Axes, points: ArrayLike, outside_mask: ArrayLike) -> NDArray[np.bool_]:
-    """Points with shape (N, 2), those of the mask larger and red; the mask with shape (N,)."""
+def scatter_outside(ax: Axes, points: ArrayLike, outside_mask: ArrayLike, words: str) -> Line2D:
+    """Points with shape (N, 2), those of the mask (N,) larger and red, and counted in the handle for a legend."""
     events, outside = np.asarray(points), np.asarray(outside_mask, dtype=bool)
     refuse(events.shape != (outside.size, 2), f"expected points of shape ({outside.size}, 2), got {events.shape}")
     for chosen, colour, size in ((~outside, INSIDE_COLOUR, 1.0), (outside, OUTSIDE_COLOUR, 4.0)):
         ax.scatter(events[chosen, 0], events[chosen, 1], s=size, color=colour, linewidths=0, rasterized=True)
-    return outside
+    return marker(OUTSIDE_COLOUR, f"{words}: {int(outside.sum()):,} of {outside.size:,}")
 
 
 def marker(colour: str, label: str) -> Line2D:

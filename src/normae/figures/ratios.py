@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
+from matplotlib.ticker import LogFormatterSciNotation
 from numpy.typing import ArrayLike
 
 import normae.figures as style
@@ -56,9 +56,8 @@ def ratio_outside_map(
         outside_mask: with shape (N,), which points are red.
         densities: of A and B on an even grid with points `axis` (G,) along either axis, each with shape (G, G).
     """
-    outside = style.scatter_outside(ax, points, outside_mask)
-    x, count = np.asarray(axis, dtype=np.float64), f"{int(outside.sum()):,} of {outside.size:,}"
-    handles = [style.marker(style.OUTSIDE_COLOUR, rf"$|\Delta \log\, r| \geq {limit:g}$: {count}")]
+    handles = [style.scatter_outside(ax, points, outside_mask, rf"$|\Delta \log\, r| \geq {limit:g}$")]
+    x = np.asarray(axis, dtype=np.float64)
     for (label, colour), density in zip(SIDES.items(), map(np.asarray, densities), strict=False):
         require_that(density.shape == 2 * x.shape, label, f"a density of shape {2 * x.shape}", density.shape)
         for sigmas, line in ((1, "-"), (3, "--")):
@@ -82,10 +81,8 @@ def ratio_histograms(
         style.band_stairs(ax, learned[k], edges, None if band is None else band[k], colour, 0.45)
     top = float(max(reference.max(), (learned if band is None else learned + band).max()))
     handles = [Line2D([], [], color=colour, linewidth=1.6, label=f"events of {side}") for side, colour in SIDES.items()]
-    handles += [
-        Line2D([], [], color=style.TRUE_COLOUR, linewidth=0.8, label=reference_name),
-        Line2D([], [], color="0.4", linewidth=1.5, label="learned"),
-    ]
+    handles.append(Line2D([], [], color=style.TRUE_COLOUR, linewidth=0.8, label=reference_name))
+    handles.append(Line2D([], [], color="0.4", linewidth=1.5, label="learned"))
     ax.legend(handles=handles, loc="upper center", ncols=2, columnspacing=1.0, labelspacing=0.3)
     ax.set(xlim=(edges[0], edges[-1]), ylim=(0, 1.35 * top), xlabel=r"$\log\, r(x)$", ylabel="density")
     return ax
@@ -209,8 +206,7 @@ def slope_against_temperature(ax: Axes, points: Sequence[SlopePoint], line: Slop
     ax.errorbar(t, m, yerr=error, fmt="o", color=COMPONENT_COLOUR, capsize=3, markersize=5, label="trainings")
     ax.set(xscale="log", xlim=(low, high), xlabel="temperature $T$", ylabel="slope $m$ of the dual test")
     ax.set_ylim(min(0.0, float(m.min()) - 0.1), 1.25 * max(1.2, float(m.max())))
-    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    style.round_ticks(ax.xaxis)
     ax.xaxis.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(np.inf, np.inf)))
-    ax.xaxis.set_minor_formatter(NullFormatter())
     ax.legend()
     return ax

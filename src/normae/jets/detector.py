@@ -17,7 +17,6 @@ All objects are massless. Lengths are in m (Pythia's mm are converted on entry),
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normae.jets.container import Float64, Int64, compiled
 
@@ -209,10 +208,9 @@ def _observe(
 
 
 @compiled
-def _neutrals(
-    towers: Float64, better: Float64, worse: Float64, rng: np.random.Generator, objects: Float64, count: int
-) -> int:
-    """Energy flow in each tower: `worse` becomes the factor of its tracks, and neutrals are appended to `objects`."""
+def _neutrals(towers: Float64, better: Float64, worse: Float64, rng: np.random.Generator, objects: Float64) -> int:
+    """Energy flow in each tower: `worse` becomes the factor of its tracks, and neutrals are put into `objects`."""
+    count = 0
     for layer in range(2):
         for tower in range(TOWERS):
             if towers[layer, tower] <= 0.0:
@@ -235,9 +233,7 @@ def _neutrals(
 
 
 @compiled
-def energy_flow(
-    pdg: Int64, charge: Float64, p: Float64, vertex: Float64, rng: np.random.Generator
-) -> NDArray[np.float64]:
+def energy_flow(pdg: Int64, charge: Float64, p: Float64, vertex: Float64, rng: np.random.Generator) -> Float64:
     """What the detector sees of one event: pt, eta, phi of massless objects, with shape (m, 3).
 
     Args:
@@ -250,7 +246,7 @@ def energy_flow(
     tracks = np.empty((len(pdg), 6))
     found = _observe(pdg, charge, p, vertex / 1000.0, rng, tracks, towers, better, worse)
     objects = np.empty((found + 2 * len(pdg), 3))
-    count = _neutrals(towers, better, worse, rng, objects, 0)
+    count = _neutrals(towers, better, worse, rng, objects)
     for k in range(found):
         factor = 1.0
         if tracks[k, 5] < 0.0:

@@ -13,7 +13,7 @@ from normae.figures import density_in, even_edges
 from normae.files import check_new, new_folder
 from normae.jets.container import UNLABELLED, Jets
 from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE, images
-from normae.jets.pipeline import file_observables, in_frame, made_of_file, write_columns
+from normae.jets.pipeline import Place, file_observables, in_frame, made_of_file, write_columns
 from normae.jets.reader import Rows, is_images
 
 CLASSES = {0: "QCD", 1: "top", UNLABELLED: "jets"}
@@ -50,7 +50,7 @@ def draw_histogram(ax: Any, labels: NDArray[Any], values: NDArray[Any], name: st
     return ax
 
 
-def mean_images(path: str | Path, rows: Rows = None, **options: Any) -> tuple[dict[int, Any], dict[int, Any]]:
+def mean_images(path: Place, rows: Rows = None, **options: Any) -> tuple[dict[int, Any], dict[int, Any]]:
     """For each label the mean image, without filter where a file holds jets, and the first with it, (40, 40)."""
 
     def pictures(part: Jets | NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -68,9 +68,7 @@ def mean_images(path: str | Path, rows: Rows = None, **options: Any) -> tuple[di
     return {label: sums[label] / counts[label] for label in sums}, firsts
 
 
-def save_figures(
-    path: str | Path, folder: str | Path, rows: Rows = None, force: bool = False, **options: Any
-) -> list[Path]:
+def save_figures(path: Place, folder: Place, rows: Rows = None, force: bool = False, **options: Any) -> list[Path]:
     """Write images and observables of a file, `rows` of it, as PNG, PDF and CSV into `folder`; the paths written."""
     check_new(folder, force)
     means, firsts = mean_images(path, rows, **options)

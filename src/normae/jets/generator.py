@@ -236,9 +236,8 @@ def find_jet(batch: Batch, event: int, kind: str, rng: np.random.Generator) -> F
     objects = energy_flow(pdg[final], charge[final], p[final], vertex[final], rng)
     member = np.zeros(len(objects), dtype=np.int64)
     pt, eta, phi = leading_jet(objects[:, 0].copy(), objects[:, 1].copy(), objects[:, 2].copy(), JET_RADIUS, member)
-    if not PT_RANGE[0] < pt < PT_RANGE[1] or abs(eta) >= MAX_ETA:
-        return None
-    if HEAVY[kind] and not holds(HEAVY[kind], pdg, daughters, p, eta, phi):
+    wanted = PT_RANGE[0] < pt < PT_RANGE[1] and abs(eta) < MAX_ETA
+    if not wanted or (HEAVY[kind] and not holds(HEAVY[kind], pdg, daughters, p, eta, phi)):
         return None
     constituents = objects[member == 1]
     order = np.argsort(-constituents[:, 0], kind="stable")

@@ -60,6 +60,14 @@ class Plane(NamedTuple):
     x: Float64
     y: Float64
 
+    def sums(self, values: Float64) -> Float64:
+        """Sum of values (C,) over each jet, with shape (N,)."""
+        return np.add.reduceat(values, self.offsets[:-1])
+
+    def spread(self, values: Float64) -> Float64:
+        """One value per jet, repeated for its constituents, with shape (C,)."""
+        return np.repeat(values, np.diff(self.offsets))
+
 
 class Pixels(NamedTuple):
     """Sparse images: offsets with shape (N + 1,); flat pixel index and value with shape (P,)."""
@@ -94,36 +102,26 @@ def _refuse(bad: NDArray[np.bool_], problem: str, what: str = "jet") -> None:
         raise BadJet(int(np.argmax(bad)), problem, what)
 
 
-def _sums(values: Float64, offsets: Int64) -> Float64:
-    """Sum over each jet, with shape (N,)."""
-    return np.add.reduceat(values, offsets[:-1])
-
-
-def _spread(values: Float64, offsets: Int64) -> Float64:
-    """One value per jet, repeated for its constituents, with shape (C,)."""
-    return np.repeat(values, np.diff(offsets))
-
-
 def centroid(jets: Plane) -> tuple[Float64, Float64]:
     """pT-weighted mean of x and y, each with shape (N,)."""
-    total = _sums(jets.pt, jets.offsets)
-    return _sums(jets.pt * jets.x, jets.offsets) / total, _sums(jets.pt * jets.y, jets.offsets) / total
+    total = jets.sums(jets.pt)
+    return jets.sums(jets.pt * jets.x) / total, jets.sums(jets.pt * jets.y) / total
 
 
 def centre(jets: Plane) -> Plane:
     """Shift each jet so that its pT-weighted centroid is the origin."""
     x, y = centroid(jets)
-    return jets._replace(x=jets.x - _spread(x, jets.offsets), y=jets.y - _spread(y, jets.offsets))
+    return jets._replace(x=jets.x - jets.spread(x), y=jets.y - jets.spread(y))
 
 
 def rotate(jets: Plane) -> Plane:
     """Turn the major principal axis of each centred jet to +y; an isotropic jet stays."""
     px, py = jets.pt * jets.x, jets.pt * jets.y
-    xx, yy, xy = (_sums(a * b, jets.offsets) for a, b in ((px, jets.x), (py, jets.y), (px, jets.y)))
+    xx, yy, xy = (jets.sums(a * b) for a, b in ((px, jets.x), (py, jets.y), (px, jets.y)))
     isotropic = np.hypot(2 * xy, xx - yy) <= _TIE * (xx + yy)
     angle = np.arctan2(2 * xy, xx - yy) / 2  # of the major axis from +x
-    sine = _spread(np.where(isotropic, 1.0, np.sin(angle)), jets.offsets)
-    cosine = _spread(np.where(isotropic, 0.0, np.cos(angle)), jets.offsets)
+    sine = jets.spread(np.where(isotropic, 1.0, np.sin(angle)))
+    cosine = jets.spread(np.where(isotropic, 0.0, np.cos(angle)))
     x, y = jets.x * sine - jets.y * cosine, jets.x * cosine + jets.y * sine
     for values in (x, y):
         values[np.abs(values) < _ZERO] = 0.0
@@ -132,11 +130,11 @@ def rotate(jets: Plane) -> Plane:
 
 def flip(jets: Plane) -> Plane:
     """Mirror each axis so that the half with more pT is the positive one; ties stay."""
-    limit = -_TIE * _sums(jets.pt, jets.offsets)
+    limit = -_TIE * jets.sums(jets.pt)
 
     def mirrored(values: Float64) -> Float64:
-        excess = _sums(jets.pt * np.sign(values), jets.offsets)
-        return values * _spread(np.where(excess < limit, -1.0, 1.0), jets.offsets)
+        excess = jets.sums(jets.pt * np.sign(values))
+        return values * jets.spread(np.where(excess < limit, -1.0, 1.0))
 
     return jets._replace(x=mirrored(jets.x), y=mirrored(jets.y))
 
@@ -153,8 +151,8 @@ def pixelate(jets: Plane) -> Pixels:
     """The pixel of each constituent, cropped to the frame; constituents of one pixel are not merged yet."""
     index = pixel_index(jets.x, jets.y)
     inside = index >= 0
-    jet = np.repeat(np.arange(len(jets.offsets) - 1), np.diff(jets.offsets))[inside]
-    return Pixels(offsets_of(np.bincount(jet, minlength=len(jets.offsets) - 1)), index[inside], jets.pt[inside])
+    offsets = np.append(0, np.cumsum(inside))[jets.offsets]
+    return Pixels(offsets, index[inside], jets.pt[inside])
 
 
 def normalize(pixels: Pixels) -> Pixels:

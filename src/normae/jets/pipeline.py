@@ -1,7 +1,7 @@
 """From file to file: what the commands call. Chunk by chunk, so that memory does not grow with the input's tables."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,13 +27,11 @@ SUFFIXES = (".csv", ".parquet", ".npz")
 
 
 @contextmanager
-def writing(
-    path: Place, attributes: dict[str, Any] | None = None, force: bool = False
-) -> Iterator[Callable[[Jets], None]]:
+def writing(path: Place, attributes: Mapping[str, Any] = {}, force: bool = False) -> Iterator[Callable[[Jets], None]]:
     """A function that appends jets to a new file in our own HDF5 format, which appears whole or not at all."""
     counts = [np.zeros(0, dtype=np.int64)]
     with output(path, force) as temporary, h5py.File(temporary, "w") as file:
-        file.attrs.update({"format": FORMAT, "version": VERSION, **(attributes or {})})
+        file.attrs.update({"format": FORMAT, "version": VERSION, **attributes})
         for name, kind in {"labels": np.int8, "pt": np.float32, "eta": np.float32, "phi": np.float32}.items():
             file.create_dataset(name, shape=(0,), maxshape=(None,), dtype=kind, chunks=(1 << 16,))
 
@@ -48,7 +46,7 @@ def writing(
         file["offsets"] = offsets_of(np.concatenate(counts))
 
 
-def write(path: Place, jets: Jets, attributes: dict[str, Any] | None = None) -> None:
+def write(path: Place, jets: Jets, attributes: Mapping[str, Any] = {}) -> None:
     """Write `jets` to `path` in our own HDF5 format, whole or not at all."""
     with writing(path, attributes) as append:
         append(jets)

@@ -199,7 +199,7 @@ def reproduce_jets(out: Path, settings: Settings, watch: Watch | None = None) ->
     result.show(tables)
     result.write(out)
     duals = _dual_tests(runs, out, settings, result)
-    temperatures = _temperatures(runs, duals, settings, result)
+    temperatures = _estimates(runs, duals, settings, result)
     result.metrics |= duals
     result.show(tables | {"ratio": jets.ratio_rows(duals), "temperature": jets.temperature_rows(temperatures)})
     with figure_style():
@@ -268,9 +268,7 @@ def _dual_tests(runs: jets.Runs, out: Path, settings: Settings, result: Reproduc
     return found
 
 
-def _temperatures(
-    runs: jets.Runs, duals: dict[str, Metrics], settings: Settings, result: Reproduction
-) -> jets.Compared:
+def _estimates(runs: jets.Runs, duals: dict[str, Metrics], settings: Settings, result: Reproduction) -> jets.Compared:
     """Estimates for some pairs whose dual test tells at which T the slope is 1."""
     pairs: dict[str, jets.ComparedPair] = {}
     for network, variant in jets.ESTIMATED:

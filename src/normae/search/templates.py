@@ -125,9 +125,8 @@ def hepdata_tables(templates: Templates, comment: str) -> dict[str, list[dict[st
         entry = {"name": name, "description": description, "keywords": keywords, "data_file": file}
         files["submission.yaml"].append(entry)
         kinds = {"independent_variables": axes, "dependent_variables": values}
-        files[file] = [
-            {kind: [{"header": {"name": n}, "values": v} for n, v in of.items()] for kind, of in kinds.items()}
-        ]
+        of_kinds = ([{"header": {"name": n}, "values": v} for n, v in of.items()] for of in kinds.values())
+        files[file] = [dict(zip(kinds, of_kinds, strict=True))]
     return files
 
 

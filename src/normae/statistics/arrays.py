@@ -30,6 +30,7 @@ from normae.errors import InputError, refuse
 from normae.tensors import by_weight, counts_as, stream
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 CHUNK = 16_384  # events taken at once: 100 draws of them are 13 MB in float64
 
 
@@ -49,14 +50,14 @@ def as_pair(first: ArrayLike, second: ArrayLike, names: tuple[str, str], least: 
     return as_vector(first, names[0], least), as_vector(second, names[1], least)
 
 
-def as_labels(labels: ArrayLike | None, n: int) -> NDArray[np.bool_]:
+def as_labels(labels: ArrayLike | None, n: int) -> Mask:
     """Labels 0 and 1 of `n` events as booleans with shape (n,); both classes must occur."""
     refuse(labels is None, "expected a label for each event, 1 for B and 0 for A, got a sample without labels")
     values = np.asarray(labels).ravel()
     refuse(values.size != n, f"expected one label per event, {n}, got {values.size}")
     if wrong := sorted(set(np.unique(values).tolist()) - {0, 1})[:3]:
         raise InputError(f"expected labels 0 and 1, got {', '.join(map(str, wrong))}")
-    positive: NDArray[np.bool_] = values == 1
+    positive: Mask = values == 1
     if positive.all() or not positive.any():
         raise InputError(f"expected events of both classes, got only label {int(positive[0])} in {n} events")
     return positive
@@ -89,21 +90,19 @@ def chunks(draws: NDArray[Any], name: str = "draws", size: int = CHUNK) -> Itera
         yield part, values
 
 
-def balanced_weights(labels: NDArray[np.bool_]) -> Array:
+def balanced_weights(labels: Mask) -> Array:
     """1 / (2 n_c) for each event, with shape (N,)."""
     positive = int(labels.sum())
     return np.where(labels, 0.5 / positive, 0.5 / (labels.size - positive))
 
 
-def prior_log_odds(labels: NDArray[np.bool_]) -> float:
+def prior_log_odds(labels: Mask) -> float:
     """log(n_1 / n_0): what the logit of a calibrated classifier exceeds log r by, in a sample of this composition."""
     positive = int(labels.sum())
     return float(np.log(positive / (labels.size - positive)))
 
 
-def cut_indices(
-    labels: NDArray[np.bool_], shares: Sequence[float], seed: int, name: str = "cut"
-) -> list[NDArray[np.int64]]:
+def cut_indices(labels: Mask, shares: Sequence[float], seed: int, name: str = "cut") -> list[NDArray[np.int64]]:
     """Which events (N,) belong to disjoint parts with these shares of each class; `name` tells cuts of a seed apart."""
     pieces: list[list[NDArray[np.int64]]] = [[] for _ in shares]
     generator = stream(seed, f"dual/{name}")
@@ -253,9 +252,7 @@ def weighted_quantiles(values: Array, weights: Array, bins: int) -> Array:
     return np.concatenate([[low], inner[inner > low], [np.nextafter(high, np.inf)]])
 
 
-def resampled(
-    statistic: Callable[[NDArray[np.int64]], Any], labels: NDArray[np.bool_], n: int, generator: torch.Generator
-) -> Array:
+def resampled(statistic: Callable[[NDArray[np.int64]], Any], labels: Mask, n: int, generator: torch.Generator) -> Array:
     """A statistic of how often each event counts, over `n` resamples of both classes, with shape (n, ...)."""
     refuse(n < 2, f"a bootstrap error needs at least 2 resamples, got {n}")
     found = []

@@ -73,9 +73,7 @@ def kl_divergence(log_true: ArrayLike, log_model: ArrayLike) -> Estimate:
     if outside := int((~np.isfinite(true)).sum()):
         raise InputError(f"log_true: expected a sample of the truth, got {outside} points where log p is not finite")
     ratio = true - model
-    if not np.isfinite(ratio).all():
-        return Estimate(math.inf, math.nan)
-    return sample_mean(ratio)
+    return sample_mean(ratio) if np.isfinite(ratio).all() else Estimate(math.inf, math.nan)
 
 
 def grid_kl(log_true: ArrayLike, log_model: ArrayLike, cell: float) -> float:
