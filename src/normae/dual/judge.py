@@ -282,8 +282,7 @@ def member_slopes(classifier: ClassifierReference, ratio: Array, labels: NDArray
     nothing = np.zeros((1, ratio.size))
     lines = [statistics.pair_lines(row, nothing, ratio[None], labels) for row in classifier.members]
     within = [statistics.within_classes(row, ratio, labels) for row in classifier.members]
-    rows = zip(lines, within, strict=True)
-    return np.array([(line.slope[0, 0], *(one.slope.value for one in classes)) for line, classes in rows])
+    return np.array([(a.slope[0, 0], *(b.slope.value for b in two)) for a, two in zip(lines, within, strict=True)])
 
 
 def _log_p(side: Rows, choice: str, index: NDArray[np.int64]) -> Array:

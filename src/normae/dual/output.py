@@ -324,6 +324,5 @@ def draw_reliability(found: ClassifierReference, folder: Path) -> SavedFigure:
     for label, measured, colour, marker in shown:
         bins = measured.reliability
         ratios.reliability_diagram(axes[:, 0], bins, label, "" if parts else text, colour, marker)
-        columns = dict(zip(bins._fields[1:], bins[1:], strict=True))
-        parts.append(columns | {"score": np.full(bins.events.size, label)})
+        parts.append(dict(zip(bins._fields[1:], bins[1:], strict=True)) | {"score": np.full(bins.events.size, label)})
     return save_figure(figure, folder, "reliability", parts)

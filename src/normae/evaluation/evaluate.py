@@ -215,8 +215,7 @@ def metrics_table(members: Sequence[Study]) -> str:
     for metric, title, printed in [*named, *((name, title, "—") for name, title in members[0].own.items())]:
         if any(metric in found for found in metrics):
             ours = [Estimate(**found[metric]) if metric in found else None for found in metrics]
-            whole = metric == "generated_jets"
-            cells = ["—" if n is None else f"{n.value:,.0f}" if whole else str(n) for n in ours]
+            cells = ["—" if n is None else f"{n.value:,.0f}" if metric == "generated_jets" else str(n) for n in ours]
             rows.append([title, printed, *cells])
     return markdown_table(rows)
 
@@ -273,9 +272,6 @@ def acceptance_check(lines: Sequence[Mapping[str, Any]], config: Run, kind: str 
     return good_if(name, not (long or short), said, f"{remedy}.")
 
 
-# --- the course of a training
-
-
 def draw_one(
     run: RunFolder, name: str, columns: Columns, draw: Callable[..., Any], *shown: Any, panel: Any = PANEL, **how: Any
 ) -> None:
@@ -323,7 +319,7 @@ def study_of(run: RunFolder, data: Place | None = None) -> Study:
     if config.classifier is not None:
         place = ("jets", "ClassifierStudy")
     elif config.coordinates.kind == "components":
-        place = ("components", "ComponentsStudy")
+        place = ("jet_study", "ComponentsStudy")
     elif config.data.jets is not None:
         place = ("jet_study", "JetStudy")
     elif config.data.file is not None:

@@ -104,8 +104,7 @@ class JetScores:
 
     def mean_energy(self, energies: NDArray[np.float32]) -> Array:
         """Mean over draws of E, with shape (N,), of the signal or the background; the constants are removed."""
-        found: Array = energies.mean(axis=0, dtype=np.float64) + self.temperature * (self.constant or 0.0)
-        return found
+        return np.asarray(energies.mean(axis=0, dtype=np.float64) + self.temperature * (self.constant or 0.0))
 
     @property
     def bayesian(self) -> bool:
@@ -125,8 +124,7 @@ def jet_scores(run: RunFolder, model: Model, test: JetTest, draws: int) -> JetSc
     """The energies of the test sample: those that scores.npz keeps, where they belong to this run and these jets."""
     key = digest(run, test.digest, str(draws))
     constants = read_tensors(run.model)[1].get("constants")
-    names = ("background", "signal", *([] if constants is None else ["shift"]))
-    kept = read_kept(run.scores, key, names)
+    kept = read_kept(run.scores, key, ("background", "signal", *([] if constants is None else ["shift"])))
     if kept is None:
         kept = {name: energies(model, getattr(test, name), draws) for name in ("background", "signal")}
         kept |= {} if constants is None else {"shift": np.array(constants)}
@@ -217,9 +215,6 @@ def draw_roc(run: RunFolder, curve: RocCurve, background: int) -> None:
     save_figure(figure, run.figures, "roc", columns)
 
 
-# --- generated jets
-
-
 class GeneratedJets(NamedTuple):
     """Observables by name, generated and true, each with shape (N,), and what else is known of generated jets."""
 
@@ -281,8 +276,7 @@ def sample_jets(model: Model, n: int, seed: int) -> tuple[NDArray[np.float32], f
 
 def observables_of(images: NDArray[np.float32]) -> dict[str, NDArray[np.float64]]:
     """Observables of pictures that are divided by their sum; empty ones are left out."""
-    total = images.sum(axis=(1, 2, 3), keepdims=True)
-    scaled = images / np.maximum(total, THRESHOLD)
+    scaled = images / np.maximum(images.sum(axis=(1, 2, 3), keepdims=True), THRESHOLD)
     return observables(scaled[usable(scaled)])
 
 
@@ -297,8 +291,7 @@ def generation_metrics(made: GeneratedJets, seed: int) -> Metrics:
         metrics[f"wasserstein_{name}"] = statistics.wasserstein(made.generated[name], true, generator=generator)
         metrics[f"wasserstein_{name}_truth"] = statistics.wasserstein_halves(true, generator=generator)
     generated, truth = (np.stack([kind[name] for name in NAMES], axis=1) for kind in (made.generated, made.truth))
-    generator = stream(seed, "classifier/observables")
-    aucs = {"observables": _told_apart(truth, generated, truth.std(axis=0), generator)}
+    aucs = {"observables": _told_apart(truth, generated, truth.std(axis=0), stream(seed, "classifier/observables"))}
     aucs["images"] = Estimate(*map(float, made.auc))
     return metrics | {f"auc_generated_{of}": found for of, found in aucs.items() if np.isfinite(found).all()}
 

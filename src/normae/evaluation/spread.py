@@ -56,9 +56,8 @@ def scatter(estimates: Sequence[Estimate]) -> Scatter:
     """Mean and scatter of independent estimates of one number."""
     refuse(len(estimates) < 2, f"expected at least two trainings, got {len(estimates)}")
     values, errors = np.array(estimates, dtype=np.float64).T
-    deviation = float(values.std(ddof=1))
-    if deviation < ROUNDING * abs(values).max():
-        deviation = 0.0
+    found = float(values.std(ddof=1))
+    deviation = 0.0 if found < ROUNDING * abs(values).max() else found
     known = bool(((errors > 0) & np.isfinite(errors)).all())
     away = np.abs(values[:, None] - values) <= errors[:, None]
     others = ~np.eye(len(values), dtype=bool)

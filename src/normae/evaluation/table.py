@@ -215,8 +215,7 @@ def table_metrics(model: Model, config: Run, test: TableTest) -> Metrics:
     seen, sampled = (coordinates.forward(torch.from_numpy(x)).numpy() for x in (test.seen, test.sampled))
     centre, width = seen.mean(0), seen.std(0) + 1e-12
     two = (seen - centre) / width, (sampled - centre) / width
-    told = classifier_test(*two, generator=generator, weights=test.weights)
-    metrics["auc_samples"] = told.auc
+    metrics["auc_samples"] = classifier_test(*two, generator=generator, weights=test.weights).auc
     for name, distance, half in zip(test.names, test.distances, test.halves, strict=True):
         metrics |= {f"wasserstein {name}": distance, f"wasserstein_halves {name}": half}
     return metrics

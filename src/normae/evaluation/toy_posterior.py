@@ -58,8 +58,7 @@ class BayesianToyStudy(ToyStudy):
         metrics |= toy.agreement(test) | posterior_metrics(test)
         generator = stream(self.config.seed, "evaluation/exact")
         exact = exact_draws(model, self.config.evaluation.classifier.points, generator)
-        lengths = {"recipe": model.sampling.feature.steps}
-        metrics |= toy.sample_metrics(model, self.config, density, exact, lengths)
+        metrics |= toy.sample_metrics(model, self.config, density, exact, {"recipe": model.sampling.feature.steps})
         log_prob = statistics.log_mean_and_width(model.rows(exact[:EVENTS].numpy()).log_prob_draws())[0]
         return test, metrics | {"auc_ideal": toy.ideal_auc(log_prob, exact[:EVENTS], density, test)}
 
@@ -217,8 +216,7 @@ def exact_draws(model: Model, n: int, generator: torch.Generator) -> Tensor:
     centres = grid_points(cell_centres(bounds, model.cells), 2)
     exponent = torch.from_numpy(-model.rows(centres.numpy()).scores).double()
     weight = torch.softmax(exponent, dim=1)
-    each = -(-n // len(weight))
-    index = torch.multinomial(weight, each, replacement=True, generator=generator).flatten()
+    index = torch.multinomial(weight, -(-n // len(weight)), replacement=True, generator=generator).flatten()
     index = index[torch.randperm(len(index), generator=generator)[:n]]
     width = (bounds[1] - bounds[0]) / model.cells
     return centres[index] + (torch.rand(n, 2, generator=generator) - 0.5) * width

@@ -139,8 +139,7 @@ def diagonal(ax: Axes, span: tuple[float, float], lines: Sequence[tuple[float, f
     for slope, shift in lines:
         ax.plot(ends, slope * ends + shift, color=OUTSIDE_COLOUR, linewidth=1.0)
     if lines:
-        handle = Line2D([], [], color=OUTSIDE_COLOUR, linewidth=1.0, label=name)
-        ax.legend(handles=[handle], loc="lower right")
+        ax.legend(handles=[Line2D([], [], color=OUTSIDE_COLOUR, linewidth=1.0, label=name)], loc="lower right")
     ax.text(0.04, 0.96, text, transform=ax.transAxes, va="top")
     return square(ax, *span)
 
@@ -152,5 +151,4 @@ def count_map(ax: Axes, x: Array, y: Array, span: tuple[float, float]) -> None:
         shade = np.ma.masked_invalid(np.log10(content.T))
     mesh = ax.pcolormesh(edges, edges, shade, cmap="viridis", vmin=0, rasterized=True)
     decades = list(range(int(shade.max()) + 1))
-    bar = colour_bar(ax, mesh, "points per cell")
-    bar.set_ticks(decades, labels=[f"$10^{{{decade}}}$" for decade in decades])
+    colour_bar(ax, mesh, "points per cell").set_ticks(decades, labels=[f"$10^{{{decade}}}$" for decade in decades])

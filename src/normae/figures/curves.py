@@ -160,8 +160,7 @@ def speed_bars(ax: Axes, labels: Sequence[str], values: ArrayLike, errors: Array
     if not len(labels) == len(ratios) == len(widths) or not (ratios > 0).all():
         raise InputError(f"expected a positive ratio and an error for each of {len(labels)} labels")
     places = np.arange(len(labels))[::-1]
-    colours = ["tab:blue" if r >= 1 else "0.6" for r in ratios]
-    ax.barh(places, ratios - 1, left=1, color=colours, height=0.62)
+    ax.barh(places, ratios - 1, left=1, color=["tab:blue" if r >= 1 else "0.6" for r in ratios], height=0.62)
     ax.errorbar(ratios, places, xerr=widths, fmt="none", ecolor="0.15", elinewidth=1, capsize=2)
     for place, r in zip(places, ratios, strict=True):
         ax.annotate(f"{r:.2g}", (max(r, 1), place), xytext=(8, 0), textcoords="offset points", va="center")

@@ -98,8 +98,7 @@ def observable_panels(axes: Sequence[Axes], samples: Sequence[ObservableSample])
     """Six axes in the order of the paper's figures: truth as a solid line, generated jets dashed."""
     for ax, (name, label) in zip(axes, AXIS_NAMES.items(), strict=True):
         everything = np.concatenate([s.truth[name] for s in samples] + [s.generated[name] for s in samples])
-        bins = int(np.clip(np.sqrt(everything.size / len(samples)) / 2, 10, 50))
-        edges = even_edges(everything, 0.003, bins)
+        edges = even_edges(everything, 0.003, int(np.clip(np.sqrt(everything.size / len(samples)) / 2, 10, 50)))
         top = 0.0
         for place, sample in enumerate(samples):
             for values, style in ((sample.truth[name], "-"), (sample.generated[name], DASHES)):
@@ -136,8 +135,7 @@ def picture_rows(
         reach = max(float(np.quantile(np.abs(images), RESIDUAL_SHARE)), FLOOR)
         norm = Normalize(-reach, reach) if signed else LogNorm(FLOOR, highest)
         gap = np.full((SIDE, GAP), np.nan)
-        shown = images if signed else np.maximum(images, FLOOR)
-        pieces = [piece for image in shown for piece in (image, gap)]
+        pieces = [piece for image in (images if signed else np.maximum(images, FLOOR)) for piece in (image, gap)]
         strip = np.concatenate(pieces[:-1], axis=1, dtype=np.float64)
         drawn = ax.imshow(strip, origin="lower", norm=norm, aspect=PIXEL_PHI / PIXEL_ETA, interpolation="nearest",
                           cmap="RdBu_r" if signed else "viridis")  # fmt: skip

@@ -201,8 +201,7 @@ def slope_against_temperature(ax: Axes, points: Sequence[SlopePoint], line: Slop
     if line is not None:
         grid = np.geomspace(low, high, 100)
         curve = np.exp(line.level.value + line.slope.value * (np.log(grid) - line.centre))
-        power = f"{line.slope.value:.2f}"
-        ax.plot(grid, curve, color="0.15", linewidth=1.2, label=rf"$m \propto T^{{{power}}}$")
+        ax.plot(grid, curve, color="0.15", linewidth=1.2, label=rf"$m \propto T^{{{line.slope.value:.2f}}}$")
     ax.errorbar(t, m, yerr=error, fmt="o", color=COMPONENT_COLOUR, capsize=3, markersize=5, label="trainings")
     ax.set(xscale="log", xlim=(low, high), xlabel="temperature $T$", ylabel="slope $m$ of the dual test")
     ax.set_ylim(min(0.0, float(m.min()) - 0.1), 1.25 * max(1.2, float(m.max())))

@@ -115,8 +115,7 @@ def from_lists(constituents: Sequence[Any], labels: Sequence[int] | None = None)
     tables = [np.asarray(c, dtype=np.float64).reshape(-1, 3) for c in constituents]
     flat = np.concatenate(tables) if tables else np.zeros((0, 3))
     counts = np.array([len(t) for t in tables], dtype=np.int64)
-    marks = np.zeros(len(tables)) if labels is None else np.asarray(labels)
-    return from_counts(marks, counts, *flat.T)
+    return from_counts(np.zeros(len(tables)) if labels is None else np.asarray(labels), counts, *flat.T)
 
 
 def concatenate(parts: Iterable[Jets]) -> Jets:

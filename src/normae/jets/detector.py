@@ -63,9 +63,7 @@ def propagate(p: Float64, vertex: Float64, charge: float) -> tuple[bool, float, 
     along = (x * p[0] + y * p[1]) / pt
     straight = -along + math.sqrt(along * along + RADIUS * RADIUS - x * x - y * y)
     side = straight if charge == 0.0 else _helix(x, y, phi, r)
-    end = math.inf
-    if p[2] != 0.0:
-        end = ((HALF_LENGTH if p[2] > 0 else -HALF_LENGTH) - z) * pt / p[2]
+    end = ((HALF_LENGTH if p[2] > 0 else -HALF_LENGTH) - z) * pt / p[2] if p[2] != 0.0 else math.inf
     s = min(side, end)
     if s == math.inf:
         return False, 0.0, 0.0
@@ -145,9 +143,7 @@ def tower_edges(tower: int) -> tuple[float, float, float, float]:
 @compiled
 def _kept(layer: int, eta: float, energy: float) -> float:
     """`energy` where it is above the threshold and above its own resolution, else 0."""
-    if energy < THRESHOLD[layer] or energy < _sigma(layer, eta, energy):
-        return 0.0
-    return energy
+    return 0.0 if energy < THRESHOLD[layer] or energy < _sigma(layer, eta, energy) else energy
 
 
 @compiled
@@ -158,9 +154,7 @@ def _fractions(pdg: int) -> tuple[float, float]:
         return 1.0, 0.0
     if pdg in (310, 3122):
         return 0.3, 0.7
-    if pdg in (12, 13, 14, 16):
-        return 0.0, 0.0
-    return 0.0, 1.0
+    return (0.0, 0.0) if pdg in (12, 13, 14, 16) else (0.0, 1.0)
 
 
 @compiled
@@ -248,9 +242,8 @@ def energy_flow(pdg: Int64, charge: Float64, p: Float64, vertex: Float64, rng: n
     objects = np.empty((found + 2 * len(pdg), 3))
     count = _neutrals(towers, better, worse, rng, objects)
     for k in range(found):
-        factor = 1.0
-        if tracks[k, 5] < 0.0:
-            factor = worse[ECAL if int(tracks[k, 3]) == ELECTRON else HCAL, int(tracks[k, 4])]
+        layer = ECAL if int(tracks[k, 3]) == ELECTRON else HCAL
+        factor = worse[layer, int(tracks[k, 4])] if tracks[k, 5] < 0.0 else 1.0
         if factor > 0.0:
             objects[count, 0], objects[count, 1], objects[count, 2] = tracks[k, 0] * factor, tracks[k, 1], tracks[k, 2]
             count += 1

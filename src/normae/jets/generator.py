@@ -45,9 +45,6 @@ HEAVY = {"qcd": 0, "top": 6, "w": 24}  # kinds of jets, and the number of the pa
 _OWN = re.compile(r"block-\d{5,}-\d+\.h5|recipe\.json")
 
 
-# --- Pythia
-
-
 @dataclass(frozen=True)
 class Process:
     """What is generated.
@@ -201,9 +198,6 @@ def holds(heavy: int, pdg: Int64, daughters: Int64, p: Float64, eta: float, phi:
     return False
 
 
-# --- blocks
-
-
 @dataclass(frozen=True)
 class Job:
     """A run: the process, how many jets, from which seed, and how many jets a block has."""
@@ -218,10 +212,6 @@ class Job:
             raise InputError(f"expected a positive number of jets, got {min(self.count, self.block)}")
         refuse(self.seed < 0, f"expected a seed of 0 or more, got {self.seed}")
 
-    def blocks(self) -> list[int]:
-        """Jets in each block."""
-        return [min(self.block, self.count - first) for first in range(0, self.count, self.block)]
-
     def attributes(self) -> dict[str, Any]:
         """What the file says of its origin."""
         made = {"seed": self.seed, "block": self.block, "generator": "Pythia 8.317, energy flow"}
@@ -230,8 +220,7 @@ class Job:
 
 def find_jet(batch: Batch, event: int, kind: str, rng: np.random.Generator) -> Float64 | None:
     """The leading jet of one event after the detector: pt, eta, phi by falling pt, shape (m, 3); None if not wanted."""
-    record = slice(batch.offsets[event], batch.offsets[event + 1])
-    part: list[Any] = [values[record] for values in batch[1:]]
+    part: list[Any] = [values[batch.offsets[event] : batch.offsets[event + 1]] for values in batch[1:]]
     pdg, charge, final, daughters, p, vertex = part
     objects = energy_flow(pdg[final], charge[final], p[final], vertex[final], rng)
     member = np.zeros(len(objects), dtype=np.int64)
@@ -240,8 +229,7 @@ def find_jet(batch: Batch, event: int, kind: str, rng: np.random.Generator) -> F
     if not wanted or (HEAVY[kind] and not holds(HEAVY[kind], pdg, daughters, p, eta, phi)):
         return None
     constituents = objects[member == 1]
-    order = np.argsort(-constituents[:, 0], kind="stable")
-    return np.asarray(constituents[order[:MAX_CONSTITUENTS]])
+    return np.asarray(constituents[np.argsort(-constituents[:, 0], kind="stable")[:MAX_CONSTITUENTS]])
 
 
 def generate_block(job: Job, block: int, size: int) -> Jets:
@@ -251,8 +239,7 @@ def generate_block(job: Job, block: int, size: int) -> Jets:
     rng = np.random.default_rng(seeds.spawn(1)[0])
     found: list[Float64] = []
     while len(found) < size:
-        count = min(MAX_BATCH, 8 + 3 * (size - len(found)))
-        batch = events.next(count)
+        batch = events.next(min(MAX_BATCH, 8 + 3 * (size - len(found))))
         jets = (find_jet(batch, e, job.process.kind, rng) for e in range(len(batch.offsets) - 1))
         found += [jet for jet in jets if jet is not None]
     return from_lists(found[:size], [job.process.label] * size)
@@ -300,7 +287,8 @@ def generate(job: Job, path: str | Path, workers: int = 1, force: bool = False) 
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "recipe.json").exists():
             write_json(folder / "recipe.json", job.attributes())
-        blocks = [(folder / f"block-{block:05d}-{size}.h5", block, size) for block, size in enumerate(job.blocks())]
+        sizes = [min(job.block, job.count - first) for first in range(0, job.count, job.block)]
+        blocks = [(folder / f"block-{block:05d}-{size}.h5", block, size) for block, size in enumerate(sizes)]
         todo = [block for block in blocks if not block[0].exists()]
         with progress(f"{job.process.kind} jets", job.count) as tick:
             tick(job.count - sum(size for *_, size in todo))
@@ -320,8 +308,7 @@ def _run(job: Job, todo: list[tuple[Path, int, int]], workers: int, tick: Tick) 
         for block in todo:
             tick(_write_block(job, *block))
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context) as pool:
+    with ProcessPoolExecutor(min(workers, len(todo)), mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = [pool.submit(_write_block, job, *block) for block in todo]
         try:
             for future in as_completed(futures):

@@ -151,8 +151,7 @@ def pixelate(jets: Plane) -> Pixels:
     """The pixel of each constituent, cropped to the frame; constituents of one pixel are not merged yet."""
     index = pixel_index(jets.x, jets.y)
     inside = index >= 0
-    offsets = np.append(0, np.cumsum(inside))[jets.offsets]
-    return Pixels(offsets, index[inside], jets.pt[inside])
+    return Pixels(np.append(0, np.cumsum(inside))[jets.offsets], index[inside], jets.pt[inside])
 
 
 def normalize(pixels: Pixels) -> Pixels:
@@ -167,8 +166,7 @@ def dense(pixels: Pixels, out: Float32 | None = None) -> Float32:
     """Images with shape (N, 40, 40): the values of each pixel, summed; `out` has to be contiguous."""
     image = np.empty((len(pixels.offsets) - 1, SIDE, SIDE), dtype=np.float32) if out is None else out
     image[...] = 0
-    flat = image.reshape(-1)
-    np.add.at(flat, pixels.jet() * (SIDE * SIDE) + pixels.pixel, pixels.value.astype(np.float32))
+    np.add.at(image.reshape(-1), pixels.jet() * (SIDE * SIDE) + pixels.pixel, pixels.value.astype(np.float32))
     return image
 
 
@@ -223,9 +221,6 @@ def pixel_to_plane(index: NDArray[Any]) -> tuple[Float64, Float64]:
     return eta[np.asarray(index) % SIDE], phi[np.asarray(index) // SIDE]
 
 
-# --- sparse images
-
-
 @dataclass(frozen=True, eq=False)
 class SparseImages:
     """N images with P filled pixels in all: labels with shape (N,), offsets (N + 1,), pixel and value (P,).
@@ -272,9 +267,6 @@ def join_images(parts: list[SparseImages]) -> SparseImages:
     offsets = offsets_of(np.concatenate([np.diff(p.offsets) for p in parts]))
     labels, pixel, value = (np.concatenate([getattr(p, n) for p in parts]) for n in ("labels", "pixel", "value"))
     return SparseImages(labels, offsets, pixel, value)
-
-
-# --- observables
 
 
 def check_threshold(threshold: float) -> None:

@@ -201,8 +201,7 @@ def row_range(rows: Rows, count: int) -> tuple[int, int]:
 def _edges(start: int, stop: int, size: int, alignment: int) -> list[int]:
     """Chunk borders that fall on the file's own chunks, so that none is decompressed twice."""
     step = max(alignment, size // alignment * alignment)
-    inner = range((start // step + 1) * step, stop, step)
-    return [start, *inner, stop] if stop > start else [start]
+    return [start, *range((start // step + 1) * step, stop, step), stop] if stop > start else [start]
 
 
 def _bad(problems: dict[str, NDArray[Any]], n: int, start: int, things: str | None) -> NDArray[np.bool_]:
@@ -291,9 +290,6 @@ def info(path: str | Path, key: str = "table") -> Info:
         attributes = {name: value.item() if isinstance(value, np.generic) else value for name, value in kept}
         name = {Ragged: "normae-jets HDF5", Npz: "npz", Table: "TopTagging HDF5 (pandas)"}[type(source)]
         return Info(name, source.count, attributes)
-
-
-# --- files of images
 
 
 def is_images(path: str | Path) -> bool:

@@ -191,8 +191,7 @@ def draw_compared(rows: list[ComparedTemperatures], folder: Path) -> None:
     temperatures_compared(axes[0, 0], rows)
     names = ("model", "estimate", "temperature", "error", "unit_slope", "unit_slope_error")
     cells = [(row.name, name, *one, *row.wanted) for row in rows for name, one in row.estimates.items()]
-    columns = dict(zip(names, zip(*cells, strict=True), strict=True))
-    save_figure(figure, folder, "temperatures", columns)
+    save_figure(figure, folder, "temperatures", dict(zip(names, zip(*cells, strict=True), strict=True)))
 
 
 def tagging_rows(runs: Runs) -> Rows:

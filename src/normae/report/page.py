@@ -106,8 +106,7 @@ def render(report: Report) -> str:
     pictures = []
     for number, (title, svg, sentence) in enumerate(report.pictures, start=1):
         inline = Markup(inline_svg(svg, f"picture{number}"))  # nothing but what the lists there allow
-        shown = {"title": title, "sentence": sentence, "svg": inline, "wide": aspect_ratio(svg) >= WIDE}
-        pictures.append(shown)
+        pictures.append({"title": title, "sentence": sentence, "svg": inline, "wide": aspect_ratio(svg) >= WIDE})
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(files("normae.report").joinpath("template.html").read_text(encoding="utf-8"))
     page = template.render(report=report, pictures=pictures, verdict=verdict(report.checks))
@@ -183,9 +182,6 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table; the first row is its header."""
     lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
-# --- figures on disk
 
 
 class SavedFigure(NamedTuple):

@@ -174,9 +174,7 @@ def templates_of(
     if signal:
         sample, wanted = fill_sample(binner, "signal", edges, signal, dataset), settings.expected_signal
         found = replace(found, signal=sample.scaled(1.0 if wanted is None else wanted / sample.value.sum()))
-    if data:
-        found = replace(found, data=fill_sample(binner, "observed", edges, data, dataset).value)
-    return found
+    return replace(found, data=fill_sample(binner, "observed", edges, data, dataset).value) if data else found
 
 
 def histogram(
@@ -224,8 +222,7 @@ def write_templates(templates: Templates, folder: Path, name: str) -> None:
         write_text(folder / "hepdata" / file, yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True))
     with figure_style():
         figure, axes = new_figure(2, 1, (4.6, 4.4), height_ratios=[2.4, 1], sharex=False)
-        drawn = draw_templates(axes[:, 0], templates)
-        save_figure(figure, folder / "figures", "histogram", drawn)
+        save_figure(figure, folder / "figures", "histogram", draw_templates(axes[:, 0], templates))
 
 
 def draw_templates(axes: Sequence[Axes], templates: Templates) -> dict[str, Array]:

@@ -134,11 +134,8 @@ def _values(sample: Sample) -> list[dict[str, Any]]:
     errors = {"statistics": np.sqrt(sample.variance)}
     if sample.draws is not None:
         errors["weight draws"] = sample.draws.std(0, ddof=1)
-    found = []
-    for b, value in enumerate(sample.value):
-        own = [{"symerror": float(error[b]), "label": label} for label, error in errors.items()]
-        found.append({"value": float(value), "errors": own})
-    return found
+    own = [[{"symerror": e, "label": label} for e in error.tolist()] for label, error in errors.items()]
+    return [{"value": value, "errors": of} for value, *of in zip(sample.value.tolist(), *own, strict=True)]
 
 
 def workspace(templates: Templates) -> dict[str, Any]:

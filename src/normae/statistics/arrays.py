@@ -115,9 +115,6 @@ def cut_indices(labels: Mask, shares: Sequence[float], seed: int, name: str = "c
     return [np.concatenate(piece) for piece in pieces]
 
 
-# --- numbers with errors
-
-
 class Estimate(NamedTuple):
     """A measured value and its standard error (one sigma). `_asdict()` is the form that metrics.json holds.
 
@@ -191,8 +188,7 @@ def line_mean(values: ArrayLike) -> Estimate:
     size, errors = 1, [few_mean(x).error]
     while x.size // (2 * size) >= 5:
         size *= 2
-        blocks = x[x.size % size :].reshape(-1, size).mean(1)
-        errors.append(few_mean(blocks).error)
+        errors.append(few_mean(x[x.size % size :].reshape(-1, size).mean(1)).error)
     return Estimate(float(x.mean()), max(errors))
 
 

@@ -60,8 +60,7 @@ def _row_means(positive_scores: ArrayLike, negative_scores: ArrayLike) -> tuple[
     places = np.unique(np.concatenate([positive, negative]), return_inverse=True)[1]  # older SciPy: inf - inf is NaN
     ranks, m, n = rankdata(places), positive.size, negative.size
     above = (ranks[:m] - rankdata(places[:m])) / n
-    below = 1.0 - (ranks[m:] - rankdata(places[m:])) / m
-    return above, below
+    return above, 1.0 - (ranks[m:] - rankdata(places[m:])) / m
 
 
 def _mean(above: Array, below: Array) -> Estimate:
@@ -76,8 +75,7 @@ def background_efficiency(signal: ArrayLike, background: ArrayLike, efficiencies
         raise InputError(f"expected signal efficiencies from 0 to 1, got {wanted.min():g} to {wanted.max():g}")
     rising = np.sort(as_vector(signal, "signal", least=2))
     below = np.sort(as_vector(background, "background", least=2))
-    kept = np.ceil(np.round(wanted * rising.size, 9)).astype(np.int64)
-    cuts = np.append(rising, np.inf)[rising.size - kept]
+    cuts = np.append(rising, np.inf)[rising.size - np.ceil(np.round(wanted * rising.size, 9)).astype(np.int64)]
     above = below.size - 0.5 * (np.searchsorted(below, cuts, "left") + np.searchsorted(below, cuts, "right"))
     return np.asarray(above / below.size, dtype=np.float64)
 

@@ -202,8 +202,7 @@ def fit_isotonic(log_ratio: ArrayLike, labels: ArrayLike) -> IsotonicRecalibrati
     share, step = np.unique(fitted, return_inverse=True)
     size = np.bincount(step)
     value = logit((share * size + 0.5) / (size + 1)) - prior_log_odds(positive)  # with 1/2, so that none is infinite
-    middle = np.bincount(step, ratio) / size
-    return IsotonicRecalibration(middle, np.maximum.accumulate(value))
+    return IsotonicRecalibration(np.bincount(step, ratio) / size, np.maximum.accumulate(value))
 
 
 def _held_out(log_ratio: ArrayLike, labels: ArrayLike) -> tuple[Array, NDArray[np.bool_]]:

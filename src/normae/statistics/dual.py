@@ -256,8 +256,7 @@ def compare_ratios(
     within, outside = within_classes(ref, mod, positive), share_outside(ref, mod, limit)
     of_a, of_b = (share_outside(ref[side], mod[side], limit) for side in (~positive, positive))
     judged = verdict(line, within, residuals, rule, slope_spread, (slope_spread, slope_spread))
-    pearson = balanced_pearson(ref, mod, positive)
-    return RatioComparison(line, pearson, within, outside, of_a, of_b, residuals, judged)
+    return RatioComparison(line, balanced_pearson(ref, mod, positive), within, outside, of_a, of_b, residuals, judged)
 
 
 # --- over all pairs of weight draws

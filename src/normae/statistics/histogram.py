@@ -30,8 +30,7 @@ def fill(values: ArrayLike, edges: ArrayLike, weights: ArrayLike | None = None) 
     draws, bins = len(values), len(edges) - 1
     place = np.searchsorted(edges[1:-1], values, side="right") + bins * np.arange(draws)[:, None]
     repeated = None if weights is None else np.tile(np.asarray(weights, dtype=np.float64), draws)
-    counts = np.bincount(place.ravel(), repeated, minlength=draws * bins)
-    return counts.astype(np.float64).reshape(draws, bins)
+    return np.bincount(place.ravel(), repeated, minlength=draws * bins).astype(np.float64).reshape(draws, bins)
 
 
 def covariance(counts: ArrayLike) -> Array:
@@ -49,9 +48,7 @@ def shifts(matrix: ArrayLike, errors: ArrayLike | None = None, least: float = 0.
     kept = found > max(ROUNDING * float(found[0]), 0.0)
     moved: Array = (vectors[:, kept] * np.sqrt(found[kept])).T
     moved *= np.sign(moved[np.arange(len(moved)), np.abs(moved).argmax(1)])[:, None]  # the sign has no meaning
-    if errors is not None:
-        moved = moved[(np.abs(moved) > least * np.asarray(errors)).any(1)]
-    return moved
+    return moved if errors is None else moved[(np.abs(moved) > least * np.asarray(errors)).any(1)]
 
 
 def tail_levels(events: int, least: int = 100, most: int = 10) -> Array:

@@ -133,9 +133,6 @@ def mixture_constants(scores: Array) -> Array:
     return np.asarray(constants - constants.max())
 
 
-# --- coverage
-
-
 class CoverageBand(NamedTuple):
     """Over trainings: mean coverage, its standard error, and the spread of one training; shaped as one coverage."""
 
@@ -173,8 +170,7 @@ def _quantile_levels(draws: Array, true: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
         between = below + (true - left) / (right - left)
     first, last = np.where(tie, below + 1, between) / (n + 1), np.where(tie, up_to, between) / (n + 1)
-    levels = np.maximum(0.0, np.maximum(1 - 2 * last, 2 * first - 1))
-    return np.where(inside, levels, np.inf)
+    return np.where(inside, np.maximum(0.0, np.maximum(1 - 2 * last, 2 * first - 1)), np.inf)
 
 
 _RULES: dict[str, Callable[[Array, Array], Array]] = {

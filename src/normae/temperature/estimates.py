@@ -66,7 +66,6 @@ EVEN_POINTS, QUICK_POINTS = 20_000, 5_000  # on the latent sphere; the second wh
 COMPONENTS = 20  # most principal components of the residuals that are looked at
 WIDTH, LATENT_WIDTH = 0.1, 0.02  # of a difference; the first in units of the residuals' root mean square
 MOST_PAIRS = 4000  # events whose pairs give the effective dimension
-# --- gradient and curvature of an energy
 
 
 class Curvature(NamedTuple):

@@ -136,10 +136,8 @@ def _reference(configs: Pair, reference: str | Path | None, settings: SearchSett
     for config in configs:
         held = load_events(config.data, config.seed).validation
         assert held is not None
-        dense = held.dense() if isinstance(held, SparseEvents) else held
-        parts.append(dense[: settings.events or None])
-    labels = np.repeat([False, True], [len(part) for part in parts])
-    sample = Labelled(torch.cat(parts).numpy(), labels)
+        parts.append((held.dense() if isinstance(held, SparseEvents) else held)[: settings.events or None])
+    sample = Labelled(torch.cat(parts).numpy(), np.repeat([False, True], [len(part) for part in parts]))
     if kinds == (None, None):
         names = [config.data.density for config in configs]
         if None in names or names[0] == names[1]:
