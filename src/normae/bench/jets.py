@@ -17,7 +17,7 @@ from normae.config import Run, read
 from normae.data import SparseEvents
 from normae.inference import Model
 from normae.jets import sparse_images
-from normae.jets.container import Jets, falling_order, from_counts
+from normae.jets.container import Jets, from_counts
 from normae.jets.imaging import images as make_images
 from normae.runs.load import load
 from normae.sources import sparse_events
@@ -41,7 +41,7 @@ def synthetic(count: int, mean: float = 40.0, seed: int = 0) -> Jets:
     prong = rng.normal(scale=0.2, size=(count, 3, 2))[np.repeat(np.arange(count), counts), rng.integers(0, 3, total)]
     points = prong + rng.normal(scale=0.08, size=(total, 2))
     pt = (rng.exponential(15, total) + 0.2).astype(np.float32)
-    order = falling_order(np.repeat(np.arange(count), counts), pt)
+    order = np.lexsort((-pt, np.repeat(np.arange(count), counts)))
     return from_counts(rng.integers(0, 2, count), counts, pt[order], *points[order].T)
 
 

@@ -284,10 +284,9 @@ def _draw_distributions(result: DualResult, folder: Path) -> Picture:
             columns |= {f"{reference}_{side}": found.reference[k], f"{choice}_{side}": found.learned[k]}
             if found.band is not None:
                 columns[f"{choice}_{side}_band"] = found.band[k]
-    saved = save_figure(figure, folder, "distributions", columns)
     spread = "; bands: the spread over all pairs of weight draws" if found.band is not None else ""
     said = f"Areas: {REFERENCES[next(iter(result.against))]}; lines: the models{spread}."
-    return saved.picture("Distributions of log r", said)
+    return save_figure(figure, folder, "distributions", columns).picture("Distributions of log r", said)
 
 
 def _draw_residuals(result: DualResult, folder: Path) -> Picture:

@@ -14,7 +14,6 @@ import torch
 
 from normae.components import ComponentsCoordinates
 from normae.config import Run, read
-from normae.coordinates import Coordinates
 from normae.data import DENSITIES, Density
 from normae.data.labelled import Labelled, cut, draw_labelled, read_labelled
 from normae.dual.judge import FEWEST_EVENTS, DualResult, DualSettings, judge
@@ -68,12 +67,6 @@ def sample_of(a: Run, data: str | Path | None) -> str | Path | None:
     return jets_path(a.data, judged=True) if data is None and a.data.jets in KINDS else data
 
 
-def alike(a: Coordinates, b: Coordinates) -> bool:
-    """Whether two models see the same rows of an event."""
-    one, other = a.tensors(), b.tensors()
-    return one.keys() == other.keys() and all(torch.equal(one[name].cpu(), other[name].cpu()) for name in one)
-
-
 def dual_test(
     run_a: Place, run_b: Place, data: Place | None = None, settings: DualSettings | None = None, device: str = "auto",
     reference: Place | None = None,
@@ -89,7 +82,9 @@ def dual_test(
     a, b = load(run_a, device), load(run_b, device)
     if a.event != b.event:
         raise InputError(f"expected two runs of one event shape, got {a.event} of {run_a} and {b.event} of {run_b}")
-    if a.coordinates.kind == "components" and not alike(a.coordinates, b.coordinates):
+    one, other = a.coordinates.tensors(), b.coordinates.tensors()
+    same = one.keys() == other.keys() and all(torch.equal(one[name].cpu(), other[name].cpu()) for name in one)
+    if a.coordinates.kind == "components" and not same:
         raise InputError(f"expected two runs in the same components, got others of {run_a} and of {run_b}")
     certain = a.posterior.certain and b.posterior.certain
     if certain and settings.draws is not None:

@@ -241,9 +241,6 @@ def posterior_words(config: Run) -> str:
     return f"mean field, {own.layers} weights, prior width {own.prior_width:g}, {own.training} draws"
 
 
-# --- checks of any training
-
-
 def graded(value: float, good: float, warning: float) -> Status:
     """Good below one bound, a warning below the other."""
     return "good" if value < good else "warning" if value < warning else "bad"

@@ -60,9 +60,8 @@ def scatter(estimates: Sequence[Estimate]) -> Scatter:
     deviation = 0.0 if found < ROUNDING * abs(values).max() else found
     known = bool(((errors > 0) & np.isfinite(errors)).all())
     away = np.abs(values[:, None] - values) <= errors[:, None]
-    others = ~np.eye(len(values), dtype=bool)
     mean = Estimate(float(values.mean()), student(len(values)) * deviation / len(values) ** 0.5)
-    stated, within = float(np.sqrt((errors**2).mean())), float(away[others].mean())
+    stated, within = float(np.sqrt((errors**2).mean())), float(away[~np.eye(len(values), dtype=bool)].mean())
     return Scatter(mean, deviation, *((stated, within) if known else (np.nan, np.nan)), tuple(values.tolist()))
 
 

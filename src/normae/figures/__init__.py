@@ -54,12 +54,9 @@ def new_figure(
 
     With `height_ratios` the rows share the height of one panel instead, as a plot and its ratio do.
     """
-    height = panel[1] * (1 if height_ratios else rows)
-    layout = ConstrainedLayoutEngine(hspace=0.02, wspace=0.04)
-    figure = Figure(figsize=(panel[0] * columns, height), layout=layout)
-    keywords = {"height_ratios": list(height_ratios)} if height_ratios else None
-    axes = figure.subplots(rows, columns, squeeze=False, sharex="col" if sharex else False, gridspec_kw=keywords)
-    return figure, axes
+    size = panel[0] * columns, panel[1] * (1 if height_ratios else rows)
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(hspace=0.02, wspace=0.04))
+    return figure, figure.subplots(rows, columns, squeeze=False, sharex=sharex and "col", height_ratios=height_ratios)
 
 
 def colour_bar(ax: Axes, drawn: Any, label: str, width: float = 0.05, extend: str = "neither") -> Any:
@@ -80,9 +77,6 @@ def square(ax: Axes, low: float, high: float) -> Axes:
     ax.set(xlim=(low, high), ylim=(low, high))
     ax.set_box_aspect(1)
     return ax
-
-
-# --- points in a plane
 
 
 def scatter_outside(ax: Axes, points: ArrayLike, outside_mask: ArrayLike, words: str) -> Line2D:

@@ -165,9 +165,8 @@ def speed_bars(ax: Axes, labels: Sequence[str], values: ArrayLike, errors: Array
     for place, r in zip(places, ratios, strict=True):
         ax.annotate(f"{r:.2g}", (max(r, 1), place), xytext=(8, 0), textcoords="offset points", va="center")
     ax.axvline(1, color="0.15", linewidth=0.8)
-    ax.set_xscale("log")
+    ax.set(xscale="log", xlabel="times as fast")
     ax.set_xlim(min(0.5, 0.8 * float(ratios.min())), 2.2 * max(1.0, float(ratios.max())))
     ax.set_yticks(places, labels)
     ax.tick_params(axis="y", length=0)
-    ax.set_xlabel("times as fast")
     return ax

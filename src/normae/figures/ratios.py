@@ -120,9 +120,8 @@ def temperature_estimates(ax: Axes, estimates: Mapping[str, Estimate], model: fl
     unsure = None if np.isfinite(errors).all() else "without an error"
     _log_points(ax, values, places.astype(float), errors, (None, unsure), fmt="o", color=ESTIMATE_COLOUR, capsize=3)
     ax.axvline(model, color=style.TRUE_COLOUR, linestyle="--", linewidth=1.2, label="the model's $T$")
-    ax.set_xscale("log")
     low, high = min(values.min(), model), max(values.max(), model)
-    ax.set(xlim=(low / 2, high * 2), ylim=(-0.7, len(shown) - 0.1), xlabel="temperature $T$")
+    ax.set(xscale="log", xlim=(low / 2, high * 2), ylim=(-0.7, len(shown) - 0.1), xlabel="temperature $T$")
     ax.set_yticks(places, list(shown))
     ax.tick_params(axis="y", length=0)
     ax.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2, ncols=2)

@@ -131,9 +131,6 @@ def concatenate(parts: Iterable[Jets]) -> Jets:
     return replace(from_counts(*(np.concatenate(columns.pop(name)) for name in [*columns])), skipped=skipped)
 
 
-# --- blocks over cores, and compiled kernels
-
-
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

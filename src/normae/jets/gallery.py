@@ -20,13 +20,9 @@ CLASSES = {0: "QCD", 1: "top", UNLABELLED: "jets"}
 COLOURS = {0: "tab:blue", 1: "tab:red", UNLABELLED: "black"}
 FLOOR = 1e-6
 AXIS_NAMES = {
-    "eta": r"$p_T$-weighted $\eta$",
-    "phi": r"$p_T$-weighted $\phi$",
-    "mass": r"$m_\mathrm{jet}$",
-    "tau1": r"$\tau_1$",
-    "tau2": r"$\tau_2$",
-    "tau3": r"$\tau_3$",
-}
+    "eta": r"$p_T$-weighted $\eta$", "phi": r"$p_T$-weighted $\phi$", "mass": r"$m_\mathrm{jet}$",
+    "tau1": r"$\tau_1$", "tau2": r"$\tau_2$", "tau3": r"$\tau_3$",
+}  # fmt: skip
 
 
 def draw_image(ax: Any, image: NDArray[Any]) -> Any:

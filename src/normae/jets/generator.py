@@ -251,16 +251,12 @@ def _write_block(job: Job, part: Path, block: int, size: int) -> int:
     return size
 
 
-def _parts(path: Path) -> Path:
-    return path.with_name(path.name + ".parts")
-
-
 def check_run(job: Job, path: str | Path, workers: int = 1, force: bool = False) -> None:
     """Refuse a run that cannot be done, before anything is written; parts that are there must belong to this run."""
     path = Path(path)
     refuse(workers < 1, f"expected at least one worker, got {workers}")
     check_new(path, force)
-    folder = _parts(path)
+    folder = path.with_name(path.name + ".parts")
     recipe = folder / "recipe.json"
     if not recipe.exists():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -280,7 +276,7 @@ def check_run(job: Job, path: str | Path, workers: int = 1, force: bool = False)
 def generate(job: Job, path: str | Path, workers: int = 1, force: bool = False) -> None:
     """Generate the jets of `job` into `path`, in `workers` processes; blocks of an earlier run are taken up."""
     path = Path(path)
-    folder = _parts(path)
+    folder = path.with_name(path.name + ".parts")
     with output(path, force) as temporary:
         clear(folder)
         check_run(job, path, workers, force)

@@ -201,9 +201,8 @@ def images(jets: Jets, sigma: float = SIGMA) -> Float32:
     out = np.empty((len(jets), 1, SIDE, SIDE), dtype=np.float32)
 
     def work(start: int, block: Jets) -> None:
-        sparse = normalize(pixelate(preprocess(block)))
         part = out[start : start + len(block), 0]
-        gaussian(dense(sparse, part), sigma, out=part)
+        gaussian(dense(normalize(pixelate(preprocess(block))), part), sigma, out=part)
 
     map_blocks(work, jets, BLOCK)
     return out
@@ -264,9 +263,8 @@ def join_images(parts: list[SparseImages]) -> SparseImages:
     if not parts:
         empty = np.zeros(0, dtype=np.int8)
         return SparseImages(empty, np.zeros(1, dtype=np.int64), empty.astype(np.uint16), empty.astype(np.float16))
-    offsets = offsets_of(np.concatenate([np.diff(p.offsets) for p in parts]))
     labels, pixel, value = (np.concatenate([getattr(p, n) for p in parts]) for n in ("labels", "pixel", "value"))
-    return SparseImages(labels, offsets, pixel, value)
+    return SparseImages(labels, offsets_of(np.concatenate([np.diff(p.offsets) for p in parts])), pixel, value)
 
 
 def check_threshold(threshold: float) -> None:

@@ -106,9 +106,6 @@ def relative_density_ratio(score_draws: ArrayLike, log_draws: ArrayLike) -> Esti
     return Estimate(float(middle), 0.5 * float(high - low))
 
 
-# --- several trainings as one posterior
-
-
 def mixture_constants(scores: Array) -> Array:
     """Constants c_j for E/T of K members, (K, N), with which all have the same share of events; the largest is 0.
 

@@ -80,9 +80,8 @@ def equipartition(energy: ArrayLike, residuals: ArrayLike, *, generator: torch.G
         dimension = (weights @ square / weights.sum()) ** 2 / (weights @ own @ weights / pairs)
         return float(2 * (weights @ values / weights.sum()) / dimension), float(dimension)
 
-    drawn = resampled(both, np.ones(values.size, dtype=bool), 200, generator)
     found = both(np.ones(values.size, dtype=np.int64))
-    errors = drawn.std(axis=0, ddof=1)
+    errors = resampled(both, np.ones(values.size, dtype=bool), 200, generator).std(axis=0, ddof=1)
     return Equipartition(Estimate(found[0], float(errors[0])), Estimate(found[1], float(errors[1])))
 
 

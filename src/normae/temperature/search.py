@@ -23,7 +23,7 @@ from normae.config import Run
 from normae.data import DENSITIES, SparseEvents
 from normae.data.labelled import Labelled
 from normae.dual.judge import central, true_ratio
-from normae.errors import InputError, require_that
+from normae.errors import InputError, Interrupted, require_that
 from normae.figures import figure_style, new_figure
 from normae.figures.ratios import slope_against_temperature
 from normae.files import write_json
@@ -101,10 +101,10 @@ def search_temperature(
         def trained(run: Run, path: Path) -> Path:
             left = None if deadline is None else max((deadline - time.monotonic()) / 60, 1e-6)
             if not train(run, path, resume=RunFolder(path).config.exists(), watch=watch, minutes=left):
-                raise _Stopped
+                raise Interrupted
             return path
 
-        with suppress(_Stopped):
+        with suppress(Interrupted):
             paths = []
             for side, config, start in zip(SIDES, configs, starts, strict=True):
                 alone = replace(config, training=replace(config.training, epochs=0), start=None)
@@ -166,10 +166,6 @@ def _earlier(folder: Path, described: dict[str, Any]) -> Points:
     if not isinstance(content, dict) or content.get("search") != described:
         raise InputError(f"{folder}: holds another search; choose another folder")
     return [statistics.SlopePoint(p["temperature"], Estimate(p["slope"], p["error"])) for p in content["points"]]
-
-
-class _Stopped(Exception):
-    """Time ran out, or the user stopped a training."""
 
 
 def _enough(points: Points, settings: SearchSettings, scatter: float) -> bool:
