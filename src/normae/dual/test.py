@@ -152,9 +152,8 @@ def _samples(
         test = read_labelled(given, model.event, model.event_dtype)
     else:
         test = read_labelled_jets(file_in(given, "test") if given.is_dir() else given, kinds[1], settings.events)
-    fewest = int(min(test.labels.sum(), (~test.labels).sum()))
-    if fewest < FEWEST_EVENTS:
-        raise InputError(f"{data}: expected at least {FEWEST_EVENTS} events of each class, got {fewest} of one")
+    least = int(min(test.labels.sum(), (~test.labels).sum()))
+    refuse(least < FEWEST_EVENTS, f"{data}: expected at least {FEWEST_EVENTS} events of each class, got {least} of one")
     if not trains:
         return [test] * 3
     if kinds is None or not given.is_dir():

@@ -110,9 +110,8 @@ def _finite(content: dict[str, Any], path: Path) -> Numbers:
     for name, one in content.items():
         if is_pair(one):
             value, error = (np.nan if one[key] is None else one[key] for key in ("value", "error"))
-            if not (is_number(value) and is_number(error)):
-                got = f"{one['value']}, {one['error']}"
-                raise InputError(f"{path}: expected a number and its error as {name}, got {got}")
+            words = f"expected a number and its error as {name}, got {one['value']}, {one['error']}"
+            refuse(not (is_number(value) and is_number(error)), f"{path}: {words}")
             if np.isfinite(value):
                 found[name] = Estimate(value, error)
     return found

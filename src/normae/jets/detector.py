@@ -80,7 +80,6 @@ def propagate(p: Float64, vertex: Float64, charge: float) -> tuple[bool, float, 
 
 @compiled
 def _efficiency(kind: int, pt: float, eta: float) -> float:
-    """Tracking efficiency."""
     if eta > TRACK_ETA or pt < 0.1:
         return 0.0
     central = eta <= 1.5

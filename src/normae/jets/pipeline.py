@@ -159,10 +159,9 @@ def summary(path: Place, *, skip_bad: bool = False, key: str = "table") -> dict[
     """What a file of jets or images holds, as lines to print; each jet is read and checked."""
     if is_images(path):
         images = read_images(path, skip_bad=skip_bad)
-        counts = np.diff(images.offsets)
         lines = {"format": f"normae-images HDF5, {images.value.dtype}", "images": str(len(images) + images.skipped)}
         lines |= _classes(images.labels)
-        lines |= {"filled pixels": f"mean {counts.mean():.1f}"} if len(images) else {}
+        lines |= {"filled pixels": f"mean {np.diff(images.offsets).mean():.1f}"} if len(images) else {}
         return lines | ({"bad images": str(images.skipped)} if skip_bad else {})
     header = info(path, key)
     parts, skipped = [], 0

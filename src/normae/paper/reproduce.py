@@ -113,13 +113,13 @@ SECTIONS: dict[str, tuple[str, tuple[PaperValue, ...], dict[str, tuple[str, ...]
 """Title, values of the paper, and the models of each column by their names in the zoo, two for a dual test."""
 
 
-def trained_by(name: str) -> tuple[str, tuple[str, ...]]:
-    """The preset that trains a model of a toy, and what is set besides."""
+def trained_by(name: str, settings: Settings) -> tuple[str, tuple[str, ...]]:
+    """The preset that trains a model of a toy, and what is set besides, the settings' own last."""
     preset = f"toy{'-bayes' if 'bnae' in name else ''}-{'paper' if name.endswith('-paper') else 'best'}"
     overrides: tuple[str, ...] = ("data.density=one-gaussian",) if "1gauss" in name else ()
     if name == "toy-1gauss-bnae":  # each member of the ensemble has an eighth of the events, for as many iterations
         overrides += ("ensemble.events=split", "pretraining.epochs=16", "training.epochs=1000")
-    return preset, overrides
+    return preset, (*overrides, *settings.overrides)
 
 
 def reproduce(what: str, out: str | Path, settings: Settings | None = None, watch: Watch | None = None) -> Reproduction:
@@ -139,16 +139,12 @@ def reproduce(what: str, out: str | Path, settings: Settings | None = None, watc
         missing = [] if settings.scratch else [name for name in names if name not in zoo.names()]
         result.left_out += missing
         if not missing:
-            paths = []
-            for name in names:
-                preset, own = trained_by(name)
-                overrides = (*own, *settings.overrides)
-                paths.append(run_of_model(name, preset, overrides, settings.seed, out, settings, watch).path)
-            if len(paths) > 1:
-                made = dual(paths[0], paths[1], out / f"dual-{title.lower()}", force=True).metrics
+            runs = [run_of_model(n, *trained_by(n, settings), settings.seed, out, settings, watch) for n in names]
+            if len(runs) > 1:
+                made = dual(runs[0].path, runs[1].path, out / f"dual-{title.lower()}", force=True).metrics
             else:
-                made = evaluate(paths[0], device=settings.device)
-                report(paths[0], force=True)
+                made = evaluate(runs[0].path, device=settings.device)
+                report(runs[0].path, force=True)
             result.metrics[title] = made
     refuse(not result.metrics, f"{', '.join(sorted(result.left_out))}: not in the zoo; use --from-scratch")
     columns = list(result.metrics.values())

@@ -213,10 +213,9 @@ def save_figure(
     if len(set(shapes.values())) != 1 or any(len(shape) != 1 for shape in shapes.values()):
         raise InputError(f"expected columns of one length, got {shapes}")
     with mpl.rc_context({"svg.hashsalt": f"normae/{name}", "svg.fonttype": "path", "pdf.fonttype": 42}):
-        forms: list[tuple[Path, dict[str, None]]] = [(paths.svg, {"Date": None}), (paths.pdf, {"CreationDate": None})]
-        for path, metadata in counted(f"drawing {name}", forms):
+        for path, dated in counted(f"drawing {name}", [(paths.svg, "Date"), (paths.pdf, "CreationDate")]):
             with atomic_path(path) as temporary:
-                figure.savefig(temporary, dpi=RASTER_DPI, metadata=metadata)
+                figure.savefig(temporary, dpi=RASTER_DPI, metadata={dated: None})
     rows = len(next(iter(table.values())))
     every = max(1, -(-rows // MOST_ROWS))
     with atomic_path(paths.csv) as temporary, temporary.open("w", encoding="utf-8", newline="") as stream:

@@ -97,7 +97,6 @@ class Binner:
         return total
 
     def _quantity(self, score: NDArray[Any]) -> NDArray[Any]:
-        """The quantity that belongs to scores of the model."""
         if self.settings.quantity == "p_value":
             return tail_probability(score, self.scorer.background)[0]
         return score if self.settings.quantity == "score" else -score - self.log_z
@@ -262,18 +261,16 @@ def _band(ax: Axes, centre: Array | float, width: Array, colour: str, label: str
 
 
 def _numbers_of(templates: Templates) -> dict[str, Any]:
-    matrix = templates.covariance
     found: dict[str, Any] = {"quantity": templates.quantity, "edges": templates.edges.tolist()}
     for name, sample in templates.samples.items():
         found[name] = {
-            "events": sample.events,
-            "value": sample.value.tolist(),
+            "events": sample.events, "value": sample.value.tolist(),
             "statistical_error": np.sqrt(sample.variance).tolist(),
             "mean_over_draws": None if sample.draws is None else sample.draws.mean(0).tolist(),
-        }
+        }  # fmt: skip
     found["data"] = None if templates.data is None else templates.data.tolist()
     found["samples_of_covariance"] = list(templates.samples)
-    found["covariance"] = None if matrix is None else matrix.tolist()
+    found["covariance"] = None if templates.covariance is None else templates.covariance.tolist()
     found["nuisance_parameters"] = len(templates.shifts["background"])
     return found
 

@@ -92,8 +92,6 @@ def pseudo_experiments(templates: Templates, count: int, seed: int = 0) -> NDArr
 
 def uniformity(p_values: Array) -> Uniformity:
     """Whether p-values with shape (n,) are uniform."""
-    shares = {}
-    for level in (0.05, 0.16, 0.5, 0.84):
-        error = float(np.sqrt(level * (1 - level) / len(p_values)))
-        shares[f"{level:g}"] = (float((p_values <= level).mean()), error)
+    errors = {level: float(np.sqrt(level * (1 - level) / len(p_values))) for level in (0.05, 0.16, 0.5, 0.84)}
+    shares = {f"{level:g}": (float((p_values <= level).mean()), error) for level, error in errors.items()}
     return Uniformity(float(kstest(p_values, "uniform").pvalue), shares)

@@ -203,12 +203,11 @@ def coverage_by_region(
     rows, asked = as_draws(draws), as_vector(levels, "levels")
     top = float(asked.max())
     require_that(asked.min() > 0 and top < 1, "levels", "levels between 0 and 1", f"{asked.min():g} to {top:g}")
-    if kind == "quantile" and top > largest_level(len(rows)) + 1e-9:
+    reached = largest_level(len(rows))
+    if kind == "quantile" and top > reached + 1e-9:
         needed = math.ceil(2 / (1 - top) - 1 - 1e-6)
-        raise InputError(
-            f"quantiles at the level {top:g} need at least {needed} weight draws, got {len(rows)}, "
-            f"which reach {largest_level(len(rows)):.4g}"
-        )
+        words = f"need at least {needed} weight draws, got {len(rows)}, which reach {reached:.4g}"
+        raise InputError(f"quantiles at the level {top:g} {words}")
     critical, region = _event_by_event(_RULES[kind], rows, true, density), np.asarray(regions).ravel()
     refuse(region.size != critical.size, f"expected the region of each of {critical.size} events, got {region.size}")
     found = np.full((count, asked.size), np.nan)
