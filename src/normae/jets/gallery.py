@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from normae.errors import refuse
-from normae.figures import density_in, even_edges
 from normae.files import check_new, new_folder
 from normae.jets.container import UNLABELLED, Jets
 from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE, images
@@ -38,10 +37,12 @@ def draw_image(ax: Any, image: NDArray[Any]) -> Any:
 
 def draw_histogram(ax: Any, labels: NDArray[Any], values: NDArray[Any], name: str) -> Any:
     """One observable with shape (N,), a line for each class that is there, normalized."""
-    edges = even_edges(values, 0.002, int(np.clip(np.sqrt(values.size), 10, 60)))
+    low, high = np.quantile(values, (0.002, 0.998))
+    edges = np.linspace(low, high if high > low else low + 1e-6, int(np.clip(np.sqrt(values.size), 10, 60)) + 1)
     for label, title in CLASSES.items():
         if (chosen := values[labels == label]).size:
-            ax.stairs(density_in(chosen, edges), edges, color=COLOURS[label], label=title)
+            density = np.histogram(chosen, edges)[0] / (chosen.size * np.diff(edges))
+            ax.stairs(density, edges, color=COLOURS[label], label=title)
     ax.set(xlabel=AXIS_NAMES.get(name, name), ylabel="normalized")
     return ax
 
