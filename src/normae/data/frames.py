@@ -8,6 +8,7 @@ column on a lattice (`normae.lattice`), whose probabilities fall. Text that the 
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -218,9 +219,10 @@ def by_name(rows: Rows) -> dict[str, NDArray[Any]]:
 def as_frame(rows: Rows, like: Any) -> Any:
     """A data frame of the kind and with the types of `like`: whole numbers and text as they are there."""
     arrow, columns = hasattr(like, "column_names"), by_name(rows)
-    for (name, values), kind in zip(columns.items(), like.schema.types if arrow else like.dtypes, strict=True):
-        if str(kind).lower().startswith(("int", "uint", "bool")):
-            columns[name] = np.rint(values).clip(0 if str(kind).lower().startswith("uint") else None)
+    kinds = [str(kind).lower() for kind in (like.schema.types if arrow else like.dtypes)]
+    for (name, values), kind in zip(columns.items(), kinds, strict=True):
+        if kind.startswith(("int", "uint", "bool")):
+            columns[name] = np.rint(values).clip(0 if kind.startswith("uint") else None)
     if arrow:
         return like.from_pydict(columns).cast(like.schema)
     if hasattr(like, "schema"):
@@ -232,11 +234,9 @@ def as_frame(rows: Rows, like: Any) -> Any:
 
 
 def _real(values: NDArray[Any], begin: str) -> NDArray[np.float64]:
-    kind = values.dtype.kind
-    try:
+    kind, found = values.dtype.kind, None
+    with suppress(TypeError, ValueError, OverflowError):
         found = np.asarray(values, dtype=np.float64) if kind in "iufbO" else None
-    except (TypeError, ValueError, OverflowError):
-        found = None
     if found is None:
         what = KINDS.get(kind, "text")
         raise InputError(f"{begin} {what}, where real numbers are expected; leave it out or convert it")

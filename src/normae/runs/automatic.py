@@ -145,13 +145,10 @@ def automatic_run(
         data: where the table comes from, with the numbers of `split_sizes`.
         weights: of the rows, with shape (N,); lengths follow from what they count as.
     """
-    trained, columns = len(rows) - data.test - data.validation, rows.shape[1]
+    trained, columns, noise = len(rows) - data.test - data.validation, rows.shape[1], wishes.noise
     batch, given = min(wishes.batch, trained), condition_places(wishes.condition, data.columns or ())
-    curves: Curves = "none" if given else choose_curves(rows, wishes.noise, weights)
-    if given:
-        bounds = _bounds(ConditionalCoordinates.of(rows, given, wishes.noise).forward(rows))
-    else:
-        bounds = _bounds(TableCoordinates.of(rows, wishes.noise, curves, weights).forward(rows))
+    curves: Curves = "none" if given else choose_curves(rows, noise, weights)
+    to = ConditionalCoordinates.of(rows, given, noise) if given else TableCoordinates.of(rows, noise, curves, weights)
     counted = trained if weights is None else trained * counts_as(weights) // len(rows)
     start, width = wishes.learning_rate, NARROW if counted < MANY_ROWS else WIDE
     return Run(
@@ -160,7 +157,7 @@ def automatic_run(
         seed=seed,
         device=device,
         threads=1,
-        coordinates=CoordinatesConfig("table", wishes.noise, curves=curves, condition=given, lattice=True),
+        coordinates=CoordinatesConfig("table", noise, curves=curves, condition=given, lattice=True),
         base=BaseConfig(),
         network=NetworkConfig(wishes.latent or min(columns + 1, MOST_LATENT), wishes.hidden or (width, width), "gelu"),
         contrast=ContrastConfig(wishes.start_iterations or start_iterations(counted), batch, start),
@@ -169,7 +166,7 @@ def automatic_run(
         training=_likelihood(wishes.iterations or ITERATIONS, trained, batch, RATIO * start),
         guard=_guard(3 + math.sqrt(columns)),
         ensemble=EnsembleConfig(events="half") if wishes.bayesian else None,
-        sampling=persistent(batch, wishes.chain_steps, 0.3 * columns ** (-1 / 3), bounds),
+        sampling=persistent(batch, wishes.chain_steps, 0.3 * columns ** (-1 / 3), _bounds(to.forward(rows))),
         log_z=LOG_Z if wishes.log_z and columns > 2 else None,
     )
 
@@ -273,7 +270,6 @@ def own_run(run: Run, own: Autoencoder, events: Events, changes: Sequence[str]) 
     seen = prepare(run, events).events.train
     sample = seen[torch.arange(min(SAMPLE, len(seen)))]
     latent = check_network(own, sample)
-    run = replace(run, sampling=replace(run.sampling, backend="explicit"))
     if run.contrast is not None:
         initial = replace(run.temperature, initial=2 / sample[0].numel())
         copies = max(1, ROWS // len(seen))
@@ -285,24 +281,14 @@ def own_run(run: Run, own: Autoencoder, events: Events, changes: Sequence[str]) 
         sampling = replace(run.sampling, buffer=max(BUFFER, 2 * batch), feature=chains)
         run = replace(run, base=None, coordinates=coordinates, contrast=contrast, temperature=initial)
         run = replace(run, training=training, sampling=sampling)
-    if isinstance(own, EnergyNetwork):
-        run = _without_latent(run)
-    space = "euclidean" if isinstance(own, EnergyNetwork) else run.network.latent_space
+    space, sampling = run.network.latent_space, run.sampling
+    if isinstance(own, EnergyNetwork):  # no latent space: no pretraining, and persistent chains from the data
+        space, feature = "euclidean", sampling.feature
+        sampling = persistent(run.training.batch, feature.steps, feature.step_size, feature.bounds)
+        fixed, none = TemperatureConfig(1.0, trained=False), replace(run.pretraining, epochs=0)
+        run = replace(run, network=NetworkConfig(), temperature=fixed, pretraining=none, sampling=sampling)
     network = NetworkConfig(latent=latent, latent_space=space, kind="own")
-    return override(replace(run, network=network), changes)
-
-
-def _without_latent(run: Run) -> Run:
-    """The run of an energy: no pretraining, and persistent chains from the data."""
-    feature = run.sampling.feature
-    sampling = persistent(run.training.batch, feature.steps, feature.step_size, feature.bounds)
-    return replace(
-        run,
-        network=NetworkConfig(),
-        temperature=TemperatureConfig(1.0, trained=False),
-        pretraining=replace(run.pretraining, epochs=0),
-        sampling=replace(sampling, backend="explicit"),
-    )
+    return override(replace(run, network=network, sampling=replace(sampling, backend="explicit")), changes)
 
 
 def start_iterations(rows: int) -> int:

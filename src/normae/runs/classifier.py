@@ -80,9 +80,8 @@ class Classifier:
         with torch.no_grad():
             pieces = [self.network(piece.to(device).float() * self.scale) for piece in torch.split(events, PIECE)]
         logit = torch.cat(pieces).squeeze(1).double().cpu().numpy() if pieces else np.zeros(0)
-        if not np.isfinite(logit).all():
-            first = int(np.flatnonzero(~np.isfinite(logit))[0])
-            raise InputError(f"{self.name}: expected finite events, row {first} gives none")
+        if (spoiled := np.flatnonzero(~np.isfinite(logit))).size:
+            raise InputError(f"{self.name}: expected finite events, row {spoiled[0]} gives none")
         ratio: NDArray[np.float64] = logit - self.prior
         return ratio if self.correction is None or not corrected else self.correction(ratio)
 
@@ -142,8 +141,7 @@ def _finish(config: Run, trainer: Trainer, journal: Journal) -> None:
         "loss": Estimate(float(phase.best_loss), 0.0),
     }
     pairs = {name: {"value": m.value, "error": m.error} for name, m in measured.items()}
-    facts = journal.facts(trainer, 0) | {"calibration": method, "validation": pairs}
-    write_json(journal.group.provenance, facts)
+    write_json(journal.group.provenance, journal.facts(trainer, 0) | {"calibration": method, "validation": pairs})
     write_tensors(journal.group.model, weights | tensors, header)
 
 

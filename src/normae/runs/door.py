@@ -114,13 +114,11 @@ def planned(
     if not isinstance(data, str | Path):
         table = in_memory(data, columns, any_shape, weights, missing)
         rows, of_rows = check_table(table, "data")
-        name, given = "table" if folder is None else folder.name, seed or 0
+        name = "table" if folder is None else folder.name
         source = kept_data(table, *split_sizes(len(rows), test=folder is not None))
-        if rows.ndim == 2:
-            run = automatic_run(rows, source, wishes, name, given, weights=of_rows)
-        else:
-            run = events_run(rows, source, name, given)
-        return override(run, changes), table
+        if rows.ndim > 2:
+            return override(events_run(rows, source, name, seed or 0), changes), table
+        return override(automatic_run(rows, source, wishes, name, seed or 0, weights=of_rows), changes), table
     if not isinstance(weights, str | None):
         raise InputError(f"{data}: expected the name of the column with the weights, got an array; read the file first")
     file = Path(data)

@@ -18,11 +18,13 @@ from normae.config import Run, read, to_toml
 from normae.data import SparseEvents
 from normae.errors import InputError, refuse
 from normae.files import check_new, new_folder, write_json, write_text
-from normae.runs.folder import CHAINS, COORDINATES, HALF, RunFolder, model_digest, read_tensors, write_tensors
+from normae.runs.folder import CHAINS, COORDINATES, HALF, RunFolder, read_stored, write_tensors
 from normae.runs.load import PREFIX, load, seed_folders, shared_settings
 from normae.sources import pieces
 from normae.statistics import mixture_constants
 from normae.training import EnsembleConfig
+
+Part = tuple[dict[str, Tensor], dict[str, Any]]  # the tensors and the header of a model
 
 
 def gather(
@@ -46,18 +48,21 @@ def gather(
             raise InputError(f"{folder.path}: expected a run without error bars or with [bayesian] alone, got {kind}")
         refuse(not folder.model.is_file(), f"{folder.path}: not finished; go on with `normae train ... --resume`")
     first = shared_settings(folders)
-    digests = _digests(folders)
+    parts, digests = _models(folders)
     facts = [folder.read_provenance() for folder in folders]
     config = replace(first, ensemble=EnsembleConfig(len(folders), _events(first, facts)))
-    tensors, header = _joined(folders) if first.base is None else _as_members(folders)
+    tensors, header = (_joined if first.base is None else _as_members)(folders, parts)
     if config.modes:
         known = zoo.mixture_constants(digests) if data is None else None
-        header["constants"] = known or _constants(config, folders, data)
+        header["constants"] = known or _constants(config, folders, parts, data)
         header["log_z"] = None  # each draw has its own
+    sums = {name: sum(fact[name] for fact in facts) for name in ("rollbacks", "wall_seconds")}
+    every = zip(folders, facts, digests, strict=True)
+    members = [{"run": one.path.name, "seed": fact["seed"], "sha256": digest} for one, fact, digest in every]
     with new_folder(out, force) as temporary:
         part = RunFolder(temporary)
         write_text(part.config, to_toml(config))
-        write_json(part.provenance, _provenance(folders, facts, digests))
+        write_json(part.provenance, facts[0] | sums | {"members": members})
         _write_history(part, folders)
         write_tensors(part.model, tensors, header)
     return RunFolder(out)
@@ -68,17 +73,17 @@ def made_of(run: RunFolder, members: Sequence[RunFolder]) -> bool:
     if not run.model.is_file():
         return False
     known = [member.get("sha256") for member in run.read_provenance().get("members", [])]
-    return known == _digests(list(members))
+    return known == _models(list(members))[1]
 
 
-def _digests(folders: list[RunFolder]) -> list[str]:
-    """What stands for the models, of which no two are the same."""
-    digests = [model_digest(folder.model) for folder in folders]
-    for k, (folder, digest) in enumerate(zip(folders, digests, strict=True)):
-        if digest in digests[:k]:
-            other = folders[digests.index(digest)].path
-            raise InputError(f"{folder.path}: the same model as {other}; expected another training")
-    return digests
+def _models(folders: list[RunFolder]) -> tuple[list[Part], list[str]]:
+    """Tensors and headers of the models, and what stands for them, of which no two are the same."""
+    found = [read_stored(folder.model) for folder in folders]
+    digests = [digest for *_, digest in found]
+    for folder, digest in zip(folders, digests, strict=True):
+        other = folders[digests.index(digest)]
+        refuse(other is not folder, f"{folder.path}: the same model as {other.path}; expected another training")
+    return [(tensors, header) for tensors, header, _ in found], digests
 
 
 def _events(config: Run, facts: list[dict[str, Any]]) -> Literal["all", "split"]:
@@ -99,9 +104,8 @@ def _events(config: Run, facts: list[dict[str, Any]]) -> Literal["all", "split"]
     return "split"
 
 
-def _joined(folders: list[RunFolder]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _joined(folders: list[RunFolder], parts: list[Part]) -> Part:
     """Weights and header as an ensemble that was trained side by side has them; its centre is the first run."""
-    parts = [read_tensors(folder.model) for folder in folders]
     (first, header), headers = parts[0], [header for _, header in parts]
     for folder, other in zip(folders, headers, strict=True):
         if any(other.get(name) != header.get(name) for name in ("event", "columns")):
@@ -116,9 +120,8 @@ def _joined(folders: list[RunFolder]) -> tuple[dict[str, Tensor], dict[str, Any]
     return first | stacked, header | {"step_sizes": sizes, "temperatures": temperatures}
 
 
-def _as_members(folders: list[RunFolder]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _as_members(folders: list[RunFolder], parts: list[Part]) -> Part:
     """Weights and header of runs with bases of their own, as a run on halves has them; coordinates are shared."""
-    parts = [read_tensors(folder.model) for folder in folders]
     shared = {name: tensor for name, tensor in parts[0][0].items() if name.startswith(COORDINATES)}
     for folder, (own, _) in zip(folders, parts, strict=True):
         if any(not torch.equal(own[name], tensor) for name, tensor in shared.items()):
@@ -129,9 +132,9 @@ def _as_members(folders: list[RunFolder]) -> tuple[dict[str, Tensor], dict[str, 
     return shared, headers[0] | {"members": headers}
 
 
-def _constants(config: Run, folders: list[RunFolder], path: str | Path | None) -> list[float]:
+def _constants(config: Run, folders: list[RunFolder], parts: list[Part], path: str | Path | None) -> list[float]:
     """-log Z where all members know theirs, of mean weights; else those that give them equal shares of validation."""
-    known = [read_tensors(folder.model)[1].get("log_z") for folder in folders]
+    known = [header.get("log_z") for _, header in parts]
     if all(known):
         log_z = np.array([one[0] for one in known if one])
         return list((log_z.min() - log_z).tolist())
@@ -140,21 +143,10 @@ def _constants(config: Run, folders: list[RunFolder], path: str | Path | None) -
     if held is None:
         raise InputError("data.validation: expected events there, from which the constants of the members follow")
     scores = []
-    for folder in folders:
-        centre = load(folder.path, "auto").centre
-        parts = pieces(held) if isinstance(held, SparseEvents) else [held.numpy()]
-        scores.append(np.concatenate([centre.score(x) for x in parts]))
+    for centre in (load(folder.path, "auto").centre for folder in folders):
+        some = pieces(held) if isinstance(held, SparseEvents) else [held.numpy()]
+        scores.append(np.concatenate([centre.score(x) for x in some]))
     return list(mixture_constants(np.stack(scores).astype(np.float64)).tolist())
-
-
-def _provenance(folders: list[RunFolder], facts: list[dict[str, Any]], digests: list[str]) -> dict[str, Any]:
-    """That of the first run, with the sums over all of them, and who they are."""
-    members = [
-        {"run": folder.path.name, "seed": fact["seed"], "sha256": digest}
-        for folder, fact, digest in zip(folders, facts, digests, strict=True)
-    ]
-    sums = {name: sum(fact[name] for fact in facts) for name in ("rollbacks", "wall_seconds")}
-    return facts[0] | sums | {"members": members}
 
 
 def _write_history(target: RunFolder, folders: list[RunFolder]) -> None:

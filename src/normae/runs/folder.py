@@ -22,7 +22,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -74,11 +74,9 @@ class RunFolder:
         run = cls(path)
         refuse(run.path.is_file(), f"{path}: a file, not a folder; expected a run folder")
         refuse(not run.path.is_dir(), f"{path}: no such run folder; make one with `normae train PRESET -o {path}`")
-        if not run.config.is_file():
-            if members := run.members():
-                names = ", ".join(member.path.name for member in members)
-                raise InputError(f"{path}: holds several runs, name one of them: {names}")
-            raise InputError(f"{path}: not a run folder, it has no config.toml")
+        names = "" if run.config.is_file() else ", ".join(member.path.name for member in run.members())
+        refuse(names, f"{path}: holds several runs, name one of them: {names}")
+        refuse(not run.config.is_file(), f"{path}: not a run folder, it has no config.toml")
         return run
 
     @property
@@ -154,18 +152,17 @@ class RunFolder:
         """The lines of metrics.jsonl; of more than `most` every k-th, with those of rollbacks and the last."""
         if not self.history.is_file():
             return []
-        with self.history.open("rb") as file:
-            count = sum(1 for _ in file)
-        every = 1 if most is None else max(1, -(-count // most))
         lines: list[dict[str, Any]] = []
         with self.history.open("rb") as file:
+            count = sum(1 for _ in file)
+            every = 1 if most is None else max(1, -(-count // most))
+            file.seek(0)
             for number, line in enumerate(file, start=1):
                 if number % every and number != count and b'"rollback"' not in line:
                     continue
-                try:
+                content = None
+                with suppress(ValueError, RecursionError):
                     content = json.loads(line)
-                except (ValueError, RecursionError):
-                    content = None
                 if not isinstance(content, dict) or not {"phase", "iteration"} <= set(content):
                     raise InputError(f"{self.history}: line {number} is not a line of metrics")
                 lines.append(content)
@@ -256,10 +253,9 @@ def read_stored(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], str]:
     if WEIGHTS_FORMAT not in metadata:
         hint = "; bench/seal.py brings files of normae-1 up to date" if "normae-1" in metadata else ""
         raise InputError(f"{path}: a safetensors file, but not one of normae ({WEIGHTS_FORMAT}){hint}")
-    try:
+    header: Any = None
+    with suppress(ValueError, RecursionError):
         header = json.loads(metadata[WEIGHTS_FORMAT])
-    except (ValueError, RecursionError):
-        header = None
     refuse(not isinstance(header, dict), f"{path}: the header cannot be read")
     if header.pop("checksum", None) != _checksum(content)[0]:
         raise InputError(f"{path}: damaged, its checksum is not that of what it holds; take it from a copy")

@@ -19,10 +19,10 @@ from normae.inference.model import CELLS
 from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.lattice import read_with_cells
 from normae.networks.own import EnergyNetwork, copied, own_network
-from normae.networks.reconstruction import all_tensors, fill
+from normae.networks.reconstruction import all_tensors, fill, prefixed
 from normae.posterior.draw import Ensemble, MeanField, Modes, Posterior, widening
 from normae.runs.folder import BASE, CHAINS, COORDINATES, HALF, RunFolder, is_number, read_stored
-from normae.sampling import ChainConfig, SamplingConfig
+from normae.sampling import ChainConfig
 from normae.tensors import stream
 
 PREFIX = {"bayesian": "rho.", "ensemble": "member."}  # of the tensors of each posterior in model.safetensors
@@ -119,23 +119,21 @@ def build_model(
         autoencoder = build_autoencoder(config.network, event, stream(config.seed, "init"))
     else:
         autoencoder = copied(own, config.network)
-    prefixes, chains = (*PREFIX.values(), COORDINATES, BASE, ""), tensors.get(CHAINS)
-    parts: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in prefixes}
-    for key, tensor in tensors.items():
-        if key != CHAINS:
-            prefix = next(p for p in prefixes if key.startswith(p))
-            parts[prefix][key.removeprefix(prefix)] = tensor
+    prefixes, chains = (*PREFIX.values(), COORDINATES, BASE), tensors.get(CHAINS)
+    parts = {prefix: prefixed(tensors, prefix) for prefix in prefixes}
+    parts[""] = {key: t for key, t in tensors.items() if key != CHAINS and not key.startswith(prefixes)}
     _check_shapes(config, parts, autoencoder, name)
     if chains is not None and (tuple(chains.shape[1:]) != event or not len(chains)):
         raise InputError(f"{name}: the chains in model.safetensors do not belong to events of shape {event}")
     fill(autoencoder, parts[""])
-    sampling = adapted_sampling(config.sampling, latent_size, feature_size)
+    latent, feature = _resized(config.sampling.latent, latent_size), _resized(config.sampling.feature, feature_size)
+    sampling = replace(config.sampling, latent=latent, feature=feature)
     kind = str(header.get("coordinates", "identity"))
     coordinates = read_any(kind, parts[COORDINATES], event, name)
     if parts[BASE]:
         autoencoder.base = read_with_cells(parts[BASE], coordinates, event[0], name)
-    categories = config.data.categories
-    more: Any = {"coordinates": coordinates, "columns": columns, "chains": chains, "categories": categories}
+    more: Any = {"coordinates": coordinates, "columns": columns, "chains": chains}
+    more["categories"] = config.data.categories
     if not config.posteriors:
         return Model(autoencoder, temperature, event, sampling, log_z, name, **more)
     more["posterior"] = _posterior(config, autoencoder, parts, temperature, header, name)
@@ -158,11 +156,9 @@ def _members(config: Run, tensors: dict[str, Tensor], header: dict[str, Any], na
     headers = header.get("members")
     if not isinstance(headers, list) or len(headers) != config.halves:
         raise InputError(f"{name}: the header of model.safetensors lacks or garbles members, expected {config.halves}")
-    models = []
-    for k, own in enumerate(headers):
-        part = {key.removeprefix(f"{HALF}{k}."): t for key, t in tensors.items() if key.startswith(f"{HALF}{k}.")}
-        models.append(build_model(config.alone(config.seed), part, own, name))
-    whole = {key.removeprefix(COORDINATES): t for key, t in tensors.items() if key.startswith(COORDINATES)}
+    alone, parts = config.alone(config.seed), [prefixed(tensors, f"{HALF}{k}.") for k in range(len(headers))]
+    models = [build_model(alone, part, own, name) for part, own in zip(parts, headers, strict=True)]
+    whole = prefixed(tensors, COORDINATES)
     kind, bar = str(header.get("coordinates", "table")), header.get("bar", widening(len(models)))
     if not (is_number(bar) and 0 < bar < math.inf):
         raise InputError(f"{name}: the header of model.safetensors garbles bar, expected a positive number, got {bar}")
@@ -210,15 +206,10 @@ def _posterior(
     return Ensemble(network, parts["member."], temperatures, config.ensemble.events == "split")
 
 
-def adapted_sampling(sampling: SamplingConfig, latent_size: float, feature_size: float) -> SamplingConfig:
-    """The chains with the step sizes that the training ended with."""
-
-    def resized(chain: ChainConfig, size: float) -> ChainConfig:
-        noise = None if chain.noise is None else chain.noise * (size / chain.step_size) ** 0.5
-        return chain if chain.adapt is None else replace(chain, step_size=size, noise=noise)
-
-    latent, feature = resized(sampling.latent, latent_size), resized(sampling.feature, feature_size)
-    return replace(sampling, latent=latent, feature=feature)
+def _resized(chain: ChainConfig, size: float) -> ChainConfig:
+    """With the step size that the training ended with."""
+    noise = None if chain.noise is None else chain.noise * (size / chain.step_size) ** 0.5
+    return chain if chain.adapt is None else replace(chain, step_size=size, noise=noise)
 
 
 # --- runs that differ in their seeds

@@ -210,10 +210,7 @@ def prepare(config: Run, events: Events, whole: Coordinates | None = None) -> Pr
     """Fit the coordinates to training rows, which may be some of those of `whole`; refuse rows that cannot be used."""
     seen = [part for part in (events.train, events.validation) if isinstance(part, Tensor)]
     weights = None if events.weights is None else torch.cat(events.weights[: len(seen)])
-    if isinstance(whole, ComponentsCoordinates):  # of others, each member has a density of its own rows
-        coordinates: Coordinates = whole
-    else:
-        coordinates = _fitted(config, events, seen, weights, whole)
+    coordinates = _fitted(config, events, seen, weights, whole)
     if isinstance(events.train, SparseEvents) and config.coordinates.kind == "identity":
         return Prepared(coordinates, events)
     prepared = _in_coordinates(config, events, coordinates)
@@ -233,6 +230,8 @@ def _fitted(
     config: Run, events: Events, seen: list[Tensor], weights: Tensor | None, whole: Coordinates | None
 ) -> Coordinates:
     """The coordinates of a run, from its training and validation rows where they are a table."""
+    if isinstance(whole, ComponentsCoordinates):  # of others, each member has a density of its own rows
+        return whole
     if isinstance(events.train, SparseEvents):
         wanted = config.coordinates.components
         if wanted is None or wanted.basis in ("jets", "own"):
@@ -290,12 +289,10 @@ def _in_coordinates(config: Run, events: Events, coordinates: Coordinates) -> Ev
         return None if rows is None else seen(rows, max(1, HELD_OUT // len(rows)), "validation")
 
     def weights() -> Weights | None:
-        found = events.weights
-        if found is None:
+        if (found := events.weights) is None:
             return None
         pairs = zip(found, (prepared.train, prepared.validation), strict=False)
-        train, validation = (own if rows is None else own.repeat(len(rows) // len(own)) for own, rows in pairs)
-        return Weights(train, validation, found.test)
+        return Weights(*(own if rows is None else own.repeat(len(rows) // len(own)) for own, rows in pairs), found.test)
 
     prepared = Events(
         lambda: seen(events.train, config.coordinates.copies, "train"),
@@ -316,14 +313,13 @@ def read_start(config: Run, event: tuple[int, ...]) -> Start:
     folder = zoo.path(name) if name in zoo.names() else Path(name)
     if (folder / f"seed-{config.seed}").is_dir():
         folder = folder / f"seed-{config.seed}"
-    if not folder.is_dir():
-        raise InputError(f"start: {zoo.unknown(str(name))}")
+    refuse(not folder.is_dir(), f"start: {zoo.unknown(name)}")
     run = RunFolder.existing(folder)
     given = read(run.config)
     named, header = read_tensors(run.model)
     _check_start(config, given, name)
-    if tuple(header.get("event", ())) != event:
-        raise InputError(f"start: {name} has events of shape {tuple(header.get('event', ()))}, expected {event}")
+    found = tuple(header.get("event", ()))
+    refuse(found != event, f"start: {name} has events of shape {found}, expected {event}")
     tensors = read_tensors(run.start)[0] if run.start.is_file() else named
     digest = sha256(b"".join(tensors[key].numpy().tobytes() for key in sorted(tensors))).hexdigest()
     return tensors, {"run": name, "name": given.name, "seed": given.seed, "sha256": digest}

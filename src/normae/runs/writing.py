@@ -74,9 +74,7 @@ class Journal:
     team: Group = field(default_factory=Group)
     jets: dict[str, str] = field(default_factory=dict)
     start: list[dict[str, Any]] | None = None
-
-    def __post_init__(self) -> None:
-        self._begun = time.monotonic()
+    _begun: float = field(default_factory=time.monotonic, init=False)
 
     @property
     def seconds(self) -> float:
@@ -156,9 +154,13 @@ class Journal:
     def facts(self, training: Trainer, k: int) -> dict[str, Any]:
         """What provenance.json says of run k: versions, commit, machine, data and time."""
         device = training.setup.device
+        command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+        commit = None
+        with suppress(OSError, subprocess.TimeoutExpired):
+            commit = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout.strip()
         return {
             "normae": __version__,
-            "commit": _commit(),
+            "commit": commit or None,
             "python": platform.python_version(),
             "torch": torch.__version__,
             "numpy": np.__version__,
@@ -325,7 +327,7 @@ class Finish:
     def _model(self, last: bool = False) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Weights by name with their posterior, and the header, before log Z."""
         weights, temperatures, sizes = self.trainer.models.result(last)
-        members, ensemble = self.members, self.config.ensemble is not None
+        members = self.members
         header: dict[str, Any] = {
             "event": list(self.event),
             "temperature": float(temperatures[members.start]),
@@ -335,11 +337,10 @@ class Finish:
             header["coordinates"] = self.coordinates.kind
         if (columns := self.events.columns) is not None:
             header["columns"] = list(columns)
-        if ensemble:
-            header["temperatures"] = temperatures[members].tolist()
         tensors = self.trainer.setup.noise.tensors(weights[members.start])
         tensors |= {} if self.own is None else dict(self.own.named_buffers())
-        if ensemble:
+        if self.config.ensemble is not None:
+            header["temperatures"] = temperatures[members].tolist()
             views = self.trainer.setup.layout.views(weights[members])
             tensors |= {f"member.{name}": view for name, view in views.items()}
         if not last and self.config.sampling.kept:  # samples of the model, where others can begin
@@ -358,18 +359,17 @@ class Finish:
         network = network.to(self.device).requires_grad_(False)
         energy = OwnEnergy(network) if isinstance(network, EnergyNetwork) else ReconstructionEnergy(network)
         size, bounds = header["step_sizes"][1], config.sampling.feature.bounds
-        based = Based(energy, temperature, bounds)
+        based, generator = Based(energy, temperature, bounds), stream(config.seed, "log_z/base", self.device)
         if isinstance(base := energy.autoencoder.base, ConditionalBase):
-            found = conditional_log_z(based, stream(config.seed, "log_z/base", self.device))
+            found = conditional_log_z(based, generator)
             tensors |= stored(self.coordinates, base.cpu())
             self.annealing = None if found else {"failed": "at some condition hardly any draw of the base counts"}
             return None if found is None else list(found)
         lattice = self.coordinates.lattice is not None and bool(self.coordinates.lattice[1].any())
         asked = config.log_z is not None or grid_serves(self.event, bounds)
-        if base is not None and asked and (base.cells is not None or not lattice):
-            found = proposed_log_z(based, stream(config.seed, "log_z/base", self.device))
-            if found is not None:
-                return list(found)
+        sums = base is not None and asked and (base.cells is not None or not lattice)
+        if sums and (found := proposed_log_z(based, generator)) is not None:
+            return list(found)
         if lattice:
             self.annealing = {"failed": "hardly any draw of the base counts, and chains do not walk on a lattice"}
             return None
@@ -424,11 +424,3 @@ class Finish:
         facts |= {"baselines": self._baselines} if self.config.start is None else {}
         facts |= {} if self.journal.start is None else {"start": self.journal.start[self.k]}
         return facts | ({} if self.annealing is None else {"log_z": self.annealing})
-
-
-def _commit() -> str | None:
-    """The commit of the source tree."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    with suppress(OSError, subprocess.TimeoutExpired):
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout.strip() or None
-    return None
