@@ -126,11 +126,9 @@ class Run:
             raise InputError('coordinates.kind: expected data.jets and network.kind = "mlp" with "components"')
         if self.base is not None and (self.coordinates.kind == "identity" or self.contrast is None):
             raise InputError('base: expected coordinates.kind = "table" or "components", and a [contrast] table')
-        if self.data.categories and not self.on_lattice:
-            raise InputError(
-                "data.categories: expected the package's own network with coordinates.lattice, and no likelihood "
-                "training (iterations 0), for columns of text; leave these out"
-            )
+        text = self.data.categories and not self.on_lattice
+        wanted = "the package's own network with coordinates.lattice, and no likelihood training (iterations 0)"
+        refuse(text, f"data.categories: expected {wanted}, for columns of text; leave these out")
         self._check_condition()
         self._check_network()
         least = 4 if self.bayesian is None else 2  # without a width of their own their spread is all that is known
@@ -139,11 +137,9 @@ class Run:
             require_that(self.ensemble.members >= least, "ensemble.members", f"at least {least}", self.ensemble.members)
         if self.network.spectral_norm and self.bayesian is not None:
             raise InputError("network.spectral_norm: expected no [bayesian] table with it, draws would be rescaled")
-        if self.base is not None and self.ensemble is not None and not self.halves:
-            raise InputError(
-                "the error bars of a table come from trainings on halves of its rows; train with "
-                "--set ensemble.members=8 --set ensemble.events=half"
-            )
+        apart = self.base is not None and self.ensemble is not None and not self.halves
+        how = "train with --set ensemble.members=8 --set ensemble.events=half"
+        refuse(apart, f"the error bars of a table come from trainings on halves of its rows; {how}")
         if self.log_z is not None and self.base is None and self.posteriors:
             raise InputError(f"log_z: expected no [{self.posteriors[0]}] table with it; each draw has its own log Z")
         batch, kept = min(self.training.batch, self.data.train or self.training.batch), self.sampling.buffer
@@ -163,10 +159,8 @@ class Run:
             raise InputError("condition: expected the package's own network and no likelihood training (iterations 0)")
         if self.posteriors:
             raise InputError(f"condition: expected no error bars with it, got [{self.posteriors[0]}]")
-        if self.data.categories and any(self.data.categories[place] for place in self.coordinates.condition):
-            raise InputError(
-                "condition: expected columns of numbers, got one of text; train on each category by itself"
-            )
+        text = self.data.categories and any(self.data.categories[place] for place in self.coordinates.condition)
+        refuse(text, "condition: expected columns of numbers, got one of text; train on each category by itself")
         if self.data.weights is not None or self.coordinates.curves != "none":
             raise InputError('condition: expected no weights with it, and coordinates.curves = "none"')
 
@@ -195,10 +189,9 @@ class Run:
             raise InputError('classifier: expected data.jets = "both" with a [classifier] table, and only with it')
         if self.classifier is None:
             return
-        if self.network.kind != "conv" or self.network.spectral_norm or not self.data.validation:
-            raise InputError(
-                'classifier: expected network.kind = "conv" without spectral_norm, and data.validation of at least 1'
-            )
+        suits = self.network.kind == "conv" and not self.network.spectral_norm and self.data.validation
+        wanted = 'network.kind = "conv" without spectral_norm, and data.validation of at least 1'
+        refuse(not suits, f"classifier: expected {wanted}")
         for name in self.unused:
             value = getattr(self, name)
             if value is not None and (isinstance(value, str) or value != type(value)()):
@@ -250,7 +243,6 @@ def choose_device(name: str) -> torch.device:
 
 # --- reading
 
-
 NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
@@ -284,13 +276,11 @@ def _typed(hint: Any, value: Any, place: str, source: str) -> Any:
     if value is None and NoneType in kinds:
         return None
     kind, parts = kinds[0], get_args(kinds[0])
-    if is_dataclass(kind):
-        if isinstance(value, Mapping):
-            return structure_as(kind, value, source, f"{place}.")  # type: ignore[arg-type]
-        expected = "a table"
-    elif get_origin(kind) is dict:
-        if isinstance(value, Mapping):
+    if is_dataclass(kind) or get_origin(kind) is dict:
+        if isinstance(value, Mapping) and parts:
             return {key: _typed(parts[1], item, f"{place}.{key}", source) for key, item in value.items()}
+        if isinstance(value, Mapping):
+            return structure_as(kind, value, source, f"{place}.")
         expected = "a table"
     elif get_origin(kind) is tuple:
         if isinstance(value, list | tuple) and len(value) == (len(value) if ... in parts else len(parts)):

@@ -307,8 +307,7 @@ class TableCoordinates(Coordinates):
         values, vectors = np.linalg.eigh(covariance)
         root = np.sqrt(np.maximum(values, noise))
         arrays = (centre, width, knots, u.mean(0), vectors.T / root[:, None], vectors * root, noise)
-        lattice = no_lattice(rows.shape[1]) if lattice is None else lattice
-        every = (*arrays, seen.low, seen.high, lattice)
+        every = (*arrays, seen.low, seen.high, no_lattice(rows.shape[1]) if lattice is None else lattice)
         return cls(*(torch.as_tensor(a, dtype=torch.float64).contiguous() for a in every))
 
     @property
@@ -467,13 +466,12 @@ def fit_coordinates(
 
 def read_coordinates(kind: str, tensors: Mapping[str, Tensor], event: tuple[int, ...], source: str) -> Coordinates:
     """The identity or table that `Coordinates.tensors` gave; `source` names the file in messages."""
-    vector, matrix = event, (*event, *event)
-    shapes: dict[str, tuple[int, ...]] = {"low": vector, "high": vector} if tensors or kind == "table" else {}
+    shapes: dict[str, tuple[int, ...]] = {"low": event, "high": event} if tensors else {}
     if kind == "table":
-        shapes = {field.name: vector for field in fields(TableCoordinates)}
+        shapes, matrix = {field.name: event for field in fields(TableCoordinates)}, (*event, *event)
         knots = tensors["knots"].shape[-1:] if "knots" in tensors else ()
-        shapes |= {"whitening": matrix, "colouring": matrix, "noise": (), "lattice": (4, *vector)}
-        shapes |= {"knots": (3, *vector, *knots)}
+        shapes |= {"whitening": matrix, "colouring": matrix, "noise": (), "lattice": (4, *event)}
+        shapes |= {"knots": (3, *event, *knots)}
     if kind not in ("identity", "table") or {name: tuple(t.shape) for name, t in tensors.items()} != shapes:
         raise InputError(f"{source}: the coordinates do not belong to the model (kind {kind!r}); train it again")
     if kind == "table":

@@ -79,7 +79,7 @@ def team() -> tuple[int, int]:
 
 @cache
 def decided(sentence: str) -> None:
-    """Say once what the environment, and not the user's words, decided."""
+    """Say once, however often it comes up, what the environment or the data, and not the user's words, decided."""
     logging.getLogger(__name__).warning(sentence)
 
 

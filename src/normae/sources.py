@@ -34,8 +34,6 @@ Bounds = tuple[float, float]
 Kind = Literal["qcd", "top"]
 SUFFIXES = (".npz", ".h5", ".hdf5")
 KINDS: tuple[Kind, Kind] = ("qcd", "top")  # by label: 0 for QCD, 1 for top
-
-
 Known = Mapping[str, Any]  # what provenance.json says
 NOTHING: Known = {}
 MOST_EVENTS = 1_000_000_000  # a larger number is a slip of the hand
@@ -127,8 +125,7 @@ class Events:
         digest: Callable[[], str] | None = None,
     ) -> None:
         self._train, self._validation, self._test, self._columns = train, validation, test, columns
-        self._weights, self.digest = weights, digest
-        self.density = density
+        self._weights, self.digest, self.density = weights, digest, density
 
     train: cached_property[Tensor | SparseEvents] = cached_property(lambda self: self._train())
     validation: cached_property[Tensor | SparseEvents | None] = cached_property(lambda self: self._validation())
@@ -147,8 +144,8 @@ class Events:
         train, validation, given = some(self.train, index), some(self.validation, held), self.weights
         if given is not None:
             given = Weights(some(given.train, index), some(given.validation, held), given.test)
-        named = (lambda: self.columns, lambda: given)
-        return Events(lambda: train, lambda: validation, lambda: self.test, self.density, *named)
+        made = (lambda: train, lambda: validation, lambda: self.test)
+        return Events(*made, self.density, lambda: self.columns, lambda: given)
 
 
 def load_events(config: DataConfig, seed: int, table: Rows | None = None, known: Known = NOTHING) -> Events:
@@ -187,13 +184,12 @@ def _rows(config: DataConfig, seed: int, given: Rows | None, expected: str | Non
         """All rows, and which of them train, test and validate."""
         rows, file = given, str(config.file)
         if rows is None:
-            settings = (config.columns, config.dataset, config.weights, config.missing, config.categories)
-            rows = read_rows(file, *settings)
+            rows = read_rows(file, config.columns, config.dataset, config.weights, config.missing, config.categories)
             _check_sizes(torch.from_numpy(rows.values), rows.columns, file)
         rows = rows._replace(columns=rows.columns or config.columns)  # names that the configuration gives to an array
         if expected is not None and digest(rows) != expected:
             raise DataChanged(f"{file}: not the rows that the run was trained on; put them back, or train again")
-        return rows, _parts(len(rows.values), config, seed, str(file), "events")
+        return rows, _parts(len(rows.values), config, seed, file)
 
     def digest(rows: Rows) -> str:
         """Of values, names and weights, in the order of the file, and of what is cut out of them."""
@@ -208,10 +204,8 @@ def _rows(config: DataConfig, seed: int, given: Rows | None, expected: str | Non
         return torch.from_numpy(rows.values[parts[k]])
 
     def weights() -> Weights | None:
-        rows, parts = table()
-        if rows.weights is None:
-            return None
-        return Weights(*(_mean_one(rows.weights[parts[k]], config) for k in (0, 2, test)))
+        given, parts = table()[0].weights, table()[1]
+        return None if given is None else Weights(*(_mean_one(given[parts[k]], config) for k in (0, 2, test)))
 
     return Events(
         lambda: part(0),
@@ -227,11 +221,9 @@ def _rows(config: DataConfig, seed: int, given: Rows | None, expected: str | Non
 def _mean_one(given: NDArray[np.float64], config: DataConfig) -> Tensor:
     """The weights of a sample."""
     weights = torch.from_numpy(given)
-    if len(weights) and not weights.sum() > 0:
-        raise InputError(
-            f"{config.file}: expected weights with a positive sum, in training, validation and test rows each, got "
-            f"{weights.sum():.4g} for {len(weights)} of them; give more rows"
-        )
+    expected = "weights with a positive sum, in training, validation and test rows each"
+    got = f"{weights.sum():.4g} for {len(weights)} of them; give more rows"
+    require_that(not len(weights) or bool(weights.sum() > 0), str(config.file), expected, got)
     return weights.double() / weights.mean()
 
 
@@ -267,11 +259,9 @@ def _check_sizes(rows: Tensor, columns: Sequence[str] | None, source: str) -> No
     """An energy is a mean of squares: refuse numbers whose squares float32 cannot hold, infinity, and NaN."""
     largest = rows.abs().flatten(1).amax(0)
     place = int(largest.argmax())
-    if not largest[place] <= LARGEST:
-        raise InputError(
-            f"{source}: expected numbers up to {LARGEST:g}, whose squares float32 holds, got {largest[place]:.3g} in "
-            f"{named(columns, place)}; rescale it, or remove such rows"
-        )
+    expected = f"numbers up to {LARGEST:g}, whose squares float32 holds"
+    got = f"{largest[place]:.3g} in {named(columns, place)}; rescale it, or remove such rows"
+    require_that(bool(largest[place] <= LARGEST), source, expected, got)
 
 
 def named(columns: Sequence[str] | None, place: int) -> str:
@@ -349,8 +339,7 @@ def jets_path(config: DataConfig, judged: bool = False) -> Path:
         raise InputError("data.path: expected a file or folder of jets there, or in the variable NORMAE_JETS")
     refuse(not Path(given).exists(), f"{given}: no such file or folder of jets")
     if not config.path:
-        public = given == str(PUBLIC)
-        decided(PUBLIC_JETS if public else f"jets are taken from {given}, as NORMAE_JETS says")
+        decided(PUBLIC_JETS if given == str(PUBLIC) else f"jets are taken from {given}, as NORMAE_JETS says")
     return Path(given)
 
 

@@ -38,8 +38,7 @@ from normae.training import Schedules, Trainer
 from normae.training.backends import choose_backend
 
 Work = Callable[[], object]
-Times = dict[str, NDArray[np.float64]]
-"""Seconds of each work with shape (rounds,), by name."""
+Times = dict[str, NDArray[np.float64]]  # seconds of each work with shape (rounds,), by name
 BACKENDS = {"cpu": ("reference", "explicit"), "cuda": ("reference", "explicit", "graph", "fused")}
 ENDLESS = 1_000_000
 DISTURBED = 0.1  # share of the machine used by others above which a time is taken again

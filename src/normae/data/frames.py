@@ -5,18 +5,16 @@ column on a lattice (`normae.lattice`), whose probabilities fall. Text that the 
 `UNSEEN`, which cannot occur. Last, the parts of a sample, which cannot overlap.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from normae.errors import InputError, refuse
+from normae.errors import InputError, decided, refuse
 from normae.tensors import WHOLE, keeps
 
 Missing = Literal["refuse", "drop"]
@@ -70,14 +68,9 @@ class Rows(NamedTuple):
         kept = ~np.isnan(self.values).reshape(len(self.values), -1).any(axis=1)
         if kept.all():
             return self
-        _say(source, int((~kept).sum()), len(self.values))
+        missing, rows = int((~kept).sum()), len(self.values)
+        decided(f"{source}: {missing} of {rows} rows with missing values are left out")
         return self._replace(values=self.values[kept], weights=None if self.weights is None else self.weights[kept])
-
-
-@lru_cache(maxsize=16)
-def _say(source: str, missing: int, rows: int) -> None:
-    """Once, however often a file is read."""
-    logging.getLogger(__name__).warning("%s: %d of %d rows with missing values are left out", source, missing, rows)
 
 
 def column_names(data: Any) -> list[str] | None:
@@ -179,11 +172,9 @@ def categories_of(words: Counter[str], begin: str) -> tuple[str, ...]:
     if any(map(is_number, words)):
         return ()
     if len(words) > min(MOST_CATEGORIES, words.total() // 2):
-        raise InputError(
-            f"{begin} text with {len(words)} or more different values in {words.total()} rows, where at most "
-            f"{MOST_CATEGORIES} categories are expected, each in two rows or more on the average; leave it out or "
-            "convert it"
-        )
+        many = f"{len(words)} or more different values in {words.total()} rows"
+        few = f"at most {MOST_CATEGORIES} categories are expected, each in two rows or more on the average"
+        raise InputError(f"{begin} text with {many}, where {few}; leave it out or convert it")
     return tuple(sorted(words, key=lambda word: (-words[word], word)))
 
 
@@ -253,9 +244,9 @@ def finite(
     if spoiled.any():
         row, place = np.argwhere(spoiled)[0]
         what = "NaN" if np.isnan(values[row, place]) else "infinity"
+        column = int(place) if columns is None else columns[place]
         raise InputError(
-            f"{name}: expected finite numbers, got {what} in row {row}, column "
-            f"{columns[place] if columns is not None else int(place)!r}, and NaN or infinity in "
+            f"{name}: expected finite numbers, got {what} in row {row}, column {column!r}, and NaN or infinity in "
             f"{int(spoiled.any(1).sum())} of {len(values)} rows; fill or remove them first, or "
             'train without such rows, missing="drop"'
         )

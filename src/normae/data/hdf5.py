@@ -14,7 +14,7 @@ import numpy as np
 from h5py import h5, h5d, h5g, h5l, h5o, h5p
 
 from normae.data.table import Table, array_table, column_table, not_real, one_length
-from normae.errors import InputError
+from normae.errors import InputError, require_that
 
 NAMES = "utf-8", "surrogateescape"  # of names, which may be any bytes
 IN_FILE = h5d.CHUNKED, h5d.COMPACT
@@ -39,10 +39,8 @@ def hdf5(path: Path, dataset: str | None, stack: ExitStack) -> Table:
         flat = {name: data for name, data in inside.items() if len(data.shape) == 1 and data.dtype.names is None}
         if flat:
             return _columns(path, node, flat)
-        if len(inside) != 1:
-            raise InputError(
-                f"{path}: expected one dataset, or columns of shape (N,), got {sorted(node)}; name a dataset"
-            )
+        expected = "one dataset, or columns of shape (N,)"
+        require_that(len(inside) == 1, str(path), expected, f"{sorted(node)}; name a dataset")
         node = node[next(iter(inside)).encode(*NAMES)]
     table = array_table(path, node.shape, node.dtype, lambda start, stop: node[start:stop])
     table.sources = _sources(path, [node])

@@ -24,7 +24,7 @@ from scipy.sparse.linalg import eigsh
 from torch import Tensor
 from torch.nn.functional import pad
 
-from normae.errors import InputError, refuse
+from normae.errors import refuse
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,13 +117,12 @@ def linear_errors(
     mean, covariance = moments(train, device)
     refuse(max(components) > len(mean), f"expected at most {len(mean)} components of events of {len(mean)} features")
     axes = leading(covariance, max(components))
-    pieces: list[list[Tensor]] = [[] for _ in components]
+    pieces = []
     for block in _blocks(held, device):
         centred = block - mean
         total, along = centred.square().sum(1), (centred @ axes).square()
-        for piece, k in zip(pieces, components, strict=True):
-            piece.append((total - along[:, :k].sum(1)) / len(mean))
-    return [torch.cat(piece).cpu() for piece in pieces]
+        pieces.append(torch.stack([(total - along[:, :k].sum(1)) / len(mean) for k in components]))
+    return list(torch.cat(pieces, dim=1).cpu())
 
 
 def leading(covariance: Tensor, k: int) -> Tensor:
@@ -144,19 +143,15 @@ def moments(
     function: Callable[[Tensor], Tensor] = lambda x: x,
 ) -> tuple[Tensor, Tensor]:
     """Mean with shape (d,) and covariance with shape (d, d), float64, of a `function` of events (n, d)."""
-    shift: Tensor | None = None
-    total, products, n = torch.zeros(()), torch.zeros(()), len(events)
+    refuse(not len(events), "expected at least one event")
+    shift = function(next(_blocks(events, device))).mean(0)  # near the mean, so that the products keep their digits
+    total, products = torch.zeros_like(shift), torch.zeros_like(torch.outer(shift, shift))
     for block in map(function, _blocks(events, device)):
-        if shift is None:  # near the mean, so that the products keep their digits
-            shift = block.mean(0)
-            total, products = torch.zeros_like(shift), torch.zeros_like(torch.outer(shift, shift))
         centred = (block - shift).float()
         total += centred.double().sum(0)
         products += (centred.T @ centred).double()
-    if shift is None:
-        raise InputError("expected at least one event")
-    offset = total / n
-    return shift + offset, products / n - torch.outer(offset, offset)
+    offset = total / len(events)
+    return shift + offset, products / len(events) - torch.outer(offset, offset)
 
 
 def _blocks(events: Tensor | SparseEvents, device: torch.device | str) -> Iterator[Tensor]:

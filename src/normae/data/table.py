@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ ROUNDS = (
 )
 
 
+@dataclass(eq=False)
 class Table:
     """An open table of a file.
 
@@ -43,22 +45,20 @@ class Table:
     `categories` are those of such columns, whose values then are codes (`normae.data.frames`).
     """
 
-    def __init__(
-        self,
-        path: Path,
-        rows: int,
-        columns: Sequence[str] | None,
-        event: tuple[int, ...],
-        kind: Callable[[str], str | None],
-        pieces: Pieces,
-    ) -> None:
-        self.path, self.rows, self.event, self.kind, self.pieces = path, rows, event, kind, pieces
-        self.columns = None if columns is None else tuple(columns)
-        self.missing = False  # whether NaN is a value
-        self.sources = [path]
-        self.text: Callable[[str], bool] = lambda _: False
-        self.categories: dict[str, tuple[str, ...]] = {}
-        check_once(self.columns or (), str(path))
+    path: Path
+    rows: int
+    columns: Sequence[str] | None
+    event: tuple[int, ...]
+    kind: Callable[[str], str | None]
+    pieces: Pieces
+    missing: bool = False  # whether NaN is a value
+    text: Callable[[str], bool] = lambda _: False
+    categories: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.sources = [self.path]
+        self.columns = None if self.columns is None else tuple(self.columns)
+        check_once(self.columns or (), str(self.path))
 
     def select(self, columns: Sequence[str] | None, event: tuple[int, ...] | None = None) -> tuple[str, ...] | None:
         """Those of `columns`, or all, whose rows must have the shape `event`; one that does not fit is refused."""
@@ -68,16 +68,13 @@ class Table:
                 of = "" if columns is None else f" with the columns {', '.join(columns)}"
                 raise InputError(f"{self.path}: expected events of shape {tuple(wanted)}{of}, got {self.event}")
             return None
-        chosen = self.columns if columns is None else tuple(columns)
-        known = set(self.columns)
+        chosen, known = tuple(self.columns if columns is None else columns), set(self.columns)
         for name in chosen:
             if name not in known:
                 raise InputError(f"{self.path}: no column {name!r}; the file has {_listed(self.columns)}")
         if columns is None and event is not None and (len(chosen),) != tuple(event):
-            raise InputError(
-                f"{self.path}: expected events of shape {tuple(event)}, got {len(chosen)} columns, {_listed(chosen)}; "
-                "name those to use"
-            )
+            got = f"{len(chosen)} columns, {_listed(chosen)}; name those to use"
+            raise InputError(f"{self.path}: expected events of shape {tuple(event)}, got {got}")
         for name in chosen:
             with reading(self.path):
                 kind = self.kind(name)
@@ -154,10 +151,9 @@ class Table:
             return values
         row = int(np.argmax(~np.isfinite(values).reshape(len(values), -1).all(axis=1)))
         place = "" if columns is None else f" in column {columns[int(np.argmax(~np.isfinite(values[row])))]!r}"
-        raise InputError(
-            f"{self.path}: NaN, infinity or a number beyond {values.dtype}{place}, the first at row {first + row}; "
-            'remove such rows, or train without them: --missing drop, in Python missing="drop"'
-        )
+        what = f"NaN, infinity or a number beyond {values.dtype}{place}, the first at row {first + row}"
+        how = 'remove such rows, or train without them: --missing drop, in Python missing="drop"'
+        raise InputError(f"{self.path}: {what}; {how}")
 
 
 def _fill(target: Floats, piece: Piece, rows: slice) -> int | None:
@@ -196,11 +192,9 @@ def reading(path: Path) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines()
-        reason = lines[0][:200] if lines else type(error).__name__
-        advice = (
-            "; if it is compressed, `pip install 'normae[blosc]'` brings more filters" if "plugin" in reason else ""
-        )
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        more = "; if it is compressed, `pip install 'normae[blosc]'` brings more filters"
+        advice = more if "plugin" in reason else ""
         raise InputError(f"{path}: damaged, or not a {path.suffix} file ({reason}){advice}") from None
 
 

@@ -20,6 +20,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -161,8 +162,6 @@ def write_columns(columns: Mapping[str, Any], path: Path) -> None:
 
 def _beside(path: Path, name: str) -> NDArray[Any]:
     """An array of a file of arrays."""
-    import h5py
-
     openers: dict[str, Callable[[Path], Any]] = {".npz": np.load, ".h5": h5py.File, ".hdf5": h5py.File}
     if path.suffix.lower() not in openers:
         raise InputError(f"{path}: expected names of columns, one of them {name!r} for the weights, got an array")
@@ -235,11 +234,9 @@ def _npz(path: Path, dataset: str | None, stack: ExitStack) -> Table:
     members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
     headers = {}
     for name, member in members.items():
-        if member.file_size > max(LARGE, PACKED * member.compress_size):
-            raise InputError(
-                f"{path}: {name!r} would be {member.file_size / 1e9:.1f} GB out of {member.compress_size} bytes; "
-                "if that is meant, save it without compression"
-            )
+        many = f"{member.file_size / 1e9:.1f} GB out of {member.compress_size} bytes"
+        bomb = member.file_size > max(LARGE, PACKED * member.compress_size)
+        refuse(bomb, f"{path}: {name!r} would be {many}; if that is meant, save it without compression")
         with archive.open(member) as stream:
             headers[name] = _header(stream, path, member.file_size)
 
@@ -308,8 +305,7 @@ def _csv(path: Path, _: str | None, __: ExitStack) -> Table:
         names = next(csv.reader(stream), [])
     refuse(not names, f"{path}: expected at least one event of at least one feature, got an empty file")
 
-    def pieces(columns: Sequence[str] | None, start: int, stop: int, size: int) -> Iterator[Piece]:
-        del size
+    def pieces(columns: Sequence[str] | None, start: int, stop: int, _: int) -> Iterator[Piece]:
         chosen = list(columns or ())
         try:
             kinds = {name: "string" if name in table.categories else "float64" for name in chosen}
@@ -335,12 +331,11 @@ def _csv(path: Path, _: str | None, __: ExitStack) -> Table:
         batches = _csv_batches(path, {})
         return {field.name for field in next(batches).schema if str(field.type) in ("string", "bool")}
 
-    table = Table(path, 0, names, (len(names),), lambda _: None, pieces)
+    table = Table(path, 0, names, (len(names),), lambda _: None, pieces, text=lambda name: name in texts())
     for name in names:
         refuse(is_number(name), f"{path}: expected names of columns in the first line, got the number {name!r}")
     status = path.stat()
     table.rows = _csv_count(path, names[0], status.st_size, status.st_mtime_ns)
-    table.text = lambda name: name in texts()
     return table
 
 
@@ -359,9 +354,8 @@ def _csv_batches(path: Path, kinds: Mapping[str, str]) -> Iterator[Any]:
 
 
 @lru_cache(maxsize=1024)
-def _csv_count(path: Path, column: str, *state: int) -> int:
+def _csv_count(path: Path, column: str, *_: int) -> int:
     """Rows of a file in this state; kept, since it takes a pass over the file."""
-    del state
     return sum(batch.num_rows for batch in _csv_batches(path, {column: "string"}))
 
 
@@ -369,15 +363,12 @@ def _csv_problem(message: str, names: Sequence[str], chosen: Sequence[str]) -> s
     """The parser's message, which counts columns, with the column's name."""
     head, colon, rest = message.partition(": ")
     number = head.rpartition("#")[2]
-    if not colon or not number.isdigit():
-        return _line(message)
+    known = bool(colon) and number.isdigit()
+    line = (rest if known else message).splitlines()[0][:160].replace("Row #", "line ")  # lines count from 1
+    if not known:
+        return line
     name = (names if int(number) < len(names) else chosen)[int(number)]
-    return f"the column {name!r} does not hold real numbers ({_line(rest)})"
-
-
-def _line(message: str) -> str:
-    """The first line of a message of the parser, whose rows are lines of the file, counted from 1."""
-    return message.splitlines()[0][:160].replace("Row #", "line ")
+    return f"the column {name!r} does not hold real numbers ({line})"
 
 
 def _parquet(path: Path, _: str | None, stack: ExitStack) -> Table:
@@ -391,9 +382,12 @@ def _parquet(path: Path, _: str | None, stack: ExitStack) -> Table:
     counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     edges = [0, *accumulate(counts)]
 
-    def kind(column: str) -> str | None:
+    def type_of(column: str) -> Any:
         found = schema.field(column).type
-        found = found.value_type if types.is_dictionary(found) else found
+        return found.value_type if types.is_dictionary(found) else found
+
+    def kind(column: str) -> str | None:
+        found = type_of(column)
         return None if types.is_integer(found) or types.is_floating(found) else f"values of type {found}"
 
     def pieces(columns: Sequence[str] | None, start: int, stop: int, size: int) -> Iterator[Piece]:
@@ -402,12 +396,8 @@ def _parquet(path: Path, _: str | None, stack: ExitStack) -> Table:
         batches = file.iter_batches(size, groups, columns=list(dict.fromkeys(chosen)), use_threads=False)
         return _cut(path, batches, edges[groups[0]] if groups else stop, start, stop, chosen)
 
-    def text(column: str) -> bool:
-        found = schema.field(column).type
-        return str(found.value_type if types.is_dictionary(found) else found) in ("string", "large_string")
-
     table = Table(path, metadata.num_rows, schema.names, (len(schema.names),), kind, pieces)
-    table.text = text
+    table.text = lambda column: str(type_of(column)) in ("string", "large_string")
     if edges[-1] != table.rows or min(counts, default=0) < 0:
         raise InputError(f"{path}: expected {table.rows} rows, got row groups of {counts[:9]} rows")
     return table
@@ -423,10 +413,8 @@ def _root(path: Path, dataset: str | None, stack: ExitStack) -> Table:
     file = stack.enter_context(uproot.open(path))
     kinds = file.classnames()
     trees = sorted({key.partition(";")[0] for key, kind in kinds.items() if kind == "TTree"})
-    if not trees:
-        raise InputError(
-            f"{path}: expected a TTree, the file has {', '.join(sorted(set(kinds.values()))) or 'nothing'}"
-        )
+    others = ", ".join(sorted(set(kinds.values()))) or "nothing"
+    refuse(not trees, f"{path}: expected a TTree, the file has {others}")
     refuse(dataset is None and len(trees) != 1, f"{path}: expected one tree, got {trees}; name one")
     refuse(dataset is not None and dataset not in trees, f"{path}: no tree {dataset!r}; the file has {trees}")
     tree = file[dataset or trees[0]]

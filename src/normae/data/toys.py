@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from normae.errors import InputError, refuse
+from normae.errors import refuse
 
 
 class Density(Protocol):
@@ -44,11 +44,9 @@ class GaussianMixture:
 
     def __post_init__(self) -> None:
         k, d = self.means.shape
-        if self.covariances.shape != (k, d, d) or self.weights.shape != (k,):
-            raise InputError(
-                f"expected covariances of shape {(k, d, d)} and weights of shape {(k,)}, "
-                f"got {tuple(self.covariances.shape)} and {tuple(self.weights.shape)}"
-            )
+        expected, got = ((k, d, d), (k,)), (tuple(self.covariances.shape), tuple(self.weights.shape))
+        words = f"covariances of shape {expected[0]} and weights of shape {expected[1]}"
+        refuse(got != expected, f"expected {words}, got {got[0]} and {got[1]}")
         refuse(not bool((self.weights > 0).all()), "expected positive mixture weights")
 
     def log_prob(self, x: Tensor) -> Tensor:

@@ -43,8 +43,7 @@ from normae.posterior.draw import Draws, MixedDraws, WeightDraws
 from normae.statistics.gaussians import log_gaussians
 
 EVENTS = "events"  # name of the input, with shape (N, *event)
-Value = Any
-"""A `Node`, or a number: what numpy's functions take, though their types do not say so."""
+Value = Any  # a `Node`, or a number: what numpy's functions take, though their types do not say so
 Outputs = dict[str, tuple[Value, tuple[Any, ...]]]
 OPSET, IR_VERSION = 18, 8  # of 2022, so that runtimes from 1.14 on read the file
 TYPES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.float64): TensorProto.DOUBLE}

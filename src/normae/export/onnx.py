@@ -64,11 +64,10 @@ def export_onnx(
         temporary.write_bytes(content.SerializeToString())
         differences = compare(run_onnx(temporary, events), expected, tolerance, model.temperature)
         worst = max(differences, key=lambda name: differences[name].share)
-        if not differences[worst].share <= 1:
-            raise InputError(
-                f"{out}: not written, its {worst} differs from the model's by up to {differences[worst].largest:.3g}, "
-                f"more than the tolerance {tolerance:g} of 1 + |{worst}| allows; try a larger --tolerance"
-            )
+        off = f"its {worst} differs from the model's by up to {differences[worst].largest:.3g}"
+        more = f"more than the tolerance {tolerance:g} of 1 + |{worst}| allows"
+        wrong = not differences[worst].share <= 1
+        refuse(wrong, f"{out}: not written, {off}, {more}; try a larger --tolerance")
     return differences
 
 

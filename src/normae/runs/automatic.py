@@ -19,7 +19,7 @@ from normae.conditional import ConditionalCoordinates
 from normae.config import Run, override
 from normae.coordinates import CoordinatesConfig, Curves, TableCoordinates
 from normae.data import Rows, SparseEvents
-from normae.errors import InputError
+from normae.errors import InputError, require_that
 from normae.inference.ais import AISConfig
 from normae.networks.autoencoder import Autoencoder, NetworkConfig
 from normae.networks.base import SCALE, STRENGTHS, BaseConfig, fit_gaussians
@@ -37,34 +37,23 @@ from normae.training.config import (
     TrainingConfig,
 )
 
-FEWEST_ROWS = 10
-"""Of a table that a density can be asked of."""
-ROWS = 20_000
-"""Networks of one's own see noisy copies of a small table, up to about this number of rows."""
-VALIDATION = 0.2
-"""Share of the rows that decide when the start has learned enough."""
+FEWEST_ROWS = 10  # of a table that a density can be asked of
+ROWS = 20_000  # networks of one's own see noisy copies of a small table, up to about this number of rows
+VALIDATION = 0.2  # share of the rows that decide when the start has learned enough
 TEST, MOST_TEST = 0.2, 20_000
 """Share of the rows of a file that are held out to judge the model, and their largest number."""
-ITERATIONS, RATIO = 0, 0.1
-"""Of the likelihood training: its updates, and its learning rate over that of the start."""
-FEWEST_UPDATES, MOST_UPDATES = 1000, 4000
-"""Of the start."""
-WIDER = 0.1
-"""How far the chains of events that are no rows may go beyond them, as a share of their range."""
-SAMPLE = 16
-"""Events that networks of one's own are tried on."""
+ITERATIONS, RATIO = 0, 0.1  # of the likelihood training: its updates, and its learning rate over that of the start
+FEWEST_UPDATES, MOST_UPDATES = 1000, 4000  # of the start
+WIDER = 0.1  # how far the chains of events that are no rows may go beyond them, as a share of their range
+SAMPLE = 16  # events that networks of one's own are tried on
 OWN_START, OWN_ITERATIONS, OWN_STEPS = 2000, 1000, 8
 """Of networks of one's own, which have no base: updates of the start and of the likelihood, steps of its chains."""
-GENERATION = 20
-"""Steps of the chains that samples are, where draws of the base cannot be."""
-DECIDING = 2500
-"""Rows that decide which columns get curves."""
+GENERATION = 20  # steps of the chains that samples are, where draws of the base cannot be
+DECIDING = 2500  # rows that decide which columns get curves
 NARROW, WIDE, MANY_ROWS = 64, 128, 10_000
 """Widths of the hidden layers: of the network that few rows can carry, and from so many training rows on."""
-MOST_LATENT = 16
-"""Dimension of the latent space; that of a smaller table is one more than its columns."""
-BUFFER = 2048
-"""Persistent chains, or twice the batch where that is more."""
+MOST_LATENT = 16  # dimension of the latent space; that of a smaller table is one more than its columns
+BUFFER = 2048  # persistent chains, or twice the batch where that is more
 
 LOG_Z = AISConfig(256, 100, widen=1.1, burn_in=100, tolerance=0.2, least_ess=50, retries=1, required=False)
 """A cheap annealing, and a longer one where its bounds disagree: log Z is then known to about 0.1."""
@@ -115,14 +104,11 @@ def condition_places(condition: Sequence[str | int] | str | int, names: Sequence
 def check_table(table: Rows, source: str) -> tuple[Tensor, Tensor | None]:
     """Rows (N, d), or events (N, *event), and weights (N,); refused where no density can be learned from them."""
     rows = torch.from_numpy(table.values)
-    if len(rows) < FEWEST_ROWS:
-        raise InputError(f"{source}: expected at least {FEWEST_ROWS} rows, got {len(rows)}; give more")
+    require_that(len(rows) >= FEWEST_ROWS, source, f"at least {FEWEST_ROWS} rows", f"{len(rows)}; give more")
     weights = None if table.weights is None else torch.from_numpy(table.weights)
-    if weights is not None and counts_as(weights) < FEWEST_ROWS:
-        raise InputError(
-            f"{source}: expected weights that count as at least {FEWEST_ROWS} equal ones, (sum w)^2 / sum w^2, got "
-            f"{counts_as(weights)} of {len(rows)} rows; give more"
-        )
+    counted = FEWEST_ROWS if weights is None else counts_as(weights)
+    expected = f"weights that count as at least {FEWEST_ROWS} equal ones, (sum w)^2 / sum w^2"
+    require_that(counted >= FEWEST_ROWS, source, expected, f"{counted} of {len(rows)} rows; give more")
     if bool((rows == rows[0]).all()):
         raise InputError(f"{source}: all {len(rows)} rows are equal; expected rows that differ in at least one column")
     return rows, weights

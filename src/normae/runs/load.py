@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from normae import zoo
 from normae.conditional import read_any
 from normae.config import Run, choose_device, read
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.inference import BayesianModel, LogZ, Model
 from normae.inference.members import MembersModel
 from normae.inference.model import CELLS
@@ -90,14 +90,12 @@ def load_run(name: str | Path, device: str = "cpu", own: Autoencoder | None = No
 def check_own(config: Run, own: Autoencoder | None, name: str) -> None:
     """One sentence where a run has networks of one's own and they were not given, or the other way round."""
     expected = "encoder= and decoder=" if config.network.latent else "energy="
-    if config.network.kind != "own" and own is not None:
-        raise InputError(f"{name}: has its network with it; leave out encoder, decoder and energy")
-    if config.network.kind == "own" and own is None:
-        raise InputError(
-            f"{name}: was trained with networks of your own, which are Python code; use normae.load with {expected}"
-        )
-    if own is not None and isinstance(own, EnergyNetwork) != (config.network.latent == 0):
-        raise InputError(f"{name}: expected {expected} as it was trained with")
+    asked, given = config.network.kind == "own", own is not None
+    refuse(given and not asked, f"{name}: has its network with it; leave out encoder, decoder and energy")
+    how = f"which are Python code; use normae.load with {expected}"
+    refuse(asked and not given, f"{name}: was trained with networks of your own, {how}")
+    other = given and isinstance(own, EnergyNetwork) != (config.network.latent == 0)
+    refuse(other, f"{name}: expected {expected} as it was trained with")
 
 
 def build_model(
@@ -195,11 +193,9 @@ def _posterior(
     for key in ("temperatures", "constants") if config.modes else ("temperatures",):
         given, least = header.get(key), 0.0 if key == "temperatures" else -math.inf
         numbers = isinstance(given, list) and all(is_number(n) and least < n < math.inf for n in given)
-        if not numbers or len(given) != config.ensemble.members:
-            raise InputError(
-                f"{name}: the header of model.safetensors lacks or garbles {key}, expected {config.ensemble.members} "
-                "numbers, one of each member"
-            )
+        wrong, count = not numbers or len(given) != config.ensemble.members, config.ensemble.members
+        expected = f"expected {count} numbers, one of each member"
+        refuse(wrong, f"{name}: the header of model.safetensors lacks or garbles {key}, {expected}")
     temperatures = torch.tensor(header["temperatures"])
     if config.modes:
         return Modes.of(network, parts["member."], parts["rho."], temperatures, torch.tensor(header["constants"]))
@@ -229,9 +225,7 @@ def shared_settings(folders: Sequence[RunFolder]) -> Run:
         config = read(folder.config)
         free = (*FREE, "pretraining") if first.start and config.start else FREE
         same = replace(config, **{name: getattr(first, name) for name in free})
-        others = [name for name in vars(first) if getattr(same, name) != getattr(first, name)]
-        if others:
-            raise InputError(
-                f"{folder.path}: expected the settings of {folders[0].path} with another seed, got another {others[0]}"
-            )
+        if others := [name for name in vars(first) if getattr(same, name) != getattr(first, name)]:
+            expected = f"the settings of {folders[0].path} with another seed"
+            raise InputError(f"{folder.path}: expected {expected}, got another {others[0]}")
     return first

@@ -331,11 +331,9 @@ def _check_start(config: Run, given: Run, name: str) -> None:
     refuse(given.modes, f"start: {name} is a mixture of several trainings, expected one of them")
     for field in fields(config.network):
         mine, theirs = getattr(config.network, field.name), getattr(given.network, field.name)
-        if mine != theirs and field.name not in NOT_COMPARED:
-            raise InputError(
-                f"start: {name} has network.{field.name} = {theirs}, expected {mine} as in this configuration; "
-                "start from an autoencoder of the same network"
-            )
+        differs = mine != theirs and field.name not in NOT_COMPARED
+        wanted = f"{mine} as in this configuration; start from an autoencoder of the same network"
+        refuse(differs, f"start: {name} has network.{field.name} = {theirs}, expected {wanted}")
     mine, theirs = (run.bayesian and run.bayesian.layers for run in (config, given))
     if mine != theirs:
         found, wanted = ("deterministic" if which is None else f"Bayesian ({which})" for which in (theirs, mine))

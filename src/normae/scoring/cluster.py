@@ -40,18 +40,12 @@ from normae.runs.load import load_run
 from normae.scoring.score import Doer, Part, Watch, consecutive, here
 from normae.scoring.scorer import Scorer, weights_of
 
-SUBMIT = {"slurm": "sbatch", "htcondor": "condor_submit"}
-"""The command with which each batch system takes a job."""
-MEMORY, DISK = "2GiB", "1GiB"
-"""Of a worker, where neither the options nor dask's own configuration say it."""
-PATIENCE = 10.0
-"""Seconds within which a scheduler must answer, and a file that another machine wrote must be seen here."""
-LOOK = 5.0
-"""Seconds between looks at whether workers were lost, or hang."""
-HANGS = 600.0
-"""Seconds after which a worker that has work and gets no further is given up."""
-IN_ORDER = (".csv", ".npz")
-"""Kinds of files that can only be read from the start."""
+SUBMIT = {"slurm": "sbatch", "htcondor": "condor_submit"}  # the command with which each batch system takes a job
+MEMORY, DISK = "2GiB", "1GiB"  # of a worker, where neither the options nor dask's own configuration say it
+PATIENCE = 10.0  # seconds within which a scheduler must answer, and a file that another machine wrote must be seen here
+LOOK = 5.0  # seconds between looks at whether workers were lost, or hang
+HANGS = 600.0  # seconds after which a worker that has work and gets no further is given up
+IN_ORDER = (".csv", ".npz")  # kinds of files that can only be read from the start
 
 
 @dataclass(frozen=True)
@@ -96,8 +90,7 @@ class ClusterOptions:
 
 
 _busy = threading.Lock()
-_done: list[int] = []
-"""Rows that this process has scored, piece by piece."""
+_done: list[int] = []  # rows that this process has scored, piece by piece
 
 
 def work(scorer: Scorer, device: str, threads: int | None, parts: Sequence[Part], folder: Path, chunk: int) -> None:

@@ -168,10 +168,8 @@ def _check_scores(scorer: Scorer, file: File, first: int, events: NDArray[Any], 
         return
     row = int(np.argmin(np.isfinite(score)))
     place = int(np.argmax(np.abs(events[row]).ravel()))
-    raise InputError(
-        f"{file.path}: the score of row {first + row} is not a finite number, its {named(scorer.columns, place)} "
-        f"holds {events[row].ravel()[place]:.3g}; remove such rows"
-    )
+    holds = f"its {named(scorer.columns, place)} holds {events[row].ravel()[place]:.3g}"
+    raise InputError(f"{file.path}: the score of row {first + row} is not a finite number, {holds}; remove such rows")
 
 
 def read_events(
