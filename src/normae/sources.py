@@ -248,11 +248,10 @@ def check_rows(rows: Tensor, bounds: Bounds | None, columns: Sequence[str] | Non
     if count > allowed * len(rows):
         place = int(outside.sum(0).argmax())
         column = rows.flatten(1)[:, place]
-        raise InputError(
-            f"{source}: {count} of {len(rows)} rows lie outside the bounds of the chain, {bounds[0]:g} to "
-            f"{bounds[1]:g}, most in {named(columns, place)}, which goes from {column.min():g} to {column.max():g}; "
-            'set coordinates.kind = "table", or widen sampling.feature.bounds'
-        )
+        many = f"{count} of {len(rows)} rows lie outside the bounds of the chain, {bounds[0]:g} to {bounds[1]:g}"
+        most = f"most in {named(columns, place)}, which goes from {column.min():g} to {column.max():g}"
+        how = 'set coordinates.kind = "table", or widen sampling.feature.bounds'
+        raise InputError(f"{source}: {many}, {most}; {how}")
 
 
 def _check_sizes(rows: Tensor, columns: Sequence[str] | None, source: str) -> None:

@@ -158,10 +158,8 @@ def describe(columns: dict[str, list[float]]) -> str:
     if "validation_energy" in values:
         text += f" validation {values['validation_energy']:.4g}"
     if "temperature" in values:
-        text += (
-            f" E- {values['negative_energy']:.4g} T {values['temperature']:.4g} "
-            f"acc {values['latent_acceptance']:.2f}/{values['feature_acceptance']:.2f}"
-        )
+        accepted = "/".join(f"{values[name]:.2f}" for name in ("latent_acceptance", "feature_acceptance"))
+        text += f" E- {values['negative_energy']:.4g} T {values['temperature']:.4g} acc {accepted}"
     others = len(columns["positive_energy"]) - 1
     return text + (f" (+{others} seeds)" if others else "")
 

@@ -201,10 +201,8 @@ def by_name(rows: Rows) -> dict[str, NDArray[Any]]:
     """The columns with shape (N,) by their names, text in place of codes."""
     kinds = rows.categories or ((),) * rows.values.shape[1]
     names = rows.columns or tuple(map(str, range(len(kinds))))
-    return {
-        name: np.array(words, dtype=object)[column.astype(int)] if words else column
-        for name, words, column in zip(names, kinds, rows.values.T, strict=True)
-    }
+    columns = zip(names, kinds, rows.values.T, strict=True)
+    return {name: np.array(words, dtype=object)[x.astype(int)] if words else x for name, words, x in columns}
 
 
 def as_frame(rows: Rows, like: Any) -> Any:
@@ -245,11 +243,10 @@ def finite(
         row, place = np.argwhere(spoiled)[0]
         what = "NaN" if np.isnan(values[row, place]) else "infinity"
         column = int(place) if columns is None else columns[place]
-        raise InputError(
-            f"{name}: expected finite numbers, got {what} in row {row}, column {column!r}, and NaN or infinity in "
-            f"{int(spoiled.any(1).sum())} of {len(values)} rows; fill or remove them first, or "
-            'train without such rows, missing="drop"'
-        )
+        many = f"NaN or infinity in {int(spoiled.any(1).sum())} of {len(values)} rows"
+        how = 'fill or remove them first, or train without such rows, missing="drop"'
+        place = f"row {row}, column {column!r}"
+        raise InputError(f"{name}: expected finite numbers, got {what} in {place}, and {many}; {how}")
     return values if values.flags.writeable else values.copy()
 
 

@@ -62,9 +62,7 @@ def _datasets(group: Any) -> dict[str, Dataset]:
     made = h5g.open(group.id, b".").get_create_plist()  # that of a file is another
     tracked = made.get_link_creation_order() & h5p.CRT_ORDER_TRACKED
     order = h5.INDEX_CRT_ORDER if tracked else h5.INDEX_NAME  # as h5py lists them
-    group.id.links.iterate(
-        lambda name, info: hard.update({name: info.type == h5l.TYPE_HARD}), idx_type=order, info=True
-    )
+    group.id.links.iterate(lambda name, of: hard.update({name: of.type == h5l.TYPE_HARD}), idx_type=order, info=True)
     found: dict[str, Dataset] = {}
     kind: Any = None
     last = Dataset((), np.dtype(float), False)

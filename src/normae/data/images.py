@@ -76,10 +76,8 @@ class SparseEvents:
     def joined(cls, parts: Sequence["SparseEvents"]) -> "SparseEvents":
         """All images of `parts`, in order; they have one filter."""
         widest = max(part.pixel.shape[1] for part in parts)
-        pixel, value = (
-            torch.cat([pad(getattr(part, name), (0, widest - part.pixel.shape[1])) for part in parts])
-            for name in ("pixel", "value")
-        )
+        wide = [[pad(x, (0, widest - x.shape[1])) for x in (part.pixel, part.value)] for part in parts]
+        pixel, value = (torch.cat(some) for some in zip(*wide, strict=True))
         return cls(pixel, value, parts[0].filter)
 
     def rows(self, index: Tensor) -> "SparseEvents":

@@ -69,9 +69,8 @@ class Table:
                 raise InputError(f"{self.path}: expected events of shape {tuple(wanted)}{of}, got {self.event}")
             return None
         chosen, known = tuple(self.columns if columns is None else columns), set(self.columns)
-        for name in chosen:
-            if name not in known:
-                raise InputError(f"{self.path}: no column {name!r}; the file has {_listed(self.columns)}")
+        if others := [name for name in chosen if name not in known]:
+            raise InputError(f"{self.path}: no column {others[0]!r}; the file has {_listed(self.columns)}")
         if columns is None and event is not None and (len(chosen),) != tuple(event):
             got = f"{len(chosen)} columns, {_listed(chosen)}; name those to use"
             raise InputError(f"{self.path}: expected events of shape {tuple(event)}, got {got}")
@@ -102,10 +101,8 @@ class Table:
     def _coded(self, piece: Piece, columns: Sequence[str]) -> Piece:
         """Columns with the codes of text."""
         known, begin = self.categories, f"{self.path}: the column"
-        return [
-            codes(values, known[name], f"{begin} {name!r} holds") if name in known else values
-            for name, values in zip(columns, piece, strict=True)
-        ]
+        both = zip(columns, piece, strict=True)
+        return [codes(x, known[name], f"{begin} {name!r} holds") if name in known else x for name, x in both]
 
     def chunks(
         self,

@@ -166,8 +166,7 @@ def _beside(path: Path, name: str) -> NDArray[Any]:
     if path.suffix.lower() not in openers:
         raise InputError(f"{path}: expected names of columns, one of them {name!r} for the weights, got an array")
     with reading(path), openers[path.suffix.lower()](path) as file:
-        if name not in file:
-            raise InputError(f"{path}: no array {name!r} with weights; the file has {sorted(file)}")
+        refuse(name not in file, f"{path}: no array {name!r} with weights; the file has {sorted(file)}")
         return np.asarray(file[name][...])
 
 
@@ -194,8 +193,7 @@ def _header(stream: IO[bytes], path: Path, size: int) -> Header:
     length = int.from_bytes(start[8 : 8 + count], "little") - (4 - count)
     refuse(length > MOST_HEADER, f"{path}: expected a header up to {MOST_HEADER} bytes, got {length}")
     header = _parsed(start + stream.read(length))
-    if header.dtype.hasobject:
-        raise InputError(f"{path}: expected real numbers without pickled objects, got dtype {header.dtype}")
+    refuse(header.dtype.hasobject, f"{path}: expected real numbers without pickled objects, got dtype {header.dtype}")
     expected = header.offset + math.prod(header.shape) * header.dtype.itemsize
     if min(header.shape, default=1) < 0 or expected != size:
         raise InputError(f"{path}: expected {expected} bytes for an array of shape {header.shape}, got {size}")

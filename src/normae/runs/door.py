@@ -133,11 +133,9 @@ def planned(
             source = kept_data(table, *split_sizes(len(rows), test=True))
             source = replace(source, file=str(file.resolve()), dataset=dataset, weights=weights, missing=missing)
             return override(automatic_run(rows, source, wishes, file.stem, seed or 0, weights=of_rows), changes), None
-    if not columns is dataset is weights is None or wishes.condition != ():
-        raise InputError(
-            f"{data}: columns, dataset, weights and condition are of a table; a TOML file names them in [data], and "
-            "the places of the condition in [coordinates]"
-        )
+    asked = not columns is dataset is weights is None or wishes.condition != ()
+    where = "a TOML file names them in [data], and the places of the condition in [coordinates]"
+    refuse(asked, f"{data}: columns, dataset, weights and condition are of a table; {where}")
     return read(data, [*([] if seed is None else [f"seed={seed}"]), *changes]), None
 
 

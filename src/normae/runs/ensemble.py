@@ -95,11 +95,9 @@ def _events(config: Run, facts: list[dict[str, Any]]) -> Literal["all", "split"]
     hashes = {str(fact.get("data_sha256")) for fact in facts}
     if len(hashes) == 1:
         return "all"
-    if config.data.density is None:
-        raise InputError(
-            "expected runs on the same events, got seeds that cut one sample in different ways, so that none of it is "
-            "unseen by all; train them together with [ensemble]"
-        )
+    got = "seeds that cut one sample in different ways, so that none of it is unseen by all"
+    alone = config.data.density is None
+    refuse(alone, f"expected runs on the same events, got {got}; train them together with [ensemble]")
     refuse(len(hashes) < len(facts), "expected runs on the same events or each on events of its own, got some of both")
     return "split"
 
@@ -111,10 +109,8 @@ def _joined(folders: list[RunFolder], parts: list[Part]) -> Part:
         if any(other.get(name) != header.get(name) for name in ("event", "columns")):
             raise InputError(f"{folder.path}: expected the events of {folders[0].path}, got others")
     prefix, widths = PREFIX["ensemble"], PREFIX["bayesian"]
-    stacked = {
-        name if name.startswith(widths) else f"{prefix}{name}": torch.stack([tensors[name] for tensors, _ in parts])
-        for name in first
-    }
+    names = {name: name if name.startswith(widths) else f"{prefix}{name}" for name in first}
+    stacked = {given: torch.stack([tensors[name] for tensors, _ in parts]) for name, given in names.items()}
     sizes = np.mean([other["step_sizes"] for other in headers], axis=0).tolist()
     temperatures = [other["temperature"] for other in headers]
     return first | stacked, header | {"step_sizes": sizes, "temperatures": temperatures}
@@ -151,10 +147,8 @@ def _constants(config: Run, folders: list[RunFolder], parts: list[Part], path: s
 
 def _write_history(target: RunFolder, folders: list[RunFolder]) -> None:
     """Means over the runs, as of an ensemble that was trained side by side; at the places that all of them have."""
-    kept = [
-        {(line["phase"], line["iteration"]): line for line in folder.read_history(None) if "rollback" not in line}
-        for folder in folders
-    ]
+    every = (folder.read_history(None) for folder in folders)
+    kept = [{(one["phase"], one["iteration"]): one for one in lines if "rollback" not in one} for lines in every]
     for place, first in kept[0].items():
         lines = [lines[place] for lines in kept if place in lines]
         if len(lines) == len(kept):

@@ -42,8 +42,7 @@ def run_of(name: str | Path) -> RunFolder:
     """The run folder called `name`, a path or else a name of the zoo; one sentence where there is none."""
     if Path(name).is_dir():
         return RunFolder.existing(name)
-    if str(name) not in zoo.names():
-        raise InputError(zoo.unknown(str(name)))
+    refuse(str(name) not in zoo.names(), zoo.unknown(str(name)))
     return RunFolder(zoo.path(str(name)))
 
 

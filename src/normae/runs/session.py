@@ -116,12 +116,9 @@ def train(
 
 def _trainer(configs: list[Run], runs: list[Prepared], team: Group, own: Autoencoder | None) -> Trainer:
     """All models of all runs, side by side."""
-    first, event = configs[0], tuple(runs[0].events.train.shape[1:])
+    first, of, event = configs[0], configs[0].network, tuple(runs[0].events.train.shape[1:])
     seeds = [seed for config in configs for seed in member_seeds(config)]
-    networks = [
-        build_autoencoder(first.network, event, stream(seed, "init")) if own is None else copied(own, first.network)
-        for seed in seeds
-    ]
+    networks = [build_autoencoder(of, event, stream(n, "init")) if own is None else copied(own, of) for n in seeds]
     for network in networks:
         network.base = Bases(m.base for m in runs[0].members if m.base) if runs[0].members else runs[0].base
     phases = (first.pretraining, first.training, first.temperature, first.guard, first.bayesian, first.contrast)
