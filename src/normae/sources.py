@@ -159,16 +159,12 @@ def load_events(config: DataConfig, seed: int, table: Rows | None = None, known:
         return _rows(config, seed, table, known.get("data_sha256"))
     density = DENSITIES[config.density]()
 
-    def sample(name: str, n: int) -> Tensor:
+    def sample(name: str) -> Tensor:
         """Each from its own random stream."""
-        return density.sample(n, stream(seed, f"data/{name}"))
+        return density.sample(getattr(config, name), stream(seed, f"data/{name}"))
 
-    return Events(
-        lambda: sample("train", config.train),
-        lambda: sample("validation", config.validation) if config.validation else None,
-        lambda: sample("test", config.test),
-        density,
-    )
+    held = (lambda: sample("validation")) if config.validation else lambda: None
+    return Events(lambda: sample("train"), held, lambda: sample("test"), density)
 
 
 def _rows(config: DataConfig, seed: int, given: Rows | None, expected: str | None) -> Events:
@@ -207,19 +203,11 @@ def _rows(config: DataConfig, seed: int, given: Rows | None, expected: str | Non
         given, parts = table()[0].weights, table()[1]
         return None if given is None else Weights(*(_mean_one(given[parts[k]], config) for k in (0, 2, test)))
 
-    return Events(
-        lambda: part(0),
-        lambda: part(2) if config.validation else None,
-        lambda: part(test),
-        None,
-        lambda: table()[0].columns,
-        weights,
-        lambda: digest(table()[0]),
-    )
+    parts = (lambda: part(0), lambda: part(2) if config.validation else None, lambda: part(test))
+    return Events(*parts, None, lambda: table()[0].columns, weights, lambda: digest(table()[0]))
 
 
 def _mean_one(given: NDArray[np.float64], config: DataConfig) -> Tensor:
-    """The weights of a sample."""
     weights = torch.from_numpy(given)
     expected = "weights with a positive sum, in training, validation and test rows each"
     got = f"{weights.sum():.4g} for {len(weights)} of them; give more rows"

@@ -23,9 +23,7 @@ from normae.report import save_figure
 
 __all__ = ["GROUPS", "Result", "bench", "interleaved", "median", "ratio"]
 Measurement = Callable[[Result, torch.device, bool, int], None]
-GROUPS: dict[str, Measurement] = {
-    "toy": toy, "sampling": sampling, "scoring": scoring, "jets": jets, "images": images,
-}  # fmt: skip
+GROUPS: dict[str, Measurement] = {one.__name__: one for one in (toy, sampling, scoring, jets, images)}
 """What can be measured, by name: into a result, on a device, whether quickly, and in how many rounds."""
 ROUNDS = 9
 QUICK_ROUNDS = 3

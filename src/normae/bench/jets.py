@@ -19,7 +19,7 @@ from normae.inference import Model
 from normae.jets import sparse_images
 from normae.jets.container import Jets, from_counts
 from normae.jets.imaging import images as make_images
-from normae.runs.load import load
+from normae.runs.load import load, untrained
 from normae.sources import sparse_events
 from normae.tensors import stream
 
@@ -82,7 +82,7 @@ def _plain(run: Run, device: torch.device, normalized: bool = True) -> Any:
 
 
 def _scores(report: timing.Result, run: Run, events: SparseEvents, device: torch.device, n: int, rounds: int) -> None:
-    model = Model(timing.network(run, events.shape[1:]), run.temperature.initial, tuple(events.shape[1:]), run.sampling)
+    model = Model(untrained(run, events.shape[1:]), run.temperature.initial, tuple(events.shape[1:]), run.sampling)
     model = model.to(device)
     x = events[torch.arange(n) % len(events)].cpu()
     works: dict[str, timing.Work] = {"ours": lambda: model.score(x.numpy())}

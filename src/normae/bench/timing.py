@@ -31,9 +31,8 @@ from normae.config import Run
 from normae.data import SparseEvents
 from normae.energy import Energy
 from normae.errors import refuse
-from normae.networks import Autoencoder, build_autoencoder
+from normae.runs.load import untrained
 from normae.statistics import Estimate
-from normae.tensors import stream
 from normae.training import Schedules, Trainer
 from normae.training.backends import choose_backend
 
@@ -167,14 +166,9 @@ class Result:
 # --- what is timed
 
 
-def network(run: Run, event: Sequence[int]) -> Autoencoder:
-    """The untrained network of a run."""
-    return build_autoencoder(run.network, tuple(event), stream(run.seed, "init"))
-
-
 def backends(run: Run, event: Sequence[int], device: torch.device) -> list[str]:
     """The backends that serve this network on this device, the fastest last."""
-    model = network(run, event)
+    model = untrained(run, event)
     return [n for n in BACKENDS[device.type] if choose_backend(n, model, run.sampling, device).name == n]
 
 
@@ -187,7 +181,7 @@ def iterations(
     second = replace(run.training, epochs=ENDLESS)
     schedules = Schedules(first, second, run.temperature, guard, run.bayesian)
     sampling = replace(run.sampling, backend=backend)  # type: ignore[arg-type]
-    models = [network(run, events.shape[1:])]
+    models = [untrained(run, events.shape[1:])]
     samples = [events] if isinstance(events, Tensor) else [events.to(device)]
     trainer = Trainer(models, samples, schedules, sampling, [0], device)  # type: ignore[arg-type]
     happenings = trainer.run()

@@ -35,10 +35,9 @@ from normae.data import DENSITIES
 from normae.energy import Energy
 from normae.inference import Model
 from normae.inference.log_z import grid_draws
-from normae.networks import MLP
 from normae.networks.mlp import NARROW, by_one_dnn, one_dnn
 from normae.networks.reconstruction import ReconstructionEnergy
-from normae.runs.load import load
+from normae.runs.load import load, untrained
 from normae.sampling import Chain, ChainConfig, effective_sample_size, into_bounds, langevin, run_chain
 from normae.statistics import Estimate
 from normae.tensors import stream
@@ -49,10 +48,9 @@ class Floor:
     """The products of one iteration of a run."""
 
     def __init__(self, run: Run, device: torch.device) -> None:
-        model, self.batch, generator = timing.network(run, (2,)), run.training.batch, stream(0, "bench/floor")
-        assert isinstance(model.encoder, MLP)
-        assert isinstance(model.decoder, MLP)
-        encoder, decoder = list(pairwise(model.encoder.sizes)), list(pairwise(model.decoder.sizes))
+        model, self.batch, generator = untrained(run, (2,)), run.training.batch, stream(0, "bench/floor")
+        sizes = [getattr(model, side).sizes for side in ("encoder", "decoder")]
+        encoder, decoder = (list(pairwise(own)) for own in sizes)
         feature = _there_and_back(encoder) + _there_and_back(decoder)
         latent = _there_and_back(decoder) + feature
         self.chains = latent * (run.sampling.latent.steps + 1) + feature * (run.sampling.feature.steps + 1)
@@ -64,7 +62,7 @@ class Floor:
         def draw(*shape: int) -> Tensor:
             return torch.randn(shape, generator=generator).to(device)
 
-        widths = {*model.encoder.sizes, *model.decoder.sizes}
+        widths = {*sizes[0], *sizes[1]}
         self.weights = {(a, b): draw(b, a) / a**0.5 for a, b in self.layers}
         self.transposed = {pair: weight.t().contiguous() for pair, weight in self.weights.items()}
         self.narrow = {width: torch.empty(width, self.batch, device=device) for width in widths if width < NARROW}
@@ -158,7 +156,7 @@ def torchebm(energy: Energy, temperature: float, step_size: float, bounds: Any, 
 
 def _chains(report: timing.Result, run: Run, device: torch.device, rounds: int) -> None:
     """Our chains with the best backend against torchebm's: the same network, start, temperature and steps."""
-    model = timing.network(run, (2,)).to(device).requires_grad_(False)
+    model = untrained(run, (2,)).to(device).requires_grad_(False)
     energy = ReconstructionEnergy(model)
     backend = choose_backend("auto", model, run.sampling, device)
     start = torch.randn(run.training.batch, run.network.latent, generator=stream(0, "bench/start")).to(device)

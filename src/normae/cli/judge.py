@@ -125,10 +125,8 @@ def dual(
 def _ratios(result: "DualResult") -> list[tuple[object, ...]]:
     """One column for each reference."""
     found = result.against.values()
-    rows: list[tuple[object, ...]] = [
-        ("Pearson", *(one.best.pearson for one in found)),
-        ("slope m", *(one.best.line.slope for one in found)),
-    ]
+    rows: list[tuple[object, ...]] = [("Pearson", *(one.best.pearson for one in found))]
+    rows.append(("slope m", *(one.best.line.slope for one in found)))
     for k, side in enumerate("AB"):
         rows.append((f"Pearson within {side}", *(one.best.within[k].pearson for one in found)))
         rows.append((f"slope m within {side}", *(one.best.within[k].slope for one in found)))
@@ -150,7 +148,6 @@ class OneWord(TyperGroup):
     """The old form had no word for what to do: TOML files were searched, a run was estimated."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add the word that is missing."""
         if args and args[0] not in (*self.commands, "--help"):
             args = ["search" if any(word.endswith(".toml") for word in args) else "estimate", *args]
         return super().parse_args(ctx, args)

@@ -99,7 +99,6 @@ class Table:
         self.categories = {name: words for name, words in (self.categories | pairs).items() if words}
 
     def _coded(self, piece: Piece, columns: Sequence[str]) -> Piece:
-        """Columns with the codes of text."""
         known, begin = self.categories, f"{self.path}: the column"
         both = zip(columns, piece, strict=True)
         return [codes(x, known[name], f"{begin} {name!r} holds") if name in known else x for name, x in both]

@@ -161,7 +161,6 @@ def write_columns(columns: Mapping[str, Any], path: Path) -> None:
 
 
 def _beside(path: Path, name: str) -> NDArray[Any]:
-    """An array of a file of arrays."""
     openers: dict[str, Callable[[Path], Any]] = {".npz": np.load, ".h5": h5py.File, ".hdf5": h5py.File}
     if path.suffix.lower() not in openers:
         raise InputError(f"{path}: expected names of columns, one of them {name!r} for the weights, got an array")

@@ -171,7 +171,6 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _take(self, run: dict[str, bytes]) -> None:
-        """What a finished run gives."""
         self.run_ = run
         self._open()
         self.temperature_ = self.model_.temperature

@@ -47,8 +47,6 @@ Value = Any  # a `Node`, or a number: what numpy's functions take, though their 
 Outputs = dict[str, tuple[Value, tuple[Any, ...]]]
 OPSET, IR_VERSION = 18, 8  # of 2022, so that runtimes from 1.14 on read the file
 TYPES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.float64): TensorProto.DOUBLE}
-
-
 OPERATORS = {
     np.add: "Add", np.subtract: "Sub", np.multiply: "Mul", np.true_divide: "Div", np.power: "Pow", np.matmul: "MatMul",
     np.maximum: "Max", np.minimum: "Min", np.negative: "Neg", np.absolute: "Abs", np.sign: "Sign", np.rint: "Round",
@@ -210,7 +208,6 @@ def _network(graph: Graph, network: nn.Module, weights: Mapping[str, Tensor], st
 
 
 def _layer(graph: Graph, layer: nn.Module, own: Mapping[str, Tensor], state: State) -> State:
-    """One layer of a convolutional network."""
     h, draws, channels = state
     if isinstance(layer, nn.Linear):
         return _linear(own["weight"], own["bias"], state)

@@ -28,14 +28,7 @@ from normae.runs.session import prepare
 from normae.sampling.config import ChainConfig, SamplingConfig
 from normae.sources import DataConfig, Events
 from normae.tensors import by_weight, counts_as, stream
-from normae.training.config import (
-    ContrastConfig,
-    EnsembleConfig,
-    GuardConfig,
-    PhaseConfig,
-    TemperatureConfig,
-    TrainingConfig,
-)
+from normae.training import ContrastConfig, EnsembleConfig, GuardConfig, PhaseConfig, TemperatureConfig, TrainingConfig
 
 FEWEST_ROWS = 10  # of a table that a density can be asked of
 ROWS = 20_000  # networks of one's own see noisy copies of a small table, up to about this number of rows

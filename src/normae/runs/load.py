@@ -97,6 +97,13 @@ def check_own(config: Run, own: Autoencoder | None, name: str) -> None:
     refuse(other, f"{name}: expected {expected} as it was trained with")
 
 
+def untrained(config: Run, event: Sequence[int], own: Autoencoder | None = None) -> Autoencoder:
+    """The network of a run before its training; networks `own` are copied."""
+    if own is not None:
+        return copied(own, config.network)
+    return build_autoencoder(config.network, tuple(event), stream(config.seed, "init"))
+
+
 def build_model(
     config: Run, tensors: dict[str, Tensor], header: dict[str, Any], name: str, own: Autoencoder | None = None
 ) -> Model:
@@ -112,10 +119,7 @@ def build_model(
         _check_numbers(event, temperature, (latent_size, feature_size), log_z)
     except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{name}: the header of model.safetensors lacks or garbles {error}") from None
-    if own is None:
-        autoencoder = build_autoencoder(config.network, event, stream(config.seed, "init"))
-    else:
-        autoencoder = copied(own, config.network)
+    autoencoder = untrained(config, event, own)
     prefixes, chains = (*PREFIX.values(), COORDINATES, BASE), tensors.get(CHAINS)
     parts = {prefix: prefixed(tensors, prefix) for prefix in prefixes}
     parts[""] = {key: t for key, t in tensors.items() if key != CHAINS and not key.startswith(prefixes)}

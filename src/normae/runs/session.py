@@ -281,10 +281,6 @@ def _in_coordinates(config: Run, events: Events, coordinates: Coordinates) -> Ev
         generator: torch.Generator = stream(config.seed, f"data/noise/{name}")
         return coordinates.noisy(y, copies, generator).float()
 
-    def validation() -> Tensor | None:
-        rows = events.validation
-        return None if rows is None else seen(rows, max(1, HELD_OUT // len(rows)), "validation")
-
     def weights() -> Weights | None:
         if (found := events.weights) is None:
             return None
@@ -293,7 +289,7 @@ def _in_coordinates(config: Run, events: Events, coordinates: Coordinates) -> Ev
 
     prepared = Events(
         lambda: seen(events.train, config.coordinates.copies, "train"),
-        validation,
+        lambda: None if (own := events.validation) is None else seen(own, max(1, HELD_OUT // len(own)), "validation"),
         lambda: coordinates.forward(events.test).float(),
         columns=lambda: events.columns,
         weights=weights,
@@ -323,7 +319,6 @@ def read_start(config: Run, event: tuple[int, ...]) -> Start:
 
 
 def _check_start(config: Run, given: Run, name: str) -> None:
-    """One sentence where the networks differ."""
     refuse(given.classifier is not None, f"start: {name} is a classifier, expected an autoencoder")
     refuse(given.modes, f"start: {name} is a mixture of several trainings, expected one of them")
     for field in fields(config.network):

@@ -29,15 +29,14 @@ from normae.files import write_json, write_text
 from normae.inference import LogZ, ais_log_z, choose_log_z, fit_base, grid_serves, loosened, proposed_log_z
 from normae.inference.ais import Proposed
 from normae.inference.log_z import Based, conditional_log_z
-from normae.networks import build_autoencoder
 from normae.networks.base import Base
 from normae.networks.conditional import ConditionalBase
-from normae.networks.own import EnergyNetwork, OwnEnergy, copied
+from normae.networks.own import EnergyNetwork, OwnEnergy
 from normae.networks.reconstruction import ReconstructionEnergy, all_tensors, fill
 from normae.posterior.draw import bar_of_halves
 from normae.progress import Tick, ignore, progress
 from normae.runs.folder import CHAINS, HALF, RunFolder, digest, read_tensors, stored, write_tensors
-from normae.runs.load import build_model
+from normae.runs.load import build_model, untrained
 from normae.sources import Events
 from normae.tensors import stream
 from normae.training import Checkpoint, Happening, Record, Rollback, Trainer
@@ -350,11 +349,8 @@ class Finish:
     def _log_z(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> list[Any] | None:
         """log Z where it can be had; annealed where no grid serves and the configuration asks for it."""
         config, temperature = self.config, float(header["temperature"])
-        if self.own is not None:
-            network = copied(self.own, config.network)
-        else:
-            network = build_autoencoder(config.network, self.event, stream(config.seed, "init"))
-            network.base = self.base
+        network = untrained(config, self.event, self.own)
+        network.base = self.base
         fill(network, {name: tensors[name] for name in all_tensors(network) if name in tensors})
         network = network.to(self.device).requires_grad_(False)
         energy = OwnEnergy(network) if isinstance(network, EnergyNetwork) else ReconstructionEnergy(network)

@@ -88,7 +88,6 @@ class ClusterOptions:
 
 # --- in a worker
 
-
 _busy = threading.Lock()
 _done: list[int] = []  # rows that this process has scored, piece by piece
 
@@ -109,7 +108,6 @@ def work(scorer: Scorer, device: str, threads: int | None, parts: Sequence[Part]
 
 @lru_cache(maxsize=1)
 def _model(run: str, device: str, threads: int | None, weights: str) -> Model:
-    """The model of this process."""
     if threads is not None:
         torch.set_num_threads(threads)
     model, _, _, content = load_run(run, device)
@@ -218,7 +216,6 @@ async def _end(workers: list[str], dask_scheduler: Any) -> None:
 
 
 def _check(future: Any) -> None:
-    """Raise what went wrong in a worker."""
     if future.status == "finished":
         return
     if future.status != "error":

@@ -85,9 +85,8 @@ class Scorer:
         if seen is None or not files:
             return []
         other = {name: found for name, found in files.items() if found.rows in found.counts and len(files) > 1}
-        said = []
-        for name, found in list(other.items())[:NAMED]:
-            said += [f"{name}: {sentence}" for sentence in found.sentences(seen, self.columns)]
+        first = list(other.items())[:NAMED]
+        said = [f"{name}: {sentence}" for name, found in first for sentence in found.sentences(seen, self.columns)]
         if len(other) > NAMED:
             said.append(f"and ALL rows of {len(other) - NAMED} more files")
         rest = [found for name, found in files.items() if name not in other]
