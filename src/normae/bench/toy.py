@@ -130,7 +130,6 @@ def toy(report: timing.Result, device: torch.device, quick: bool, rounds: int) -
 
 def _plain_iteration(run: Run, events: Tensor, test: bool, device: torch.device, block: int) -> timing.Work:
     latent, feature = run.sampling.latent, run.sampling.feature
-    assert feature.bounds is not None
     model = timing.plain("plain_nae").PlainNAE(
         2, run.network.latent, list(run.network.hidden), latent.steps, feature.steps, feature.step_size,
         run.temperature.initial, feature.bounds, test, run.sampling.buffer, run.sampling.replay, str(device),
@@ -229,9 +228,7 @@ def sampling(report: timing.Result, device: torch.device, quick: bool, rounds: i
 
 
 def _exact(model: Model, n: int, cells: int) -> Tensor:
-    bounds = model.sampling.feature.bounds
-    assert bounds is not None
-    of = (model.energy_function, model.temperature, bounds, model.event[0])
+    of: Any = (model.energy_function, model.temperature, model.sampling.feature.bounds, model.event[0])
     return grid_draws(*of, n, stream(0, "bench/exact"), cells, model.device).to(model.device)
 
 

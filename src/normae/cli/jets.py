@@ -15,9 +15,9 @@ app = typer.Typer(name="jets", no_args_is_help=True, help="Generate jets, conver
 
 Source = Annotated[Path, argument("TopTagging HDF5, npz of simulated jets, or normae's HDF5.")]
 Out = Annotated[Path, option("The file to write.", "--out", "-o", show_default=False)]
-RowsOption = Annotated[str | None, option("START:STOP, or the number of rows from the start.", "--rows")]
-SkipBad = Annotated[bool, option("Drop and count bad jets instead of stopping at the first.", "--skip-bad")]
-Dataset = Annotated[str, option("The group of a TopTagging file that holds the jets.", "--dataset")]
+Rows = Annotated[str | None, option("START:STOP, or the number of rows from the start.", "--rows")]
+Skip = Annotated[bool, option("Drop and count bad jets instead of stopping at the first.", "--skip-bad")]
+Group = Annotated[str, option("The group of a TopTagging file that holds the jets.", "--dataset")]
 
 
 def parse_rows(text: str | None) -> int | slice | None:
@@ -61,12 +61,7 @@ def generate(
 
 @app.command(cls=Command)
 def convert(
-    source: Source,
-    out: Out,
-    rows: RowsOption = None,
-    skip_bad: SkipBad = False,
-    dataset: Dataset = "table",
-    force: Force = False,
+    source: Source, out: Out, rows: Rows = None, skip_bad: Skip = False, dataset: Group = "table", force: Force = False
 ) -> None:
     """Write jets in normae's own HDF5 format.
 
@@ -80,9 +75,9 @@ def convert(
 def images(
     source: Source,
     out: Out,
-    rows: RowsOption = None,
-    skip_bad: SkipBad = False,
-    dataset: Dataset = "table",
+    rows: Rows = None,
+    skip_bad: Skip = False,
+    dataset: Group = "table",
     single: Annotated[bool, option("Pixel values as float32 instead of float16.", "--float32")] = False,
     force: Force = False,
 ) -> None:
@@ -103,9 +98,9 @@ def images(
 def observables(
     source: Source,
     out: Out,
-    rows: RowsOption = None,
-    skip_bad: SkipBad = False,
-    dataset: Dataset = "table",
+    rows: Rows = None,
+    skip_bad: Skip = False,
+    dataset: Group = "table",
     threshold: Annotated[float | None, option("Images only: pixels below it are empty; 1e-5 if not given.")] = None,
     force: Force = False,
 ) -> None:
@@ -125,9 +120,9 @@ def observables(
 def show(
     source: Source,
     out: Annotated[Path | None, option("Folder; SOURCE-figures if not given.", "--out", "-o")] = None,
-    rows: RowsOption = None,
-    skip_bad: SkipBad = False,
-    dataset: Dataset = "table",
+    rows: Rows = None,
+    skip_bad: Skip = False,
+    dataset: Group = "table",
     force: Force = False,
 ) -> None:
     """Draw images and observables of jets: PNG, PDF and CSV.
@@ -140,7 +135,7 @@ def show(
 
 
 @app.command(cls=Command)
-def info(source: Source, skip_bad: SkipBad = False, dataset: Dataset = "table") -> None:
+def info(source: Source, skip_bad: Skip = False, dataset: Group = "table") -> None:
     """Print what a file of jets holds. Every jet is read and checked.
 
     Example: normae jets info jets.h5

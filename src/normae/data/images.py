@@ -98,13 +98,11 @@ class SparseEvents:
 # --- linear models
 
 ROWS = 4096
+Sample = Tensor | SparseEvents
 
 
 def linear_errors(
-    train: Tensor | SparseEvents,
-    held: Tensor | SparseEvents,
-    components: Sequence[int],
-    device: torch.device | str = "cpu",
+    train: Sample, held: Sample, components: Sequence[int], device: torch.device | str = "cpu"
 ) -> list[Tensor]:
     """e_k of the events `held`, float64 with shape (N,), for each k of `components`; mean and axes are of `train`.
 
@@ -136,9 +134,7 @@ def leading(covariance: Tensor, k: int) -> Tensor:
 
 
 def moments(
-    events: Tensor | SparseEvents,
-    device: torch.device | str = "cpu",
-    function: Callable[[Tensor], Tensor] = lambda x: x,
+    events: Sample, device: torch.device | str = "cpu", function: Callable[[Tensor], Tensor] = lambda x: x
 ) -> tuple[Tensor, Tensor]:
     """Mean with shape (d,) and covariance with shape (d, d), float64, of a `function` of events (n, d)."""
     refuse(not len(events), "expected at least one event")
@@ -152,7 +148,7 @@ def moments(
     return shift + offset, products / len(events) - torch.outer(offset, offset)
 
 
-def _blocks(events: Tensor | SparseEvents, device: torch.device | str) -> Iterator[Tensor]:
+def _blocks(events: Sample, device: torch.device | str) -> Iterator[Tensor]:
     """Dense events as float64 with shape (n, d)."""
     for rows in torch.split(torch.arange(len(events), device=events.device), ROWS):
         yield events[rows].to(device).flatten(1).double()

@@ -23,6 +23,7 @@ from normae.tensors import keeps
 Floats = NDArray[Any]  # in float32, or in float64 where that is asked for
 Piece = NDArray[Any] | Sequence[NDArray[Any]]
 """An array with shape (n, *event), or one array with shape (n,) for each column."""
+Kind = Callable[[str], str | None]
 Pieces = Callable[[Sequence[str] | None, int, int, int], Iterator[Piece]]
 CHUNK = 1 << 16  # rows that are read at a time
 ROUNDS = (
@@ -49,7 +50,7 @@ class Table:
     rows: int
     columns: Sequence[str] | None
     event: tuple[int, ...]
-    kind: Callable[[str], str | None]
+    kind: Kind
     pieces: Pieces
     missing: bool = False  # whether NaN is a value
     text: Callable[[str], bool] = lambda _: False
@@ -226,11 +227,7 @@ def one_length(path: Path, lengths: Iterable[int]) -> int:
 
 
 def column_table(
-    path: Path,
-    rows: int,
-    names: Sequence[str],
-    kind: Callable[[str], str | None],
-    values: Callable[[str, int, int], NDArray[Any]],
+    path: Path, rows: int, names: Sequence[str], kind: Kind, values: Callable[[str, int, int], NDArray[Any]]
 ) -> Table:
     """Columns, of which rows start to stop are `values(name, start, stop)`."""
 

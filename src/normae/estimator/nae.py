@@ -261,8 +261,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the model, which is made again from the files of the run."""
-        state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name not in ("model_", "_precise")}
+        return {name: value for name, value in super().__getstate__().items() if name not in ("model_", "_precise")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -70,8 +70,7 @@ class Fixed:
         """The integers that stand for real numbers."""
         scaled = np.ldexp(np.asarray(values, dtype=np.float64), self.fraction)
         rounded = np.floor(scaled + 0.5) if self.rounding else np.floor(scaled)
-        limit = 2.0**62
-        return self.fitted(np.clip(rounded, -limit, limit).astype(np.int64))
+        return self.fitted(np.clip(rounded, -(2.0**62), 2.0**62).astype(np.int64))
 
     def narrowed(self, raw: Integers, fraction: int) -> Integers:
         """The integers of this type for those with `fraction` fractional bits."""

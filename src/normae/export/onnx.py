@@ -120,5 +120,4 @@ def some_events(config: Run, model: Model, count: int) -> NDArray[Any]:
 def about(folder: RunFolder, model: Model) -> dict[str, Any]:
     """What a file says of the run: columns with their categories, whose places it takes, and commit of the training."""
     commit = folder.read_provenance()["commit"] if folder.provenance.is_file() else None
-    named = {"columns": model.columns, "categories": model.categories}
-    return named | {"commit": commit, "normae": __version__}
+    return {"columns": model.columns, "categories": model.categories, "commit": commit, "normae": __version__}

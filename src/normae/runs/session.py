@@ -159,10 +159,9 @@ def _check_folder(group: RunFolder, folders: list[RunFolder], configs: list[Run]
     if not begun:
         refuse(resume and not group.path.exists(), f"{group.path}: nothing to resume; leave out --resume")
         if group.path.exists() and not untouched(group.path):
-            inside = RunFolder(group.path)
-            if inside.config.exists() or inside.members():
-                raise InputError(f"{group.path}: holds runs with other seeds; choose another folder")
-            raise InputError(f"{group.path}: exists and is not a run folder; choose another folder")
+            others = group.config.exists() or group.members()
+            why = "holds runs with other seeds" if others else "exists and is not a run folder"
+            raise InputError(f"{group.path}: {why}; choose another folder")
         return
     for folder, config in zip(folders, configs, strict=True):
         missing = not folder.config.exists()
@@ -177,12 +176,9 @@ def placed(config: Run, reads: bool) -> Run:
     def absolute(name: str | None) -> str | None:
         return str(Path(name).resolve()) if name is not None and Path(name).exists() else name
 
-    start, data = config.start, config.data
-    if start is not None and start not in zoo.names():
-        start = absolute(start)
-    if reads:
-        data = replace(data, file=absolute(data.file), path=absolute(data.path))
-    return replace(config, start=start, data=data)
+    start = config.start if config.start in zoo.names() else absolute(config.start)
+    file, path = (absolute(name) if reads else name for name in (config.data.file, config.data.path))
+    return replace(config, start=start, data=replace(config.data, file=file, path=path))
 
 
 def member_seeds(config: Run) -> list[int]:

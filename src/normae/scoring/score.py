@@ -14,7 +14,7 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -256,26 +256,20 @@ def _outside_of(parts: Sequence[Part], folder: Path) -> dict[str, Outside]:
 # --- parts joined into one file
 
 
-def _table(folder: Path, part: Part) -> pa.Table:
-    """The scores of a part, with the name of the file and the numbers of the rows."""
-    rows = np.arange(part.start, part.stop, dtype=np.int64)
-    names = pa.DictionaryArray.from_arrays(np.zeros(len(rows), np.int32), [as_text(part.file.path)])
+def _table(folder: Path, part: Part, plain: bool = False) -> pa.Table:
+    """The scores of a part, with the name of the file, `plain` text or not, and the numbers of the rows."""
+    rows, name = np.arange(part.start, part.stop, dtype=np.int64), as_text(part.file.path)
+    indexed = pa.DictionaryArray.from_arrays(np.zeros(len(rows), np.int32), [name])
+    names = pa.repeat(as_cell(name), len(rows)) if plain else indexed
     return pa.table({"file": names, "row": rows, **_read_part(folder, part)[0]})
 
 
-def _parquet(parts: Sequence[Part], folder: Path, out: Path) -> None:
-    schema, options = _table(folder, parts[0]).schema, {"use_dictionary": ["file"]}
-    with arrow_file(out, "wb") as file, pyarrow.parquet.ParquetWriter(file, schema, **options) as writer:
+def _arrow(parts: Sequence[Part], folder: Path, out: Path) -> None:
+    plain = out.suffix == ".csv"
+    make = pyarrow.csv.CSVWriter if plain else partial(pyarrow.parquet.ParquetWriter, use_dictionary=["file"])
+    with arrow_file(out, "wb") as file, make(file, _table(folder, parts[0], plain).schema) as writer:
         for part in parts:
-            writer.write_table(_table(folder, part))
-
-
-def _csv(parts: Sequence[Part], folder: Path, out: Path) -> None:
-    schema = _table(folder, parts[0]).schema.set(0, pa.field("file", pa.string()))
-    with arrow_file(out, "wb") as file, pyarrow.csv.CSVWriter(file, schema) as writer:
-        for part in parts:
-            names = pa.repeat(as_cell(as_text(part.file.path)), part.stop - part.start)
-            writer.write_table(_table(folder, part).set_column(0, "file", names).cast(schema))
+            writer.write_table(_table(folder, part, plain))
 
 
 def _npz(parts: Sequence[Part], folder: Path, out: Path) -> None:
@@ -302,7 +296,7 @@ def _member(name: str) -> zipfile.ZipInfo:
     return zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
 
 
-WRITERS: Mapping[str, Callable[[Sequence[Part], Path, Path], None]] = {".parquet": _parquet, ".csv": _csv, ".npz": _npz}
+WRITERS: Mapping[str, Callable[[Sequence[Part], Path, Path], None]] = {".parquet": _arrow, ".csv": _arrow, ".npz": _npz}
 
 
 # --- all of it
