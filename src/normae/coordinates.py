@@ -133,7 +133,8 @@ class Identity(Coordinates):
     def forward(self, x: Tensor) -> Tensor:
         return x
 
-    inverse = forward
+    def inverse(self, y: Tensor) -> Tensor:
+        return y
 
     def tensors(self) -> dict[str, Tensor]:
         return {} if self.range is None else {"low": self.range.low, "high": self.range.high}

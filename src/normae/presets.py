@@ -7,8 +7,7 @@ from pathlib import Path
 from normae.errors import InputError
 
 _PACKAGE = Path(__file__).parent
-_PLACES = (_PACKAGE / "configs", _PACKAGE.parents[1] / "configs")
-"""In the installed package, and in the clone that the package runs from."""
+_PLACES = (_PACKAGE / "configs", _PACKAGE.parents[1] / "configs")  # in the installed package, and in a clone of it
 
 
 def presets(folder: Path | None = None) -> dict[str, Path]:

@@ -120,9 +120,6 @@ def scoring(report: timing.Result, device: torch.device, quick: bool, rounds: in
         n = 100 if quick else max(2000, VALUES // int(np.prod(model.event)))
         x = torch.randn(n, *model.event, generator=stream(0, "bench/scoring"))
         error = partial(lambda network, b: (b - network(b)).square().flatten(1).mean(1), model.autoencoder)
-        works: dict[str, timing.Work] = {
-            "ours": partial(model.score, x.numpy()),
-            "plain": partial(timing.plain_energies, error, x, 2048, device),
-        }
-        times = timing.interleaved(works, rounds, device)
+        plain = partial(timing.plain_energies, error, x, 2048, device)
+        times = timing.interleaved({"ours": partial(model.score, x.numpy()), "plain": plain}, rounds, device)
         report.compare(f"scoring {model.name}", times, "ours", "plain", per=n, unit="1/s")

@@ -47,13 +47,10 @@ TRIES = 6
 
 def interleaved(works: Mapping[str, Work], rounds: int, device: torch.device | None = None) -> Times:
     """Seconds of each work in each of `rounds` rounds, after one round that warms up."""
-    times: Times = {name: np.zeros(rounds) for name in works}
     for work in works.values():
         timed(work, device)
-    for turn in range(rounds):
-        for name, work in works.items():
-            times[name][turn] = undisturbed(work, device)
-    return times
+    turns = [[undisturbed(work, device) for work in works.values()] for _ in range(rounds)]
+    return dict(zip(works, np.array(turns).T, strict=True))
 
 
 def timed(work: Work, device: torch.device | None = None) -> tuple[float, float]:
@@ -178,8 +175,7 @@ def iterations(
     """`block` iterations of a training that has just begun."""
     guard = replace(run.guard, log_every=block, checkpoint_every=ENDLESS * block)
     first = replace(run.pretraining, epochs=ENDLESS if pretraining else 0)
-    second = replace(run.training, epochs=ENDLESS)
-    schedules = Schedules(first, second, run.temperature, guard, run.bayesian)
+    schedules = Schedules(first, replace(run.training, epochs=ENDLESS), run.temperature, guard, run.bayesian)
     sampling = replace(run.sampling, backend=backend)  # type: ignore[arg-type]
     models = [untrained(run, events.shape[1:])]
     samples = [events] if isinstance(events, Tensor) else [events.to(device)]

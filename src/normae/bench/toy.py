@@ -49,7 +49,7 @@ class Floor:
 
     def __init__(self, run: Run, device: torch.device) -> None:
         model, self.batch, generator = untrained(run, (2,)), run.training.batch, stream(0, "bench/floor")
-        sizes = [getattr(model, side).sizes for side in ("encoder", "decoder")]
+        sizes: list[list[int]] = [getattr(model, side).sizes for side in ("encoder", "decoder")]
         encoder, decoder = (list(pairwise(own)) for own in sizes)
         feature = _there_and_back(encoder) + _there_and_back(decoder)
         latent = _there_and_back(decoder) + feature
@@ -177,11 +177,9 @@ def _chains(report: timing.Result, run: Run, device: torch.device, rounds: int) 
     plainly = ReconstructionEnergy(model, explicit=False)
     works = {backend.name: ours(backend.runner, energy), "reference": ours(run_chain, plainly)}
     with report.optional():
-        samplers = [
-            torchebm(plainly.latent(), temperature, latent.step_size, None, device),
-            torchebm(plainly, temperature, feature.step_size, feature.bounds, device),
-        ]
-        steps = (latent.steps, feature.steps)
+        first = torchebm(plainly.latent(), temperature, latent.step_size, None, device)
+        second = torchebm(plainly, temperature, feature.step_size, feature.bounds, device)
+        samplers, steps = (first, second), (latent.steps, feature.steps)
         works["torchebm"] = partial(
             through, lambda which, x: samplers[which].sample(x, n_steps=steps[which], generator=generator)
         )
@@ -228,7 +226,8 @@ def sampling(report: timing.Result, device: torch.device, quick: bool, rounds: i
 
 
 def _exact(model: Model, n: int, cells: int) -> Tensor:
-    of: Any = (model.energy_function, model.temperature, model.sampling.feature.bounds, model.event[0])
+    bounds: Any = model.sampling.feature.bounds
+    of = (model.energy_function, model.temperature, bounds, model.event[0])
     return grid_draws(*of, n, stream(0, "bench/exact"), cells, model.device).to(model.device)
 
 

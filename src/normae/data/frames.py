@@ -19,9 +19,13 @@ from normae.tensors import WHOLE, keeps
 
 Missing = Literal["refuse", "drop"]
 """What becomes of rows with missing values, NaN, in a training: they are refused, or left out of it."""
-KINDS = {"M": "dates", "m": "time differences", "c": "complex numbers"}
-"""Kinds of numpy's types that are not real numbers, in words."""
+KINDS = {"M": "dates", "m": "time differences", "c": "complex numbers"}  # of numpy's types that are not real numbers
 BEYOND = "whole numbers beyond 2^53, which float64 rounds; subtract an offset"
+ROUNDS = (
+    "rounds, such as times or identifiers; subtract an offset, leave it out, or train with "
+    'coordinates.kind = "table", which reads float64'
+)
+Piece = NDArray[Any] | Sequence[NDArray[Any]]  # an array with shape (n, *event), or one with shape (n,) for each column
 Categories = tuple[tuple[str, ...], ...]
 """Of each column, in the order of their codes; none of a column of numbers, and () where there is no text at all."""
 MOST_CATEGORIES, UNSEEN = 100, -1  # of a column, and the code of text that is none of them

@@ -37,11 +37,10 @@ def read_labelled(path: str | Path, event: tuple[int, ...], dtype: type[np.float
     x, _ = read_table(path, dataset="x", dtype=dtype)
     refuse(x.shape[1:] != tuple(event), f"{path}: expected events of shape {tuple(event)}, got {x.shape[1:]}")
     with reading(path), path.open("rb") as file:
-        content = np.load(file, allow_pickle=False)
-        refuse(not isinstance(content, np.lib.npyio.NpzFile), f"{path}: a .npy file holds no labels; {WANTED}")
-        if "labels" not in content:
-            raise InputError(f"{path}: a sample without labels, it holds {', '.join(sorted(content))}; {WANTED}")
-        labels = np.asarray(content["labels"])
+        found = np.load(file, allow_pickle=False)
+        refuse(not isinstance(found, np.lib.npyio.NpzFile), f"{path}: a .npy file holds no labels; {WANTED}")
+        refuse("labels" not in found, f"{path}: a sample without labels, it holds {', '.join(sorted(found))}; {WANTED}")
+        labels = np.asarray(found["labels"])
     if not (np.issubdtype(labels.dtype, np.number) or labels.dtype == np.bool_):
         raise InputError(f"{path}: expected labels 0 and 1, got dtype {labels.dtype}")
     try:

@@ -16,20 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.data.frames import MOST_CATEGORIES, categories_of, check_once, codes
+from normae.data.frames import MOST_CATEGORIES, ROUNDS, Piece, categories_of, check_once, codes
 from normae.errors import InputError, check_memory, refuse
 from normae.tensors import keeps
 
 Floats = NDArray[Any]  # in float32, or in float64 where that is asked for
-Piece = NDArray[Any] | Sequence[NDArray[Any]]
-"""An array with shape (n, *event), or one array with shape (n,) for each column."""
 Kind = Callable[[str], str | None]
 Pieces = Callable[[Sequence[str] | None, int, int, int], Iterator[Piece]]
 CHUNK = 1 << 16  # rows that are read at a time
-ROUNDS = (
-    "rounds, such as times or identifiers; subtract an offset, leave it out, or train with "
-    'coordinates.kind = "table", which reads float64'
-)
 
 
 @dataclass(eq=False)

@@ -24,21 +24,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.data.frames import Categories, Missing, Rows, by_name, is_number, unrounded
+from normae.data.frames import ROUNDS, Categories, Missing, Piece, Rows, by_name, is_number, unrounded
 from normae.data.hdf5 import hdf5
-from normae.data.table import (
-    ROUNDS,
-    Floats,
-    Piece,
-    Table,
-    array_table,
-    arrow_file,
-    check_array,
-    column_table,
-    not_real,
-    one_length,
-    reading,
-)
+from normae.data.table import Table, array_table, arrow_file, check_array, column_table, not_real, one_length, reading
 from normae.errors import InputError, check_memory, refuse, require
 from normae.files import check_file
 from normae.tensors import WHOLE
@@ -85,7 +73,7 @@ def read_table(
     columns: Sequence[str] | None = None,
     dataset: str | None = None,
     dtype: type[np.floating[Any]] = np.float32,
-) -> tuple[Floats, tuple[str, ...] | None]:
+) -> tuple[NDArray[Any], tuple[str, ...] | None]:
     """All rows of a table with shape (N, *event), and the names of the columns, where they have names.
 
     Args:

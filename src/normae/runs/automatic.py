@@ -33,8 +33,7 @@ from normae.training import ContrastConfig, EnsembleConfig, GuardConfig, PhaseCo
 FEWEST_ROWS = 10  # of a table that a density can be asked of
 ROWS = 20_000  # networks of one's own see noisy copies of a small table, up to about this number of rows
 VALIDATION = 0.2  # share of the rows that decide when the start has learned enough
-TEST, MOST_TEST = 0.2, 20_000
-"""Share of the rows of a file that are held out to judge the model, and their largest number."""
+TEST, MOST_TEST = 0.2, 20_000  # share of the rows of a file that are held out to judge the model, and at most so many
 ITERATIONS, RATIO = 0, 0.1  # of the likelihood training: its updates, and its learning rate over that of the start
 FEWEST_UPDATES, MOST_UPDATES = 1000, 4000  # of the start
 WIDER = 0.1  # how far the chains of events that are no rows may go beyond them, as a share of their range
@@ -47,7 +46,7 @@ NARROW, WIDE, MANY_ROWS = 64, 128, 10_000
 """Widths of the hidden layers: of the network that few rows can carry, and from so many training rows on."""
 MOST_LATENT = 16  # dimension of the latent space; that of a smaller table is one more than its columns
 BUFFER = 2048  # persistent chains, or twice the batch where that is more
-
+GUARD = GuardConfig(log_every=25, checkpoint_every=100, smallest_acceptance=0.05, calm=1.0)
 LOG_Z = AISConfig(256, 100, widen=1.1, burn_in=100, tolerance=0.2, least_ess=50, retries=1, required=False)
 """A cheap annealing, and a longer one where its bounds disagree: log Z is then known to about 0.1."""
 
@@ -85,13 +84,11 @@ class Wishes:
 
 def condition_places(condition: Sequence[str | int] | str | int, names: Sequence[str]) -> tuple[int, ...]:
     """Places of the conditioning columns, by their names where they have any."""
-    found = []
-    for one in [condition] if isinstance(condition, str | int) else condition:
-        if one not in names and not str(one).isdigit():
-            there = ", ".join(names) or "by their places, from 0"
-            raise InputError(f"condition: expected columns of the table ({there}), got {one!r}")
-        found.append(names.index(str(one)) if one in names else int(one))
-    return tuple(found)
+    wanted = [condition] if isinstance(condition, str | int) else condition
+    expected = f"columns of the table ({', '.join(names) or 'by their places, from 0'})"
+    for one in wanted:
+        require_that(one in names or str(one).isdigit(), "condition", expected, repr(one))
+    return tuple(names.index(str(one)) if one in names else int(one) for one in wanted)
 
 
 def check_table(table: Rows, source: str) -> tuple[Tensor, Tensor | None]:
@@ -143,7 +140,7 @@ def automatic_run(
         temperature=TemperatureConfig(SCALE, learning_rate=RATIO * start),
         pretraining=PhaseConfig(epochs=0, batch=batch),
         training=_likelihood(wishes.iterations or ITERATIONS, trained, batch, RATIO * start),
-        guard=_guard(3 + math.sqrt(columns)),
+        guard=replace(GUARD, largest_gap=3 + math.sqrt(columns)),
         ensemble=EnsembleConfig(events="half") if wishes.bayesian else None,
         sampling=persistent(batch, wishes.chain_steps, 0.3 * columns ** (-1 / 3), _bounds(to.forward(rows))),
         log_z=LOG_Z if wishes.log_z and columns > 2 else None,
@@ -190,10 +187,6 @@ def _likelihood(iterations: int, events: int, batch: int, rate: float) -> Traini
     )
 
 
-def _guard(gap: float) -> GuardConfig:
-    return GuardConfig(log_every=25, checkpoint_every=100, largest_gap=gap, smallest_acceptance=0.05, calm=1.0)
-
-
 def persistent(batch: int, steps: int, size: float, bounds: tuple[float, float] | None) -> SamplingConfig:
     """Feature chains that begin at events and go on for as long as the training lasts."""
     return SamplingConfig(
@@ -224,7 +217,7 @@ def events_run(events: Tensor, data: DataConfig, name: str = "events", seed: int
         temperature=TemperatureConfig(2 * variance / features, learning_rate=30 * rate),
         pretraining=PhaseConfig(math.ceil(500 / max(1, trained // batch)), 500, batch, rate, "cosine"),
         training=_likelihood(500, trained, batch, 0.1 * rate),
-        guard=_guard(100.0),
+        guard=replace(GUARD, largest_gap=100.0),
         sampling=persistent(
             batch, wishes.chain_steps, 0.3 * variance * features ** (-1 / 3), (low - margin, high + margin)
         ),

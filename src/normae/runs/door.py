@@ -181,8 +181,8 @@ def _jets_run(path: Path, seed: int, changes: Sequence[str]) -> Run:
         return read(preset, [*where, *changes])
     n = counts[kind]
     test, validation = round(JETS_TEST * n), max(1, round(JETS_VALIDATION * n))
-    trained, contrast = n - test - validation, read(preset).contrast
-    assert contrast is not None
+    contrast: Any = read(preset).contrast
+    trained = n - test - validation
     sizes = ["data.train=0", f"data.test={test}", f"data.validation={validation}"]
     sizes += [f"{table}.batch={max(1, min(256, trained))}" for table in ("training", "pretraining")]
     sizes += [f"contrast.batch={max(1, min(contrast.batch, trained // 4))}"]

@@ -39,8 +39,7 @@ from normae.sources import Events, load_events
 
 log = logging.getLogger(__name__)
 WEIGHTS_FORMAT = "normae-2"
-CHECKSUM = re.compile(rb'\\"checksum\\": \\"([0-9a-f]{64})\\"')
-"""The checksum in the header of a file, which is JSON in a text of JSON."""
+CHECKSUM = re.compile(rb'\\"checksum\\": \\"([0-9a-f]{64})\\"')  # in the header of a file, JSON in a text of JSON
 COORDINATES, BASE, HALF = "coordinates.", "base.", "half."  # prefix of the tensors of the coordinates there
 CHAINS = "chains"  # name of the persistent chains there, with shape (M, *event)
 MOST_LINES = 20_000  # of metrics.jsonl that are held; a report of a million lines would take gigabytes

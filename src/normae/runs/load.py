@@ -78,8 +78,7 @@ def load_run(name: str | Path, device: str = "cpu", own: Autoencoder | None = No
     """As `load`, with the run that the model is from."""
     folder = run_of(name)
     config = read(folder.config)
-    if config.classifier is not None:
-        raise InputError(f"{name}: a classifier, which has no energy; load it with normae.load_classifier")
+    refuse(config.classifier, f"{name}: a classifier, which has no energy; load it with normae.load_classifier")
     check_own(config, own, str(name))
     tensors, header, digest = read_stored(folder.model)
     model = build_model(config, tensors, header, str(name), own).to(choose_device(device))

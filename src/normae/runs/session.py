@@ -49,8 +49,7 @@ from normae.training.backends import Group, processes
 MEMBER = 1_000_000  # between the seeds of two members of an ensemble; the first has the run's own
 NOT_COMPARED = {"output_start"}  # of the network: what only decides the first weights
 HELD_OUT = 2000  # rows of a small validation sample are taken again, each time with other noise, up to about so many
-Start = tuple[dict[str, Tensor], dict[str, Any]]
-"""Rows of weights as `State.start` gave them, or weights by name, and what provenance.json says of them."""
+Start = tuple[dict[str, Tensor], dict[str, Any]]  # rows of `State.start`, or weights by name; and what is said of them
 
 
 def train(
@@ -281,7 +280,8 @@ def _in_coordinates(config: Run, events: Events, coordinates: Coordinates) -> Ev
         if (found := events.weights) is None:
             return None
         pairs = zip(found, (prepared.train, prepared.validation), strict=False)
-        return Weights(*(own if rows is None else own.repeat(len(rows) // len(own)) for own, rows in pairs), found.test)
+        train, validation = (own if rows is None else own.repeat(len(rows) // len(own)) for own, rows in pairs)
+        return Weights(train, validation, found.test)
 
     prepared = Events(
         lambda: seen(events.train, config.coordinates.copies, "train"),

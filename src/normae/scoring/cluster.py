@@ -123,11 +123,8 @@ def ranges(parts: Sequence[Part], workers: int) -> list[list[Part]]:
     """What one future does: a part; of a file that can only be read from its start, an equal share of its parts."""
     found = []
     for run in consecutive(parts):
-        if run[0].file.path.suffix.lower() in IN_ORDER:
-            edges = np.linspace(0, len(run), min(workers, len(run)) + 1).astype(int)
-            found += [run[a:b] for a, b in pairwise(edges)]
-        else:
-            found += [[part] for part in run]
+        shares = min(workers, len(run)) if run[0].file.path.suffix.lower() in IN_ORDER else len(run)
+        found += [run[a:b] for a, b in pairwise(np.linspace(0, len(run), shares + 1).astype(int))]
     return found
 
 

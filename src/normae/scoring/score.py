@@ -69,8 +69,7 @@ class Part:
     name: str
 
 
-Doer = Callable[[Scorer, Sequence[Part], Path, int, Watch], None]
-"""Writes parts into a folder, reading so many rows at a time."""
+Doer = Callable[[Scorer, Sequence[Part], Path, int, Watch], None]  # writes parts into a folder, so many rows at a time
 
 
 class BadPart(Exception):
@@ -216,11 +215,10 @@ def _read_part(folder: Path, part: Part) -> tuple[Columns, dict[str, Any]]:
     try:
         tensors, said = read_tensors(folder / part.name)
         columns = {name: tensors[name].numpy() for name in said["columns"]}
-        good = said["name"] == part.name and len(columns["score"]) == part.stop - part.start
+        if said["name"] != part.name or len(columns["score"]) != part.stop - part.start:
+            raise BadPart
     except Exception as error:  # a parser of damaged bytes may raise anything
         raise BadPart(part.name) from error
-    if not good:
-        raise BadPart(part.name)
     return columns, said
 
 

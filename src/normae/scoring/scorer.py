@@ -34,8 +34,7 @@ from normae.runs.load import load_run
 from normae.statistics.arrays import unweighted
 
 Columns = dict[str, NDArray[Any]]
-QUANTILES = {"q16": 0.16, "q50": 0.5, "q84": 0.84}
-"""Over weight draws, of log p where it is known and otherwise of the score."""
+QUANTILES = {"q16": 0.16, "q50": 0.5, "q84": 0.84}  # over weight draws, of log p where it is known, else of the score
 SIDE = 64
 NAMED = 3  # columns that are named where rows lie outside the range of the training sample
 TABLE_BLOCK, JETS_BLOCK = 1 << 13, 512  # events that the network sees at once
