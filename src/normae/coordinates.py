@@ -195,8 +195,7 @@ def curve(column: Floats, n: int) -> Floats:
     last = float(norm.ppf(1 - LEAST_IN_TAIL / n))
     values = np.linspace(-last, last, 1 + 2 * max(1, round(last / SPACING)))
     places = np.quantile(column, norm.cdf(values))
-    width = np.diff(places).clip(SMALLEST_STEP)
-    slope = np.diff(values) / width
+    slope = np.diff(values) / np.diff(places).clip(SMALLEST_STEP)
     inner = np.sqrt(slope[:-1] * slope[1:])  # exact where slopes grow like powers: they span many of ten
     ends = slope[[0, -1]] ** 2 / inner[[0, -1]]
     return np.stack([places, values, np.concatenate([ends[:1], inner, ends[1:]])])

@@ -69,8 +69,7 @@ def sample(
 
     Example: normae sample runs/toy -n 10000 -o samples.npz
     """
-    known = out.suffix in (".npz", ".csv", ".parquet")
-    require_that(known, "--out", "a name that ends in .npz, .csv or .parquet", out)
+    require_that(out.suffix in (".npz", ".csv", ".parquet"), "--out", "a name that ends in .npz, .csv or .parquet", out)
     from normae.data import Rows
     from normae.data.tables import write_rows
     from normae.files import check_new, output

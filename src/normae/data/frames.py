@@ -269,5 +269,4 @@ def split(n: int, sizes: Sequence[int], generator: torch.Generator) -> list[torc
     """
     refuse(any(size < 0 for size in sizes), f"expected sizes of at least 0, got {list(sizes)}")
     refuse(sum(sizes) > n, f"expected at least {sum(sizes)} events for parts of {list(sizes)}, got {n}")
-    order = torch.randperm(n, generator=generator)
-    return list(torch.split(order[: sum(sizes)], list(sizes)))
+    return list(torch.split(torch.randperm(n, generator=generator)[: sum(sizes)], list(sizes)))

@@ -126,10 +126,8 @@ def leading(covariance: Tensor, k: int) -> Tensor:
     d, matrix = len(covariance), covariance.cpu().numpy()
     if k == 0:
         return covariance[:, :0]
-    if k < d // 8:  # few of many: Lanczos, from a fixed vector
-        values, vectors = eigsh(matrix, k, v0=np.ones(d))
-    else:
-        values, vectors = eigh(matrix, subset_by_index=(d - k, d - 1))
+    few = k < d // 8  # of many: Lanczos, from a fixed vector
+    values, vectors = eigsh(matrix, k, v0=np.ones(d)) if few else eigh(matrix, subset_by_index=(d - k, d - 1))
     return torch.from_numpy(vectors[:, np.argsort(-values)].copy()).to(covariance.device)
 
 

@@ -235,8 +235,7 @@ def _npz(path: Path, dataset: str | None, stack: ExitStack) -> Table:
             stream.seek(header.offset + start * header.width)
             for first in range(start, stop, size):
                 count = min(size, stop - first)
-                raw = stream.read(count * header.width)
-                yield np.frombuffer(raw, header.dtype).reshape(count, *header.shape[1:])
+                yield np.frombuffer(stream.read(count * header.width), header.dtype).reshape(count, *header.shape[1:])
 
     def pieces(columns: Sequence[str] | None, start: int, stop: int, size: int) -> Iterator[Piece]:
         if columns is None:
@@ -313,8 +312,7 @@ def _csv(path: Path, _: str | None, __: ExitStack) -> Table:
     @cache
     def texts() -> set[str]:
         """Columns whose first values are text."""
-        batches = _csv_batches(path, {})
-        return {field.name for field in next(batches).schema if str(field.type) in ("string", "bool")}
+        return {one.name for one in next(_csv_batches(path, {})).schema if str(one.type) in ("string", "bool")}
 
     table = Table(path, 0, names, (len(names),), lambda _: None, pieces, text=lambda name: name in texts())
     for name in names:
@@ -398,8 +396,7 @@ def _root(path: Path, dataset: str | None, stack: ExitStack) -> Table:
     file = stack.enter_context(uproot.open(path))
     kinds = file.classnames()
     trees = sorted({key.partition(";")[0] for key, kind in kinds.items() if kind == "TTree"})
-    others = ", ".join(sorted(set(kinds.values()))) or "nothing"
-    refuse(not trees, f"{path}: expected a TTree, the file has {others}")
+    refuse(not trees, f"{path}: expected a TTree, the file has {', '.join(sorted(set(kinds.values()))) or 'nothing'}")
     refuse(dataset is None and len(trees) != 1, f"{path}: expected one tree, got {trees}; name one")
     refuse(dataset is not None and dataset not in trees, f"{path}: no tree {dataset!r}; the file has {trees}")
     tree = file[dataset or trees[0]]

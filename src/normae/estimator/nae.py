@@ -188,8 +188,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         self._precise = deepcopy(self.model_).to(torch.float64)
 
     def _failure(self) -> str:
-        facts = json.loads(self.run_["provenance.json"])
-        return str(facts.get("log_z", {}).get("failed", "it was not asked for"))
+        return str(json.loads(self.run_["provenance.json"]).get("log_z", {}).get("failed", "it was not asked for"))
 
     @property
     def log_z_(self) -> LogZ:

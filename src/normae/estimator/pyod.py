@@ -41,8 +41,7 @@ class NAE(BaseDetector):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None) -> "NAE":
         """Train on rows with shape (N, d)."""
         self._set_n_classes(y)
-        detector = NormalizedAutoencoder(random_state=self.random_state, **(self.settings or {}))
-        self.detector_ = detector.fit(X)
+        self.detector_ = NormalizedAutoencoder(random_state=self.random_state, **(self.settings or {})).fit(X)
         self.decision_scores_ = self.decision_function(X)
         self._process_decision_scores()
         return self

@@ -83,9 +83,7 @@ class Fixed:
     def fitted(self, raw: Integers) -> Integers:
         """Integers of any size within the range of the type."""
         half = 1 << (self.width - 1)
-        if self.saturating:
-            return np.clip(raw, -half, half - 1)
-        return ((raw + half) & ((1 << self.width) - 1)) - half
+        return np.clip(raw, -half, half - 1) if self.saturating else ((raw + half) & ((1 << self.width) - 1)) - half
 
     def values(self, raw: Integers) -> NDArray[np.float64]:
         """The real numbers that integers stand for."""
@@ -94,8 +92,7 @@ class Fixed:
 
 def type_for(largest: float, width: int) -> Fixed:
     """The type of `width` bits with the most fractional bits that holds numbers up to +- `largest`."""
-    size = max(float(largest), 2.0**-24)
-    return Fixed(width, math.floor(math.log2(size)) + 2, rounding=True, saturating=True)
+    return Fixed(width, math.floor(math.log2(max(largest, 2.0**-24))) + 2, rounding=True, saturating=True)
 
 
 @dataclass(frozen=True)
@@ -146,8 +143,7 @@ def fixed_network(
         largest = float((reach + np.abs(bias_type.values(b))).max())
         bits = max(fraction + math.floor(math.log2(max(largest, 1e-30))) + 2, 2)
         refuse(bits > MOST_BITS, f"--bits: an accumulator would need {bits} bits; take fewer than {width}")
-        accumulator = Fixed(bits, bits - fraction)
-        layers.append(FixedLayer(w, b, weight_type, bias_type, accumulator, result))
+        layers.append(FixedLayer(w, b, weight_type, bias_type, Fixed(bits, bits - fraction), result))
         kind = result
     return FixedNetwork(input_type, tuple(layers))
 

@@ -244,8 +244,7 @@ def _layer(graph: Graph, layer: nn.Module, own: Mapping[str, Tensor], state: Sta
 
 def _linear(weight: Tensor, bias: Tensor, state: State) -> State:
     """x W^T + b; a product of (N, in) or (K, N, in) with (in, out) or (K, in, out)."""
-    product = state.h @ (weight[0].T if len(weight) == 1 else weight.mT)
-    h = product + (bias[0] if len(bias) == 1 else bias[:, None])
+    h = state.h @ (weight[0].T if len(weight) == 1 else weight.mT) + (bias[0] if len(bias) == 1 else bias[:, None])
     return State(h, max(state.draws, len(weight), len(bias)), 0)
 
 

@@ -66,8 +66,7 @@ def export_onnx(
         worst = max(differences, key=lambda name: differences[name].share)
         off = f"its {worst} differs from the model's by up to {differences[worst].largest:.3g}"
         more = f"more than the tolerance {tolerance:g} of 1 + |{worst}| allows"
-        wrong = not differences[worst].share <= 1
-        refuse(wrong, f"{out}: not written, {off}, {more}; try a larger --tolerance")
+        refuse(not differences[worst].share <= 1, f"{out}: not written, {off}, {more}; try a larger --tolerance")
     return differences
 
 
@@ -94,8 +93,7 @@ def compare(
     for name, wanted in expected.items():
         unit = temperature if name == "energy" else 1.0
         off = np.abs(found[name].astype(np.float64) - wanted)
-        allowed = tolerance * (unit + np.abs(wanted))
-        share = np.where(np.isfinite(off), off / allowed, np.inf)
+        share = np.where(np.isfinite(off), off / (tolerance * (unit + np.abs(wanted))), np.inf)
         result[name] = Difference(float(off.max()), float(share.max()))
     return result
 

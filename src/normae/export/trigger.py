@@ -207,8 +207,7 @@ def export_trigger(
         scores = {kind: {name: of(x) for name, x in samples.items()} for kind, of in kinds}
         report = _report(scores, student, settings)
         by = "own arithmetic, no compiler" if emulated is None else "hls4ml's C++ and own arithmetic"
-        differ = None if emulated is None else 0
-        report["emulation"] = {"by": by, "events": len(own), "outputs_that_differ": differ}
+        report["emulation"] = {"by": by, "events": len(own), "outputs_that_differ": None if emulated is None else 0}
         _write(temporary, report, student, {"offset": offset} | about(folder, model))
         with figure_style():
             figure, axes = new_figure(1, 2)

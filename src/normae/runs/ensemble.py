@@ -112,8 +112,7 @@ def _joined(folders: list[RunFolder], parts: list[Part]) -> Part:
     names = {name: name if name.startswith(widths) else f"{prefix}{name}" for name in first}
     stacked = {given: torch.stack([tensors[name] for tensors, _ in parts]) for name, given in names.items()}
     sizes = np.mean([other["step_sizes"] for other in headers], axis=0).tolist()
-    temperatures = [other["temperature"] for other in headers]
-    return first | stacked, header | {"step_sizes": sizes, "temperatures": temperatures}
+    return first | stacked, header | {"step_sizes": sizes, "temperatures": [other["temperature"] for other in headers]}
 
 
 def _as_members(folders: list[RunFolder], parts: list[Part]) -> Part:

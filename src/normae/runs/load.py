@@ -128,8 +128,7 @@ def build_model(
     fill(autoencoder, parts[""])
     latent, feature = _resized(config.sampling.latent, latent_size), _resized(config.sampling.feature, feature_size)
     sampling = replace(config.sampling, latent=latent, feature=feature)
-    kind = str(header.get("coordinates", "identity"))
-    coordinates = read_any(kind, parts[COORDINATES], event, name)
+    coordinates = read_any(str(header.get("coordinates", "identity")), parts[COORDINATES], event, name)
     if parts[BASE]:
         autoencoder.base = read_with_cells(parts[BASE], coordinates, event[0], name)
     more: Any = {"coordinates": coordinates, "columns": columns, "chains": chains}

@@ -109,8 +109,7 @@ def train(
                 check()
             hashes, jets = [sources.events_hash(one) for one in raw], sources.jets_hashes(config.data)
             journal = Journal(group, folders, configs, hashes, replicas, team, jets)
-            trainer = _trainer(configs, runs, team, own)
-            return _sit(trainer, journal, runs, starts, watch, deadline)
+            return _sit(_trainer(configs, runs, team, own), journal, runs, starts, watch, deadline)
 
 
 def _trainer(configs: list[Run], runs: list[Prepared], team: Group, own: Autoencoder | None) -> Trainer:
@@ -331,8 +330,7 @@ def _check_start(config: Run, given: Run, name: str) -> None:
 def joined(starts: list[Start], noise: WeightNoise, replicas: int) -> dict[str, Tensor]:
     """Rows for all models side by side, as `Trainer.begin_with` takes them; each start serves `replicas` of them."""
     rows = [given if "weights" in given else {"weights": noise.row(given)[None]} for given, _ in starts]
-    kinds = set.intersection(*(set(row) for row in rows))
-    parts = {kind: [row[kind] for row in rows] for kind in kinds}
+    parts = {kind: [row[kind] for row in rows] for kind in set.intersection(*(set(row) for row in rows))}
     return {
         kind: torch.cat([part if len(part) == replicas else part[:1].expand(replicas, -1) for part in found])
         for kind, found in parts.items()

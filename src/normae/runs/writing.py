@@ -308,8 +308,7 @@ class Finish:
         header = headers[0] | {"members": headers}
         if all(own["log_z"] for own in headers):  # what members differ by is asked at rows that none has seen
             model = build_model(self.config, tensors, header, str(self.folder.path))
-            rows = model.sample(BAR_ROWS, self.config.seed)
-            header["bar"] = bar_of_halves(model.rows(rows).log_prob_draws())
+            header["bar"] = bar_of_halves(model.rows(model.sample(BAR_ROWS, self.config.seed)).log_prob_draws())
         return tensors, header
 
     def check_log_z(self) -> None:

@@ -111,8 +111,7 @@ def _model(run: str, device: str, threads: int | None, weights: str) -> Model:
     if threads is not None:
         torch.set_num_threads(threads)
     model, _, _, content = load_run(run, device)
-    others = weights_of(content, model) != weights
-    refuse(others, f"{run}: a worker finds other weights there than the command did")
+    refuse(weights_of(content, model) != weights, f"{run}: a worker finds other weights there than the command did")
     return model
 
 

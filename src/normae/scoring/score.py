@@ -99,8 +99,7 @@ def open_file(scorer: Scorer, path: str | Path, dataset: str | None = None) -> F
 
 def _state(paths: Sequence[Path]) -> list[list[int]]:
     """What tells files from earlier states of themselves; the time of the last change cannot be set back."""
-    found = [path.stat() for path in paths]
-    return [[one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_ino] for one in found]
+    return [[s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for s in (path.stat() for path in paths)]
 
 
 def parts_of(scorer: Scorer, files: Sequence[File]) -> list[Part]:
@@ -341,8 +340,7 @@ def score(
     refuse(chunk < 1, f"--chunk: expected at least 1 row, got {chunk}")
     _check_names(files, out)
     check_new(out, force)
-    opened = [open_file(scorer, path, dataset) for path in files]
-    parts = parts_of(scorer, opened)
+    parts = parts_of(scorer, [open_file(scorer, path, dataset) for path in files])
     mine = parts[len(parts) * number // count : len(parts) * (number + 1) // count]
     folder = out.with_name(out.name + ".parts")
     with lock(out, shared=shard is not None):

@@ -178,8 +178,7 @@ def columns_of(rows: Rows) -> Columns:
         draws, name = rows.log_prob_draws(), "log_prob"
         found["log_prob"] = rows.log_prob()
     if spread is not None:
-        shares = list(QUANTILES.values())
-        quantiles = np.quantile(np.ascontiguousarray(draws.T), shares, axis=1, method="weibull")
+        quantiles = np.quantile(np.ascontiguousarray(draws.T), list(QUANTILES.values()), axis=1, method="weibull")
         found |= {f"{name}_{q}": values for q, values in zip(QUANTILES, quantiles, strict=True)}
     return {column: values.astype(np.float32) for column, values in found.items()}
 
