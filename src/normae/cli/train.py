@@ -43,9 +43,8 @@ def train(
     from normae.runs.session import train as train_run
 
     override = [*(override or []), *([] if start is None else [f"start={json.dumps(start)}"])]
-    wishes = Wishes(condition=parse_columns(condition) or ())
     refuse(missing not in ("refuse", "drop"), f"--missing: expected refuse or drop, got {missing!r}")
-    more: Any = {"weights": weights, "wishes": wishes, "missing": missing}
+    more: Any = {"weights": weights, "wishes": Wishes(condition=parse_columns(condition) or ()), "missing": missing}
     run, _ = planned(what, out, parse_columns(columns), dataset, None, override, **more)
     use_threads(run.threads)
     with TrainingDisplay() as display:

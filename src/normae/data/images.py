@@ -60,8 +60,7 @@ class SparseEvents:
         pixel, value = self.pixel[index].long(), self.value[index].to(self.filter.dtype)
         side = len(self.filter)
         flat = self.filter.new_zeros((*index.shape, side * side)).scatter_add_(-1, pixel, value)
-        image = flat.unflatten(-1, (1, side, side))
-        dense: Tensor = self.filter @ (image @ self.filter.T)
+        dense: Tensor = self.filter @ (flat.unflatten(-1, (1, side, side)) @ self.filter.T)
         return dense
 
     def dense(self) -> Tensor:

@@ -51,12 +51,10 @@ class GaussianMixture:
 
     def log_prob(self, x: Tensor) -> Tensor:
         """log p(x) with shape (N,) for x with shape (N, d); computed in float64."""
-        x64 = x.double()
         cholesky = torch.linalg.cholesky(self.covariances.double())
-        residual = (x64[None] - self.means.double()[:, None]).transpose(1, 2)
+        residual = (x.double()[None] - self.means.double()[:, None]).transpose(1, 2)
         whitened = torch.linalg.solve_triangular(cholesky, residual, upper=False)
-        log_det = cholesky.diagonal(dim1=1, dim2=2).log().sum(1)
-        log_norm = -log_det - 0.5 * self.means.shape[1] * math.log(2 * math.pi)
+        log_norm = -cholesky.diagonal(dim1=1, dim2=2).log().sum(1) - 0.5 * self.means.shape[1] * math.log(2 * math.pi)
         log_weights = (self.weights / self.weights.sum()).double().log()
         parts = (log_weights + log_norm)[:, None] - 0.5 * whitened.square().sum(1)
         return torch.logsumexp(parts, dim=0).to(x.dtype)

@@ -72,8 +72,7 @@ def made_of(run: RunFolder, members: Sequence[RunFolder]) -> bool:
     """Whether a run is the ensemble of these members, as they are now."""
     if not run.model.is_file():
         return False
-    known = [member.get("sha256") for member in run.read_provenance().get("members", [])]
-    return known == _models(list(members))[1]
+    return [member.get("sha256") for member in run.read_provenance().get("members", [])] == _models(list(members))[1]
 
 
 def _models(folders: list[RunFolder]) -> tuple[list[Part], list[str]]:

@@ -142,8 +142,7 @@ def build_model(
 
 def _check_numbers(event: tuple[int, ...], temperature: float, steps: tuple[float, float], log_z: LogZ | None) -> None:
     """What no training writes: an event of no size, T or a step that is not positive, log Z that is not a number."""
-    numbers = {"event": event or (0,), "temperature": (temperature,), "step_sizes": steps}
-    for what, given in numbers.items():
+    for what, given in {"event": event or (0,), "temperature": (temperature,), "step_sizes": steps}.items():
         if not all(0 < number < math.inf for number in given):
             raise ValueError(f"{what} {given}, expected finite numbers above zero")
     if log_z is not None and not (math.isfinite(log_z.value) and 0 <= log_z.error < math.inf):

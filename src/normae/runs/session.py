@@ -152,9 +152,8 @@ def _sit(
 
 def _check_folder(group: RunFolder, folders: list[RunFolder], configs: list[Run], resume: bool) -> None:
     """Nothing is overwritten: a folder must be new, or hold this very configuration and be resumed."""
-    begun = [f for f in folders if f.config.exists()]
     refuse(group.path.exists() and not group.path.is_dir(), f"{group.path}: a file, not a folder; choose another name")
-    if not begun:
+    if not any(folder.config.exists() for folder in folders):
         refuse(resume and not group.path.exists(), f"{group.path}: nothing to resume; leave out --resume")
         if group.path.exists() and not untouched(group.path):
             others = group.config.exists() or group.members()

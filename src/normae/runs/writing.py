@@ -410,9 +410,8 @@ class Finish:
         if events.validation is None or not k or k >= int(np.prod(events.train.shape[1:])):
             return {}
         found = linear_errors(events.train, events.validation, (0, k), self.device)
-        names = ("mse_mean_event", f"mse_{k}_components")
         pairs = [{"value": float(e.mean()), "error": float(e.std() / len(e) ** 0.5)} for e in found]
-        return dict(zip(names, pairs, strict=True))
+        return dict(zip(("mse_mean_event", f"mse_{k}_components"), pairs, strict=True))
 
     def _provenance(self) -> dict[str, Any]:
         facts = self.journal.facts(self.trainer, self.k)
