@@ -278,11 +278,8 @@ def load_jets(config: DataConfig, seed: int, known: Known = NOTHING) -> Events:
         refuse(size > len(sample), f"{path}: expected {size} {kind} jets in {name}, got {len(sample)}")
         return sample.first(size or len(sample))
 
-    return Events(
-        lambda: part(0, "train", config.train),
-        lambda: part(2, "val", config.validation) if config.validation else None,
-        lambda: part(1, "test", config.test).dense(),
-    )
+    held = (lambda: part(2, "val", config.validation)) if config.validation else lambda: None
+    return Events(lambda: part(0, "train", config.train), held, lambda: part(1, "test", config.test).dense())
 
 
 def load_both(config: DataConfig, seed: int) -> tuple[list[SparseEvents], list[SparseEvents]]:

@@ -288,11 +288,8 @@ def _bayesian(graph: Graph, model: Model, draws: Draws, plain: Value, slope: Val
     scores = plain - slope
     mean = graph.reduce("Mean", scores, 0)
     variance = graph.reduce("SumSquare", scores - mean, 0) / ((count - 1) / model.bar**2)
-    outputs: Outputs = {
-        "energy": (graph.reduce("Mean", plain * draws.temperature[:, None], 0), ("N",)),
-        "score": (mean, ("N",)),
-        "score_std": (np.sqrt(variance), ("N",)),
-    }
+    energy, spread = graph.reduce("Mean", plain * draws.temperature[:, None], 0), np.sqrt(variance)
+    outputs: Outputs = {"energy": (energy, ("N",)), "score": (mean, ("N",)), "score_std": (spread, ("N",))}
     log_z = model.normalization(count)
     if log_z is not None:
         outputs["log_prob"] = (-(mean + log_z.mean()), ("N",))

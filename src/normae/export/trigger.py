@@ -239,15 +239,12 @@ def _report(scores: dict[str, dict[str, Floats]], student: Student, settings: Tr
     """What original, real and fixed scores, with shape (N,) of each sample, say of the student."""
     original, real, fixed = scores.values()
     off = np.concatenate([fixed[name] - real[name] for name in fixed])
+    sizes = {"largest": float(np.abs(off).max()), "rms": float(np.sqrt(np.square(off).mean()))}
     report: dict[str, Any] = {
         "settings": asdict(settings),
         "events": {name: len(values) for name, values in fixed.items()},
         "pearson": {name: pearson(original[name], fixed[name])._asdict() for name in fixed},
-        "fixed_against_real": {
-            "largest": float(np.abs(off).max()),
-            "rms": float(np.sqrt(np.square(off).mean())),
-            "last_bit": student.fixed.layers[-1].result.step,
-        },
+        "fixed_against_real": sizes | {"last_bit": student.fixed.layers[-1].result.step},
     }
     for name in list(fixed)[1:]:
         areas = {kind: auc(t[name], t["background"])._asdict() for kind, t in scores.items()}

@@ -126,12 +126,8 @@ def _finish(config: Run, trainer: Trainer, journal: Journal) -> None:
     method, correct = choose_correction(logit, labels, config.seed)
     tensors, numbers = _correction_tensors(correct)
     weights = {name: view[0] for name, view in prefixed(setup.layout.views(phase.best), "energy.").items()}
-    header = {
-        "event": list(setup.data.event),
-        "scale": phase.scale,
-        "prior": phase.prior,
-        "calibration": {"method": method, **numbers},
-    }
+    header: dict[str, Any] = {"event": list(setup.data.event), "scale": phase.scale, "prior": phase.prior}
+    header["calibration"] = {"method": method, **numbers}
     raw = calibration(logit, labels, config.seed).error
     measured = {
         "auc": auc(logit[labels], logit[~labels]),

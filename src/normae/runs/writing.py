@@ -326,11 +326,8 @@ class Finish:
         """Weights by name with their posterior, and the header, before log Z."""
         weights, temperatures, sizes = self.trainer.models.result(last)
         members = self.members
-        header: dict[str, Any] = {
-            "event": list(self.event),
-            "temperature": float(temperatures[members.start]),
-            "step_sizes": [float(size) for size in sizes[:, members].mean(1)],
-        }
+        temperature, steps = float(temperatures[members.start]), [float(size) for size in sizes[:, members].mean(1)]
+        header: dict[str, Any] = {"event": list(self.event), "temperature": temperature, "step_sizes": steps}
         if self.coordinates.kind != "identity":
             header["coordinates"] = self.coordinates.kind
         if (columns := self.events.columns) is not None:
