@@ -126,10 +126,10 @@ def shipped() -> tuple[Tensor, Tensor, Tensor]:
     return centre.reshape(event), (left @ right).float().unflatten(1, event), width
 
 
-def read_components(tensors: Mapping[str, Tensor], number: int, source: str) -> ComponentsCoordinates:
-    """Those of the tensors in a model's file, of `number` components; `source` names the file in messages."""
+def read_components(tensors: Mapping[str, Tensor], rows: tuple[int, ...], source: str) -> ComponentsCoordinates:
+    """Those of the tensors in a model's file, for `rows` of (K,) components; `source` names the file in messages."""
     event = tuple(tensors["centre"].shape) if "centre" in tensors else ()
-    shapes = {"centre": event, "basis": (number, *event), "width": (number,), "power": (), "noise": ()}
+    shapes = {"centre": event, "basis": (*rows, *event), "width": rows, "power": (), "noise": ()}
     if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != shapes:
         raise InputError(f"{source}: the components do not belong to the model; train it again")
     return ComponentsCoordinates(**tensors)

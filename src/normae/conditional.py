@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from normae.components import read_components
 from normae.coordinates import Coordinates, Range, TableCoordinates, read_coordinates
 from normae.errors import InputError
 from normae.lattice import nearest
@@ -195,12 +194,10 @@ class ConditionalCoordinates(Coordinates):
         return own | {f"{m}.{name}": t for m in self.MAPS for name, t in getattr(self, m).tensors().items()}
 
 
-def read_any(kind: str, tensors: Mapping[str, Tensor], event: tuple[int, ...], source: str) -> Coordinates:
-    """The coordinates that `Coordinates.tensors` gave, of any kind; `source` names the file in messages."""
-    if kind == "components":
-        return read_components(tensors, event[0], source)
-    if kind != "conditional" or not {"given", "location"} <= set(tensors) or len(event) != 1:
-        return read_coordinates(kind, tensors, event, source)
+def read_conditional(tensors: Mapping[str, Tensor], event: tuple[int, ...], source: str) -> Coordinates:
+    """The coordinates that `ConditionalCoordinates.tensors` gave; `source` names the file in messages."""
+    if not {"given", "location"} <= set(tensors) or len(event) != 1:
+        return read_coordinates("conditional", {}, event, source)  # which refuses them
     own: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if "." not in name}
     given, k, d = own["given"].tolist(), own["given"].numel(), event[0] - own["given"].numel()
     for name, size in (("condition", k), ("columns", d)):
@@ -210,5 +207,5 @@ def read_any(kind: str, tensors: Mapping[str, Tensor], event: tuple[int, ...], s
     shapes = {"given": (k,), "edges": (2, k), "location": terms, "log_width": terms, "whitening": (d, d)}
     right = {name: tuple(t.shape) for name, t in own.items() if name not in ConditionalCoordinates.MAPS} == shapes
     if not right or len(set(given) & set(range(event[0]))) != k:
-        return read_coordinates(kind, {}, event, source)  # which refuses them
+        return read_coordinates("conditional", {}, event, source)
     return ConditionalCoordinates(**own)

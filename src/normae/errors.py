@@ -3,6 +3,8 @@
 import importlib
 import logging
 import os
+from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -54,6 +56,12 @@ def refuse(wrong: object, sentence: str) -> None:
 def require_that(holds: bool, name: str, expected: str, got: object) -> None:
     """One sentence where a setting does not hold what it should."""
     refuse(not holds, f"{name}: expected {expected}, got {got}")
+
+
+def check_once(names: Sequence[str], source: str) -> None:
+    """Refuse columns with one name, of which nobody could tell which is meant."""
+    if twice := [column for column, count in Counter(names).items() if count > 1]:
+        raise InputError(f"{source}: the column {twice[0]!r} is there more than once")
 
 
 def require(extra: str, *packages: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from normae.errors import InputError, decided, refuse
+from normae.errors import InputError, check_once, decided, refuse
 from normae.tensors import WHOLE, keeps
 
 Missing = Literal["refuse", "drop"]
@@ -83,12 +83,6 @@ def column_names(data: Any) -> list[str] | None:
     if names is None and hasattr(data, "columns") and not isinstance(data, np.ndarray):
         names = data.columns
     return None if names is None else [str(name) for name in names]
-
-
-def check_once(names: Sequence[str], source: str) -> None:
-    """Refuse columns with one name, of which nobody could tell which is meant."""
-    if twice := [column for column, count in Counter(names).items() if count > 1]:
-        raise InputError(f"{source}: the column {twice[0]!r} is there more than once")
 
 
 def as_rows(

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.data.frames import MOST_CATEGORIES, ROUNDS, Piece, categories_of, check_once, codes
-from normae.errors import InputError, check_memory, refuse
+from normae.data.frames import MOST_CATEGORIES, ROUNDS, Piece, categories_of, codes
+from normae.errors import InputError, check_memory, check_once, refuse
 from normae.tensors import keeps
 
 Floats = NDArray[Any]  # in float32, or in float64 where that is asked for

@@ -20,8 +20,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from normae.config import read
 from normae.data import Rows, as_rows
-from normae.data.frames import Missing, as_frame, check_once, column_names, finite
-from normae.errors import InputError, LogZUnknown, refuse
+from normae.data.frames import Missing, as_frame, column_names, finite
+from normae.errors import InputError, LogZUnknown, check_once, refuse
 from normae.files import write_json
 from normae.inference import LogZ
 from normae.posterior.draw import Rows as AllDraws

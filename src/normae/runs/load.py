@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from normae import zoo
-from normae.conditional import read_any
+from normae.components import read_components
+from normae.conditional import read_conditional
 from normae.config import Run, choose_device, read
+from normae.coordinates import Coordinates, read_coordinates
 from normae.errors import InputError, refuse
 from normae.inference import BayesianModel, LogZ, Model
 from normae.inference.members import MembersModel
@@ -128,7 +131,7 @@ def build_model(
     fill(autoencoder, parts[""])
     latent, feature = _resized(config.sampling.latent, latent_size), _resized(config.sampling.feature, feature_size)
     sampling = replace(config.sampling, latent=latent, feature=feature)
-    coordinates = read_any(str(header.get("coordinates", "identity")), parts[COORDINATES], event, name)
+    coordinates = _coordinates(str(header.get("coordinates", "identity")), parts[COORDINATES], event, name)
     if parts[BASE]:
         autoencoder.base = read_with_cells(parts[BASE], coordinates, event[0], name)
     more: Any = {"coordinates": coordinates, "columns": columns, "chains": chains}
@@ -138,6 +141,12 @@ def build_model(
     more["posterior"] = _posterior(config, autoencoder, parts, temperature, header, name)
     more["cells"] = min(config.evaluation.log_z_cells, CELLS)
     return BayesianModel(autoencoder, temperature, event, sampling, log_z, name, **more)
+
+
+def _coordinates(kind: str, tensors: dict[str, Tensor], event: tuple[int, ...], name: str) -> Coordinates:
+    """What `Coordinates.tensors` gave, by the reader of its kind."""
+    own = {"components": read_components, "conditional": read_conditional}.get(kind, partial(read_coordinates, kind))
+    return own(tensors, event, name)
 
 
 def _check_numbers(event: tuple[int, ...], temperature: float, steps: tuple[float, float], log_z: LogZ | None) -> None:
@@ -160,7 +169,7 @@ def _members(config: Run, tensors: dict[str, Tensor], header: dict[str, Any], na
     kind, bar = str(header.get("coordinates", "table")), header.get("bar", widening(len(models)))
     if not (is_number(bar) and 0 < bar < math.inf):
         raise InputError(f"{name}: the header of model.safetensors garbles bar, expected a positive number, got {bar}")
-    return MembersModel(models, read_any(kind, whole, models[0].seen_event, name), name, float(bar))
+    return MembersModel(models, _coordinates(kind, whole, models[0].seen_event, name), name, float(bar))
 
 
 def _check_shapes(config: Run, parts: dict[str, dict[str, Tensor]], autoencoder: Autoencoder, name: str) -> None:
