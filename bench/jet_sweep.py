@@ -140,6 +140,8 @@ def table(out: Path, numbers: Path | None) -> None:
     found: dict[str, list[tuple[float, float, float]]] = {}
     for path in sorted(out.glob("*.jsonl")):
         looks = [line for line in map(json.loads, path.read_text().splitlines()) if "negative_energy" in line]
+        if not looks:  # stopped before the first
+            continue
         late = looks[len(looks) // 2 :]
         negative, positive, accepted = (np.mean([line[key] for line in late]) for key in LOGGED)
         last = looks[-1]
