@@ -22,7 +22,6 @@ Columns on a lattice (`lattice`) have a probability of every value in place of a
 of a step, and for a value that cannot occur it is 0.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, Protocol, Self, TypeVar
@@ -35,7 +34,7 @@ from torch import Tensor
 
 from normae.errors import InputError, refuse
 from normae.lattice import CLOSE, IMPOSSIBLE, cannot_occur, nearest, no_lattice
-from normae.statistics.gaussians import shrinkage
+from normae.statistics.gaussians import LOG_TWO_PI, by_column, shrinkage
 from normae.tensors import by_weight
 
 T = TypeVar("T")
@@ -180,13 +179,13 @@ def fit_curves(t: Floats, which: Curves) -> Floats:
     n, d = t.shape
     if which == "none" or n < FEWEST_TO_SHAPE:
         return np.array([[[-1.0, 1.0]] * d, [[-1.0, 1.0]] * d, [[1.0, 1.0]] * d])
-    order = np.random.default_rng(0).permutation(n)[:MOST_TO_SHAPE]
     values = curve(t[:, 0], n)[1]
     found = np.stack([np.stack([values, values, np.ones_like(values)])] * d, axis=1)
-    for j, column in enumerate(t[order].T):
-        if len(np.unique(column)) >= DISTINCT * len(order) and _worth(column, *RIVALS[which]):
-            knots = curve(t[:, j], n)
-            found[:, j] = knots if np.diff(knots[0]).min() > SMALLEST_STEP else found[:, j]
+    rows = t[np.random.default_rng(0).permutation(n)[:MOST_TO_SHAPE]]
+    varied = [j for j in range(d) if len(np.unique(rows[:, j])) >= DISTINCT * len(rows)]
+    for j in np.array(varied)[_worth(rows[:, varied], *RIVALS[which])] if varied else ():
+        knots = curve(t[:, j], n)
+        found[:, j] = knots if np.diff(knots[0]).min() > SMALLEST_STEP else found[:, j]
     return found
 
 
@@ -201,17 +200,15 @@ def curve(column: Floats, n: int) -> Floats:
     return np.stack([places, values, np.concatenate([ends[:1], inner, ends[1:]])])
 
 
-def _worth(rows: Floats, numbers: Sequence[int], gain: float) -> bool:
-    """Whether a curve suits the second half of a column better by `gain` than Gaussians of all these numbers do."""
-    from sklearn.mixture import GaussianMixture  # scikit-learn takes a second to import
-
-    column, held = np.array_split(rows, 2)
-    v, log_slope = bend(torch.from_numpy(held[:, None]), torch.from_numpy(curve(column, len(column))[:, None]))
-    bent = float((log_slope - 0.5 * v.square()).mean()) - 0.5 * math.log(2 * math.pi)
-    soft = [soften(torch.from_numpy(part))[:, None].numpy() for part in (column, held)]
-    slope = float(np.log1p((np.abs(held) - LIMIT).clip(0)).mean())
-    mixtures = (GaussianMixture(k, reg_covar=1e-4, random_state=0).fit(soft[0]) for k in numbers)
-    return all(bent > gain - slope + mixture.score(soft[1]) for mixture in mixtures)
+def _worth(rows: Floats, numbers: Sequence[int], gain: float) -> npt.NDArray[np.bool_]:
+    """Which columns (N, d) a curve suits better by `gain`, in the second half, than Gaussians of all these numbers."""
+    first, held = (torch.from_numpy(half) for half in np.array_split(rows, 2))
+    knots = np.stack([curve(column, len(first)) for column in first.T.numpy()], axis=1)
+    v, log_slope = bend(held, torch.from_numpy(knots))
+    bent = (log_slope - 0.5 * v.square()).mean(0) - 0.5 * LOG_TWO_PI
+    slope = (held.abs() - LIMIT).clamp_min(0).log1p().mean(0)
+    rivals = torch.stack([by_column(soften(first), soften(held), k) for k in numbers])
+    return np.asarray(bent > gain - slope + rivals.amax(0))
 
 
 def bend(t: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
