@@ -300,3 +300,11 @@ run(app)
 def test_a_signal_while_a_class_is_made_is_not_an_error(name):
     done = subprocess.run([sys.executable, "-c", IN_A_CLASS.format(name=name)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "normae: interrupted\n")
+
+
+def test_an_error_that_is_its_own_cause_is_no_interrupt():
+    error = ValueError("a")
+    error.__cause__ = error
+    assert not console.interrupted(error)
+    error.__cause__ = KeyboardInterrupt()
+    assert console.interrupted(error)

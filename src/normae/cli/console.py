@@ -276,9 +276,11 @@ def run(app: typer.Typer) -> None:
 
 def interrupted(error: BaseException | None) -> bool:
     """Whether a signal is behind an error: what it raises while a class is made, Python gives out as another."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
+    seen: list[BaseException] = []  # a cause may have its effect as context
+    while error is not None and error not in seen and not isinstance(error, KeyboardInterrupt):
+        seen.append(error)
         error = error.__cause__ or error.__context__
-    return error is not None
+    return isinstance(error, KeyboardInterrupt)
 
 
 # What a library says of a full or broken disk, whichever exception it raises.
@@ -305,7 +307,7 @@ def judged(error: Exception) -> tuple[str, int]:
     if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "allocate memory" in text:
         return f"out of memory ({first}); take less at a time, a smaller network, or a machine with more", 3
     if getattr(error, "errno", None) in FULL.values() or any(words in text for words in FULL):
-        return f"the disk is full or broken ({first}); what was whole before is whole still", 3
+        return f"the disk is full or broken ({first}); earlier files are intact", 3
     if isinstance(error, InputError | OSError):
         return text, 2
     name = f"{type(error).__module__}.{type(error).__name__}".removeprefix("builtins.")

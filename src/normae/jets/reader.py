@@ -155,7 +155,9 @@ def _named(path: Path) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise error if str(error).startswith(str(path)) else InputError(f"{path}: {error}") from error
+        if str(error).startswith(str(path)):
+            raise
+        raise InputError(f"{path}: {error}") from error
     except (KeyError, OSError, RuntimeError) as error:
         words = str(error).splitlines() or [type(error).__name__]
         raise InputError(f"{path}: the file is truncated or damaged ({words[0]})") from error
