@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import normae
 from normae.coordinates import (
     CoordinatesConfig,
     Identity,
@@ -170,3 +171,11 @@ def test_a_bent_column_is_gaussian():
     straight = TableCoordinates.of(x, noise=1e-3)
     y = straight.forward(x)
     assert float((straight.log_slope(x) - 0.5 * y[:, 0].square() - truth[:, 0]).abs().mean()) > 0.5
+
+
+@pytest.mark.parametrize("seed", [7, 15])
+def test_rows_of_a_skewed_column_train_whichever_of_them_decide_on_its_curve(seed):
+    random = np.random.default_rng(seed)
+    rows = np.stack([random.normal(size=1000), np.exp(1.5 * random.normal(size=1000))], axis=1)
+    nae = normae.NormalizedAutoencoder(random_state=seed, start_iterations=20).fit(rows)
+    assert np.isfinite(nae.score_samples(rows)).all()

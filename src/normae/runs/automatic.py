@@ -44,6 +44,7 @@ GENERATION = 20  # steps of the chains that samples are, where draws of the base
 DECIDING = 2500  # rows that decide which columns get curves
 NARROW, WIDE, MANY_ROWS = 64, 128, 10_000
 """Widths of the hidden layers: of the network that few rows can carry, and from so many training rows on."""
+WIDER = 2.0  # than the rows: a box for rows whose coordinates may be fitted to others
 MOST_LATENT = 16  # dimension of the latent space; that of a smaller table is one more than its columns
 BUFFER = 2048  # persistent chains, or twice the batch where that is more
 GUARD = GuardConfig(log_every=25, checkpoint_every=100, smallest_acceptance=0.05, calm=1.0)
@@ -127,6 +128,10 @@ def automatic_run(
     to = ConditionalCoordinates.of(rows, given, noise) if given else TableCoordinates.of(rows, noise, curves, weights)
     counted = trained if weights is None else trained * counts_as(weights) // len(rows)
     start, width = wishes.learning_rate, NARROW if counted < MANY_ROWS else WIDE
+    bounds = None  # the base falls off by itself; one or two columns may need the box of a grid for log Z
+    if columns <= 2 and not given:  # a fit to fewer rows may give a column no curve
+        straight = TableCoordinates.of(rows, noise, "none", weights)
+        bounds = _bounds(torch.cat([one.forward(rows) for one in (to, straight)]), WIDER)
     return Run(
         data=data,
         name=name,
@@ -142,15 +147,15 @@ def automatic_run(
         training=_likelihood(wishes.iterations or ITERATIONS, trained, batch, RATIO * start),
         guard=replace(GUARD, largest_gap=3 + math.sqrt(columns)),
         ensemble=EnsembleConfig(events="half") if wishes.bayesian else None,
-        sampling=persistent(batch, wishes.chain_steps, 0.3 * columns ** (-1 / 3), _bounds(to.forward(rows))),
+        sampling=persistent(batch, wishes.chain_steps, 0.3 * columns ** (-1 / 3), bounds),
         log_z=LOG_Z if wishes.log_z and columns > 2 else None,
     )
 
 
-def _bounds(rows: Tensor | SparseEvents) -> tuple[float, float]:
+def _bounds(rows: Tensor | SparseEvents, factor: float = 1.25) -> tuple[float, float]:
     """Of chains, well beyond the rows."""
     assert isinstance(rows, Tensor)
-    bound = math.ceil(max(5.0, 1.25 * float(rows.abs().max())))
+    bound = math.ceil(max(5.0, factor * float(rows.abs().max())))
     return -bound, bound
 
 
