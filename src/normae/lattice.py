@@ -6,6 +6,7 @@ What such a column has is a probability of every k, and none in between. A colum
 them lie on a lattice. It ends where rows heap up at its last value, and goes on where they do not.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,9 +19,11 @@ DISTINCT = 0.5  # largest share of different values in a column whose values rep
 FULL = 0.05  # least share of the places between the first and the last that have a value; of whole numbers any
 HEAP, SHARE = 5, 0.1
 """Rows at the last value of a column that is the end of its lattice, and their share of those at the commonest."""
+CODES = 100  # most values of a column that may be names of something
 PARTS = 10  # into as many the smallest distance of two values may be cut to find the step
 CLOSE, FLOAT32 = 1e-3, 2e-7
 """How far a value may lie from its place, in steps, and in units of itself: files round, also to float32."""
+MOST, EXACT = 0.25, 2.0**53  # of a step, that rounding may be; the largest whole number of which the next one differs
 IMPOSSIBLE = 10_000.0
 """Of -log p, for each value that cannot occur: exp(-10,000) is 0 in all floating point, and rows can still be ordered,
 and averaged."""
@@ -49,18 +52,34 @@ def find_lattice(table: NDArray[Any], categories: Sequence[int] = ()) -> Tensor:
 
 def _of_column(column: NDArray[Any]) -> NDArray[np.float64]:
     values, counts = np.unique(column, return_counts=True)
-    gaps = np.diff(values)
-    gaps = gaps[gaps > 2 * FLOAT32 * np.abs(values).max()]
-    repeat, whole = len(values) <= DISTINCT * len(column), bool((values == np.rint(values)).all())
-    steps = [gaps.sum() / np.rint(gaps * (parts / gaps.min())).sum() for parts in range(1, PARTS + 1) if len(gaps)]
-    for step in steps if repeat else [1.0] * whole:
+    gaps, largest = np.diff(values), np.abs(values).max()
+    repeat = len(values) <= DISTINCT * len(column)
+    whole = bool((values == np.rint(values)).all()) and largest <= EXACT
+    if whole:  # as they are, without rounding
+        steps = [float(np.gcd.reduce(gaps.astype(np.int64))) if repeat else 1.0] * bool(len(gaps))
+    else:
+        gaps = gaps[gaps > 2 * FLOAT32 * largest]
+        parts = range(1, PARTS + 1) if repeat and len(gaps) else ()
+        steps = [gaps.sum() / np.rint(gaps * (part / gaps.min())).sum() for part in parts]
+    for step in steps:
         places = (values - values[0]) / step
-        slack = CLOSE + FLOAT32 * np.abs(values) / step
+        slack = CLOSE + (0 if whole else FLOAT32) * np.abs(values) / step
         fits = (np.abs(places - np.rint(places)) <= slack).all() and slack.max() < 0.1
         if fits and len(gaps) and (whole or len(values) >= FULL * places[-1]):
             ends = (counts[[0, -1]] >= max(HEAP, SHARE * counts.max())) | (len(values) == 2)
             return np.array([values[0], step, *np.where(ends, np.rint(places[[0, -1]]), [-np.inf, np.inf])])
     return no_lattice(1).numpy()[:, 0]
+
+
+def codes(table: NDArray[Any], lattice: Tensor) -> list[int]:
+    """Columns of rows with shape (N, d) with few values that repeat, and no lattice of which they are many places."""
+    found = []
+    for j, (column, step) in enumerate(zip(table.T, lattice[1].tolist(), strict=True)):
+        values = np.unique(column)
+        places = (values[-1] - values[0]) / step if step else math.inf
+        if 2 < len(values) <= min(CODES, DISTINCT * len(column)) and len(values) < FULL * places:
+            found.append(j)
+    return found
 
 
 def no_lattice(d: int) -> Tensor:
@@ -78,7 +97,7 @@ def nearest(x: Tensor, lattice: Tensor) -> Tensor:
 
 def cannot_occur(x: Tensor, lattice: Tensor) -> Tensor:
     """Which values of rows x cannot occur, with shape (N, d)."""
-    return (x - nearest(x, lattice)).abs() > CLOSE * lattice[1] + FLOAT32 * x.abs()
+    return (x - nearest(x, lattice)).abs() > CLOSE * lattice[1] + (FLOAT32 * x.abs()).minimum(MOST * lattice[1])
 
 
 def within_cells(x: Tensor, lattice: Tensor, generator: torch.Generator) -> Tensor:

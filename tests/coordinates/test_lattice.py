@@ -11,7 +11,7 @@ from scipy.stats import poisson
 import normae
 from command import command
 from normae.coordinates import TableCoordinates
-from normae.lattice import IMPOSSIBLE, cannot_occur, find_lattice, nearest, within_cells
+from normae.lattice import IMPOSSIBLE, cannot_occur, codes, find_lattice, nearest, within_cells
 from normae.networks.base import Base, BaseConfig, fit_base
 from normae.networks.lattice import known, on_lattice
 from normae.tensors import stream
@@ -51,6 +51,10 @@ def run(tmp_path_factory):
         (np.float32([5.1, 5.2, 5.2, 5.5] * 9), (5.1, 0.1, 0, 4)),
         ([0.0, 7.5] * 20, (0, 7.5, 0, 1)),
         (np.arange(30) * 1001, (0, 1, -np.inf, np.inf)),
+        ([211, 321, 2212] * 9, (211, 1, 0, 2001)),
+        ([1000000, 1000001, 1000002] * 9, (1e6, 1, 0, 2)),
+        ([356000, 356120, 357020] * 9, (356000, 60, 0, 17)),
+        ([2.0**60, 2.0**61] * 9, (2.0**60, 2.0**60, 0, 1)),
         (np.arange(30) * 0.1, None),
         ([3.0] * 30, None),
         (np.repeat(np.random.default_rng(0).normal(size=15), 3), None),
@@ -63,6 +67,17 @@ def test_a_lattice_is_found_where_there_is_one(column, expected):
         assert found[1] == 0
     else:
         np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_halves_between_large_whole_numbers_cannot_occur():
+    lattice = find_lattice(np.repeat([[7_000_000.0], [7_000_001.0], [7_000_003.0]], 9, axis=0))
+    rows = torch.tensor([[7_000_000.5], [7_000_002.0], [7_000_003.0]], dtype=torch.float64)
+    assert cannot_occur(rows, lattice)[:, 0].tolist() == [True, False, False]
+
+
+def test_codes_are_told_from_counts():
+    rows = np.stack([np.resize(values, 60) for values in ([211, 321, 2212], [0.1, 0.27, 3.0], [0, 1, 2])], axis=1)
+    assert codes(rows, find_lattice(rows)) == [0, 1]
 
 
 def test_cells_are_around_their_values():

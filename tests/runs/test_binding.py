@@ -243,6 +243,16 @@ def test_renamed_columns_are_not_resumed(tmp_path):
         train(config, tmp_path / "run", resume=True)
 
 
+def test_a_finished_run_is_not_resumed_with_other_rows(tmp_path):
+    write(tmp_path / "x.parquet", table())
+    assert command("train", tmp_path / "x.parquet", "-o", tmp_path / "run", "--set", "contrast.iterations=20") == 0
+    config = read(tmp_path / "run" / "config.toml")
+    assert train(config, tmp_path / "run", resume=True)
+    write(tmp_path / "x.parquet", 1000 * table())
+    with pytest.raises(DataChanged, match="finished, with other data"):
+        train(config, tmp_path / "run", resume=True)
+
+
 # --- the disk
 
 

@@ -27,9 +27,9 @@ from normae.conditional import ConditionalCoordinates
 from normae.config import Run, beside, choose_device, read
 from normae.coordinates import Coordinates, Identity, TableCoordinates, fit_coordinates
 from normae.data import SparseEvents
-from normae.errors import InputError, refuse
+from normae.errors import DataChanged, InputError, decided, refuse
 from normae.files import untouched
-from normae.lattice import find_lattice
+from normae.lattice import codes, find_lattice
 from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.autoencoder import OWN
 from normae.networks.base import Base, BaseConfig, Bases, fit_base
@@ -136,6 +136,9 @@ def _sit(
 ) -> bool:  # fmt: skip
     """One sitting of a training: from new or from a checkpoint, until the end or an interruption."""
     if all(folder.finished() for folder in journal.folders):
+        for folder, digest in zip(journal.folders, journal.hashes, strict=True):
+            if folder.read_provenance()["data_sha256"] != digest:
+                raise DataChanged(f"{folder.path}: finished, with other data; choose another folder")
         return True
     if not journal.open(trainer) and starts is not None:
         journal.start = [facts for _, facts in starts]
@@ -234,6 +237,10 @@ def _fitted(
     lattice = whole.lattice if isinstance(whole, TableCoordinates) else None
     if table is not None and config.on_lattice and lattice is None:
         lattice = find_lattice(table.numpy(), [len(words) for words in config.data.categories])
+        names = events.columns or [str(j) for j in range(table.shape[1])]
+        if few := ", ".join(repr(names[j]) for j in codes(table.numpy(), lattice)):
+            between = "values between them get a probability too; if they are codes, give them as text"
+            decided(f"few values that repeat, far from each other, in {few}: {between}")
     if table is not None and (given := config.coordinates.condition):
         return ConditionalCoordinates.of(table, given, config.coordinates.noise, lattice)
     return fit_coordinates(config.coordinates, table, weights, lattice)
