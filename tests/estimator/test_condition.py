@@ -140,6 +140,16 @@ def test_two_conditions_in_the_order_in_which_they_are_named():
     assert found[:, 1].std() == pytest.approx(0.2, rel=0.15)
 
 
+def test_one_number_of_each_row_is_no_condition_of_two_columns():
+    random = np.random.default_rng(0)
+    x = pd.DataFrame(random.uniform(size=(400, 3)), columns=["m", "k", "x"])
+    nae = normae.NormalizedAutoencoder(condition=["m", "k"], random_state=0, start_iterations=20).fit(x)
+    assert np.array_equal(nae.sample(2, condition=[0.5, 0.2])[["m", "k"]], [[0.5, 0.2]] * 2)
+    for wrong in (np.array([[0.5], [0.2]]), np.array([[0.5, np.nan]])):
+        with pytest.raises(InputError, match="expected 2 finite numbers, or those of 2 rows"):
+            nae.sample(2, condition=wrong)
+
+
 def test_what_cannot_be_a_condition_is_said_in_one_sentence(table):
     for given, words in (("mjj", "got 'mjj'"), ([3], "got \\[3\\]"), ([0, 1, 2], "not all"), ([0, 0], "not all")):
         with pytest.raises(InputError, match=f"condition: expected .*{words}"):

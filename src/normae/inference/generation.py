@@ -72,9 +72,11 @@ def samples_at(
     if condition is None:
         condition = coordinates.condition.inverse(base.some(n, generator)).cpu()
     m = np.asarray(condition, dtype=np.float64)
-    m = np.broadcast_to(m, (n, k)) if m.size == k else m.reshape(-1, 1) if m.ndim == k == 1 else m
+    one = m.size == k and m.shape in ((), (k,), (1, k))
+    m = np.broadcast_to(m, (n, k)) if one else m.reshape(-1, 1) if m.ndim == k == 1 else m
     if m.shape != (n, k) or not np.isfinite(m).all():
-        raise InputError(f"condition: expected {k} finite numbers, or those of {n} rows, ({n}, {k}), got {m.shape}")
+        got = f"{m.shape}, {int((~np.isfinite(m)).sum())} of them not finite"
+        raise InputError(f"condition: expected {k} finite numbers, or those of {n} rows, ({n}, {k}), got {got}")
     given = torch.from_numpy(m.copy()).to(base.edges.device)
     if beyond := int(coordinates.condition.range.outside(given).any(dim=1).sum()):
         log.warning("%d of %d conditions lie outside the training sample: samples are those of its edge", beyond, n)
