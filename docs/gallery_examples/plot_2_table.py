@@ -91,8 +91,8 @@ print(f"AUC {roc_auc_score(label, -forest.score_samples(rows)):.3f} (IsolationFo
 
 # %%
 # Anomalies lie left. The dashed line is ``offset_``: with the default ``contamination=0.1`` a tenth of the *training*
-# rows is left of it. Of the held-out rows it is more, since 65 rows of 13 columns do not fix a density: a threshold
-# for an analysis is to be taken from held-out background, as the p-values of ``normae score`` do.
+# rows is left of it. Of the held-out rows it is about as many, since a training row is scored as if the base had not
+# seen it. For an analysis take the threshold from held-out background, as the p-values of ``normae score`` do.
 
 figure, ax = plt.subplots(figsize=(6, 3.6), layout="constrained")
 edges = np.linspace(small.score_samples(rows).min(), small.score_samples(rows).max(), 35)

@@ -94,8 +94,8 @@ type_in("normae report runs/mine")
 
 # %%
 # Nobody knows the density of a table, so ``evaluate`` judges by rows held out: ``auc_overtraining`` near 0.5 says that
-# they are as likely as those of the training, ``auc_samples`` how well a classifier tells samples of the model from
-# them. All settings that were chosen stand in ``config.toml`` of the run.
+# they are as likely as those of the training, ``auc_samples`` says how well a classifier tells samples of the model
+# from them. All settings that were chosen stand in ``config.toml`` of the run.
 
 settings = tomllib.loads((folder / "runs/mine/config.toml").read_text())
 print("coordinates:", settings["coordinates"])

@@ -76,7 +76,7 @@ def test_the_user_s_path(preset, tmp_path, capsys):
         (["score", "toy-2gauss-nae", "a[/x]b.csv", "-o", "s.csv"], "a[/x]b.csv: no such file"),
         (["dual", "toy-2gauss-nae", "toy-1gauss-nae", "--data", ".."], "a folder"),
         (["temperature", "search", "PRESET", "-o", "s"], "expected two configurations and --out"),
-        (["temperature", "PRESET", "PRESET"], "expected two configurations and --out, the folder of the search"),
+        (["temperature", "PRESET", "PRESET"], "expected two configurations and --out FOLDER"),
         (["temperature", "estimate", "PRESET"], "neither a run folder nor a model of the zoo"),
         (["histogram", "toy-2gauss-nae", "..", "-o", "h"], "a folder"),
         (["export", "PRESET", "--onnx", "-o", "m.onnx"], "neither a run folder nor a model of the zoo"),

@@ -44,7 +44,7 @@ def generate(
     count: Annotated[int, option("How many jets.", "-n")] = 1000,
     seed: Annotated[int, option("The file depends on the seed, not on the workers.", "--seed")] = 0,
     workers: Annotated[int, option("Processes.", "--workers")] = 1,
-    mpi: Annotated[bool, option("Multi-parton interactions: off as in the paper.", "--mpi/--no-mpi")] = False,
+    mpi: Annotated[bool, option("Multi-parton interactions; the paper has none.", "--mpi/--no-mpi")] = False,
     top_mass: Annotated[float, option("In GeV; 171 looks more like the public files.", "--top-mass")] = 173.0,
     force: Force = False,
 ) -> None:

@@ -28,7 +28,7 @@ def evaluate(
     """Judge a trained run: metrics.json and figures/.
 
     A toy is compared with its true density, a table with held-out rows.
-    A run on jets tags the other class.
+    A run on jets is judged by how well it tags the other class.
 
     Example: normae evaluate runs/toy
     """
@@ -89,10 +89,10 @@ def dual(
     run_b: Annotated[str, argument("B: a run folder or a model of the zoo.")],
     data: Annotated[Path | None, option("Events to test on: an .npz with x and labels (1 for B), or jets.")] = None,
     reference: Annotated[str | None, option("A trained classifier of jets, instead of a new one.")] = None,
-    out: Annotated[Path | None, option("Folder; dual/A-B if not given.", "--out", "-o")] = None,
+    out: Annotated[Path | None, option("Folder. Default: dual/A-B-on-SAMPLE-by-REFERENCE.", "--out", "-o")] = None,
     draws: Annotated[int | None, option("Weight draws of a Bayesian run; 100 if not given.")] = None,
     events: Annotated[
-        int, option("Without --data: events of each density; at most so many jets of each class.")
+        int, option("Events drawn from each density without --data. Of jets: the most of each class.")
     ] = 100_000,
     seed: Seed = 0,
     classifier: Annotated[bool, option("Train a classifier to compare with.")] = True,
@@ -162,7 +162,7 @@ temperature = typer.Typer(
 def estimate(
     run: Run,
     events: Annotated[int, option("Most events to use.", min=1)] = 2000,
-    data: Annotated[Path | None, option("Events to use, if not those that the run was trained on.")] = None,
+    data: Annotated[Path | None, option("Other events to use. Default: the run's validation or test sample.")] = None,
     device: Device = "auto",
 ) -> None:
     """Estimate the temperature of a run from background alone.
@@ -187,13 +187,13 @@ def search(
     configs: Annotated[list[str], argument("Two presets or TOML files.", metavar="CONFIG_A CONFIG_B")],
     out: Annotated[Path | None, option("Folder of the search; needed.", "--out", "-o")] = None,
     reference: Annotated[str | None, option("A trained classifier of jets to compare with.")] = None,
-    start: Annotated[list[str] | None, option("A trained autoencoder of A, and again of B.")] = None,
+    start: Annotated[list[str] | None, option("A trained autoencoder. Give it twice: for A, then for B.")] = None,
     override: Set = None,
     trainings: Annotated[int, option("Most temperatures to try.")] = 6,
     epochs: Annotated[int | None, option("Epochs of each training.")] = None,
     first: Annotated[float | None, option("The temperature to begin with.")] = None,
     events: Annotated[int, option("Most events to compare on; 0 for all.")] = 0,
-    scatter: Annotated[float | None, option("Of m between trainings; by default 0.25, of toys 0.03.")] = None,
+    scatter: Annotated[float | None, option("Scatter of m between trainings: 0.25 for jets, 0.03 for toys.")] = None,
     minutes: Annotated[float | None, option("Stop after so many minutes; the same command goes on.")] = None,
     device: Device = "auto",
 ) -> None:
@@ -206,7 +206,8 @@ def search(
 
     starts = (None, None) if not start else tuple(start)
     if len(configs) != 2 or out is None:
-        raise InputError(f"expected two configurations and --out, the folder of the search, got {len(configs)}")
+        given = f"{len(configs)} and {'no' if out is None else 'a'} folder"
+        raise InputError(f"expected two configurations and --out FOLDER, got {given}")
     if len(starts) != 2:
         raise InputError(f"--start: expected it twice, for A and for B, got {len(starts)}")
     settings = SearchSettings(trainings=trainings, epochs=epochs, events=events, start=first, scatter=scatter)
@@ -235,7 +236,7 @@ def reproduce(
     device: Device = "auto",
     override: Set = None,
 ) -> None:
-    """Make the paper's figures and tables again, theirs beside ours.
+    """Make the paper's figures and tables again, beside ours.
 
     `all --from-scratch` trains every model of the paper with its settings and lengths.
     After a stop the same command continues.

@@ -22,8 +22,8 @@ def train(
     columns: Annotated[str | None, option("a,b,c: columns of the table; all by default.")] = None,
     dataset: Dataset = None,
     weights: Annotated[str | None, option("Column with the weights of the rows; it is not a feature.")] = None,
-    condition: Annotated[str | None, option("a,b: columns m of the table, for p(x | m).")] = None,
-    missing: Annotated[str, option("Rows with missing values: refuse, or drop them from the training.")] = "refuse",
+    condition: Annotated[str | None, option("a,b: columns to condition on. The model is p(x | a, b).")] = None,
+    missing: Annotated[str, option("What to do with rows that have missing values: refuse or drop.")] = "refuse",
     override: Set = None,
     seeds: Annotated[str | None, option("Several seeds, for example 0-7.")] = None,
     resume: Annotated[bool, option("Continue a training that was stopped.", "--resume")] = False,
@@ -117,7 +117,8 @@ def ensemble(
 ) -> None:
     """Join runs of different seeds into one model.
 
-    Its error bars come from the spread of the runs. It takes at least four runs, or two Bayesian ones.
+    Its error bars come from the spread of the runs. It takes four runs or more, three of jets in components, or two
+    Bayesian ones.
 
     Example: normae ensemble runs/seeds -o runs/ensemble
     """

@@ -51,7 +51,8 @@ def score(
     done = score_files(scorer, files, out, shard, chunk, dataset, do, force)
     for sentence in done.notes:
         note(f"Note: {sentence}")
-    note(f"Scores: {out}" if done.whole else f"Shard {shard} of {out} is done; the last call, without --shard, joins")
+    parts = f"Shard {shard} of {out} is done. When all are, the same command without --shard joins them"
+    note(f"Scores: {out}" if done.whole else parts)
 
 
 def sample(
@@ -61,7 +62,7 @@ def sample(
     seed: Seed = 0,
     latent_steps: Annotated[int | None, option("Length of the latent chain.")] = None,
     feature_steps: Annotated[int | None, option("Length of the feature chain.")] = None,
-    condition: Annotated[str | None, option("3.5,...: m of a model of p(x | m).")] = None,
+    condition: Annotated[str | None, option("3.5,...: the value of m, of a model p(x | m).")] = None,
     device: Device = "auto",
     force: Force = False,
 ) -> None:
@@ -101,7 +102,7 @@ def histogram(
     expected_signal: Annotated[float | None, option("Signal events to scale to.")] = None,
     normalization: Annotated[float, option("Relative uncertainty of the background's yield.")] = 0.0,
     draws: Annotated[int, option("Weight draws of a Bayesian run.")] = 100,
-    pseudo_experiments: Annotated[int, option("Test with so many pseudo-experiments that p-values are uniform.")] = 0,
+    pseudo_experiments: Annotated[int, option("Pseudo-experiments that test whether p-values are uniform.")] = 0,
     columns: Columns = None,
     dataset: Dataset = None,
     device: Device = "auto",

@@ -102,8 +102,8 @@ class TableStudy(Study):
     def summary(self, metrics: Metrics) -> str:
         known = "mean_log_prob_held_out" in metrics
         return (
-            "The score of a row is E/T, its energy over the temperature: the negative log-likelihood of "
-            f"the row, up to {'log Z, which is known' if known else 'a constant, log Z, which is not known'}. Nobody "
+            "The score of a row is E/T in the units of the table, its energy over the temperature: the negative "
+            f"log-likelihood of the row, up to log Z, which is {'' if known else 'not '}known. Nobody "
             "knows the density of this table, so the model is judged by rows that were held out: a classifier tells "
             f"samples of the model from them with AUC {metrics['auc_samples']} (0.5: not at all)."
         )
@@ -111,7 +111,8 @@ class TableStudy(Study):
     def sample(self) -> dict[str, str]:
         data = self.config.data
         weighted = f", weighted by {data.weights}" if data.weights else ""
-        return {"data": f"{data.file}, {data.test:,} rows held out{weighted}"}
+        stopped = f"judged on the {data.validation:,} rows that said when to stop"
+        return {"data": f"{data.file}, {f'{data.test:,} rows held out' if data.test else stopped}{weighted}"}
 
     def checks(self, metrics: Metrics) -> list[Check]:
         """Of the training, overtraining, and samples; E/T of a row of d columns goes up and down by sqrt(d/2)."""

@@ -162,7 +162,7 @@ def load_classifier(name: str | Path, device: str = "cpu") -> Classifier:
     run = run_of(name)
     config = read(run.config)
     if config.classifier is None:
-        raise InputError(f"{name}: an autoencoder, not a classifier; train one with jets-paper-classifier.toml")
+        raise InputError(f"{name}: an autoencoder, not a classifier; train one with jets-paper-classifier")
     tensors, header = read_tensors(run.model)
     try:
         event, given = tuple(int(n) for n in header["event"]), header["calibration"]

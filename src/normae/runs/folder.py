@@ -72,7 +72,7 @@ class RunFolder:
         """The folder at `path`, which must be a run folder."""
         run = cls(path)
         refuse(run.path.is_file(), f"{path}: a file, not a folder; expected a run folder")
-        refuse(not run.path.is_dir(), f"{path}: no such run folder; make one with `normae train PRESET -o {path}`")
+        refuse(not run.path.is_dir(), f"{path}: no such run folder; make one with `normae train DATA -o {path}`")
         names = "" if run.config.is_file() else ", ".join(member.path.name for member in run.members())
         refuse(names, f"{path}: holds several runs, name one of them: {names}")
         refuse(not run.config.is_file(), f"{path}: not a run folder, it has no config.toml")

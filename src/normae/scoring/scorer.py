@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from normae import zoo
 from normae.config import Run
 from normae.coordinates import Coordinates, Range
-from normae.errors import DataChanged, InputError, refuse
+from normae.errors import DataChanged, InputError, check_once, refuse
 from normae.files import atomic_path
 from normae.inference import Model, Rows
 from normae.lattice import IMPOSSIBLE, cannot_occur
@@ -208,6 +208,7 @@ def open_scorer(
     run: str | Path, columns: Sequence[str] | None = None, device: str = "auto", explain: bool = False
 ) -> Scorer:
     """The scorer of a run folder or a model of the zoo; `columns` are instead of the run's own names."""
+    check_once(columns or (), "--columns")
     model, folder, config, digest = load_run(run, device)
     names = columns if columns is not None else model.columns
     jets = config.data.jets is not None
@@ -216,7 +217,7 @@ def open_scorer(
     arrays = explain and len(model.event) != 1
     refuse(arrays, f"--explain: expected a model of a table, got events of shape {model.event}; use model.explain")
     weights, background = weights_of(digest, model), np.zeros(0, dtype=np.float32)
-    reason = "the run held no background out (data.test = 0)"
+    reason = "the run held out no background (data.test = 0)"
     try:
         background = _background(folder, config, model, digest)
     except DataChanged:

@@ -145,7 +145,7 @@ def _reference(configs: Pair, reference: str | Path | None, settings: SearchSett
         a, b = (DENSITIES[str(name)]() for name in names)
         return sample, true_ratio(a, b, sample)
     if reference is None:
-        raise InputError("--reference: expected a classifier, made with `normae train jets-paper-classifier.toml`")
+        raise InputError("--reference: expected a classifier, made with `normae train jets-paper-classifier`")
     ratio = load_classifier(reference, configs[0].device).log_ratio(sample.x)
     return sample, ratio if kinds == ("qcd", "top") else -ratio
 
