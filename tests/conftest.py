@@ -15,6 +15,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton's kernels are first imported, by whichever test comes first
 
 from normae.config import Run, structure
+from normae.errors import decided
 from tiny_run import tiny
 from tiny_table import TableRun, rows, trained
 
@@ -39,6 +40,12 @@ def no_wait_for_the_disk():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
         yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_said():
+    """A sentence that is said once is said once in each test, whichever came before."""
+    decided.cache_clear()
 
 
 @pytest.fixture(scope="module")

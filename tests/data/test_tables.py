@@ -8,6 +8,7 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pandas
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
@@ -74,6 +75,8 @@ def test_columns_by_name_from_every_kind(tmp_path, suffix):
         assert table.rows == len(x)
         with pytest.raises(InputError, match="no column 'mass'; the file has "):
             table.select(["pT", "mass"])
+    with pytest.raises(InputError, match="no column 'mass'; the file has "):  # as a training looks for text
+        read_rows(path, ("mass",), None, None, categories=None)
 
 
 @pytest.mark.parametrize("suffix", KINDS)
@@ -181,6 +184,62 @@ def test_huge_integers(tmp_path):
     (tmp_path / "h.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + bytes(64))
     with pytest.raises(InputError, match="bytes for an array of shape"):
         read_table(tmp_path / "h.npy")
+
+
+def test_the_index_of_a_pandas_frame_is_no_feature(tmp_path, caplog):
+    """Where columns are named, it is taken; in a CSV file nothing tells it from others, but that it has no name."""
+    frame = pandas.DataFrame({"pt": [10.0, 50, 20, 60, 70], "eta": [1.0, 2, 3, 4, 5]})
+    for cut, index in ((frame[frame.pt > 40], "__index_level_0__"), (frame.set_index("pt")[1:], "pt")):
+        cut.to_parquet(tmp_path / "cut.parquet")
+        x, columns = read_table(tmp_path / "cut.parquet")
+        assert columns == tuple(cut.columns)
+        assert np.array_equal(x, cut)
+        assert f"the index of a pandas frame, '{index}', is left out" in caplog.text
+        assert read_rows(tmp_path / "cut.parquet", ["eta"], None, index).columns == ("eta",)
+        caplog.clear()
+        assert read_table(tmp_path / "cut.parquet", [index, "eta"])[1] == (index, "eta")
+        assert not caplog.text
+    frame[frame.pt > 40].to_csv(tmp_path / "cut.csv")
+    for categories in (None, ()):
+        with pytest.raises(InputError, match="a column without a name, such as the index of a data frame; name those"):
+            read_rows(tmp_path / "cut.csv", None, None, None, categories=categories)
+    assert read_table(tmp_path / "cut.csv", ["pt"])[0].tolist() == [[50], [60], [70]]
+    for kind in ("parquet", "csv"):
+        with pytest.raises(InputError, match="expected at least one column, got none"):
+            read_table(tmp_path / f"cut.{kind}", [])
+    spoiled = pa.table({"a": [1.0]}).replace_schema_metadata({"pandas": "{"})
+    pyarrow.parquet.write_table(spoiled, tmp_path / "spoiled.parquet")
+    with pytest.raises(InputError, match="damaged, or not a .parquet file"):
+        read_table(tmp_path / "spoiled.parquet")
+    assert read_table(tmp_path / "spoiled.parquet", ["a"])[0].tolist() == [[1]]
+
+
+@pytest.mark.parametrize("suffix", [*KINDS, ".root"])
+def test_booleans_are_zero_and_one(tmp_path, suffix):
+    x = values(400)[:, :2] > 0
+    path = write_named(tmp_path / f"t{suffix}", x, ("a", "b"))
+    for categories in (None, ()):  # as a training reads, and as all others
+        assert np.array_equal(read_rows(path, None, None, None, categories=categories).values, x)
+
+
+def test_booleans_that_are_missing(tmp_path):
+    pyarrow.parquet.write_table(pa.table({"a": [True, None, False]}), tmp_path / "n.parquet")
+    (tmp_path / "n.csv").write_text("a,b\nTrue,1\n,2\nFalse,3\n")
+    for name in ("n.parquet", "n.csv"):
+        with pytest.raises(InputError, match="in column 'a', the first at row 1"):
+            read_table(tmp_path / name)
+        assert read_rows(tmp_path / name, ["a"], None, None, "drop", None).values.tolist() == [[1], [0]]
+
+
+def test_advice_for_whole_numbers_that_are_rounded(tmp_path):
+    """A wider type is named where there is one."""
+    np.save(tmp_path / "n.npy", np.array([[2**53 + 1, 2]]))
+    with pytest.raises(
+        InputError, match='float32 rounds, .* or train with coordinates.kind = "table", which reads flo'
+    ):
+        read_table(tmp_path / "n.npy")
+    with pytest.raises(InputError, match="float64 rounds, .*; subtract an offset, or leave it out$"):
+        read_table(tmp_path / "n.npy", dtype=np.float64)
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_what_is_refused_names_the_column(tmp_path, capsys):
         InputError, match="X: the column 'name' holds text with 600 or more different values in 600 rows"
     ):
         fit(table.assign(name=[f"row {k}" for k in range(600)]))
-    table.assign(name=[f"row {k}" for k in range(600)]).to_csv(tmp_path / "names.csv")
+    table.assign(name=[f"row {k}" for k in range(600)]).to_csv(tmp_path / "names.csv", index=False)
     with pytest.raises(InputError, match=r"names.csv: the column 'name' holds text with 600 or more different values"):
         normae.train(tmp_path / "names.csv")
     with pytest.raises(InputError, match="X: the column 'x' holds text, where real numbers are expected"):

@@ -145,3 +145,98 @@ def test_the_estimator_and_the_command_drop_them_too(tmp_path, caplog, capsys, m
     assert command(*given, "--set", "contrast.draws=20", "--set", "contrast.batch=10", "--missing", "drop") == 0
     assert "contrast, uses 20 of 37 rows" in capsys.readouterr().out
     assert normae.load(tmp_path / "run").columns == tuple(NAMES)
+
+
+def test_whole_numbers_that_would_be_rounded_and_masks_are_seen(fitted):
+    nae = normae.NormalizedAutoencoder(start_iterations=5, random_state=0)
+    huge = rows().astype(int)
+    huge[4, 1] = 2**53 + 1
+    nae.fit(rows())
+    for given in (huge, huge.astype(object)):
+        for take in (nae.fit, normae.train, nae.score_samples):
+            with pytest.raises(InputError, match="the array holds whole numbers beyond 2\\^53"):
+                take(given)
+    masked = np.ma.masked_array(rows(), np.isnan(spoiled()))
+    for take in (nae.fit, normae.train, fitted[1].score):
+        with pytest.raises(InputError, match="NaN"):
+            take(masked)
+    dropped = normae.NormalizedAutoencoder(start_iterations=5, random_state=0, missing="drop")
+    same = dropped.fit(spoiled()).score_samples(rows())
+    np.testing.assert_array_equal(dropped.fit(masked).score_samples(rows()), same)
+    whole = normae.train(np.round(rows()).astype(int), settings=FEW)
+    with pytest.raises(InputError, match="NaN"):
+        whole.score(np.ma.masked_array(np.round(rows()).astype(int), np.isnan(spoiled())))
+
+
+@pytest.mark.parametrize("columns", [[0, 1, 2], pd.MultiIndex.from_product([["x"], NAMES])])
+def test_names_that_are_no_text_are_known_too(columns):
+    frame = pd.DataFrame(rows(), columns=columns)
+    nae = normae.NormalizedAutoencoder(start_iterations=5, random_state=0).fit(frame)
+    assert nae.score_samples(frame).shape == (60,)
+    for other in (frame.iloc[:, ::-1], frame.set_axis([5, 6, 7], axis=1)):
+        with pytest.raises(ValueError, match="expected the columns of the fit in their order"):
+            nae.score_samples(other)
+    nae.fit(frame.set_axis([5, 6, 7], axis=1))  # a new fit forgets
+
+
+def test_the_index_of_a_pandas_frame_and_batches_of_arrow():
+    frame = KINDS["pandas"](rows(), NAMES).sort_values("c")  # its index is no range
+    nae = normae.NormalizedAutoencoder(start_iterations=5, random_state=0, log_z="never")
+    expected = nae.fit(frame).score_samples(frame)
+    for data in (pa.Table.from_pandas(frame), pa.RecordBatch.from_pandas(frame)):
+        nae.fit(data)
+        assert list(nae.feature_names_in_) == nae.frame_.column_names == NAMES
+        np.testing.assert_array_equal(nae.score_samples(pa.Table.from_pandas(frame[::-1]))[::-1], expected)
+        assert nae.sample(3, random_state=0).to_pandas().shape == (3, 3)
+    assert normae.train(pa.Table.from_pandas(frame), settings=FEW).columns == tuple(NAMES)
+
+
+def test_weights_that_are_none(fitted):
+    nae, frame = fitted[0], KINDS["pandas"](rows(), NAMES)
+    weights = np.linspace(1, 2, 60)
+    assert nae.score(frame, sample_weight=weights) == pytest.approx(np.average(nae.score_samples(frame), None, weights))
+    for take in (nae.score, normae.NormalizedAutoencoder().fit):
+        for wrong, sentence in (
+            ("a", r"sample_weight: expected an array with shape \(N,\), got a name"),
+            (np.zeros(60), "sample_weight: expected weights with a sum above zero"),
+            (weights[:3], "sample_weight: expected a weight for each of 60 rows"),
+            (np.where(weights < 1.5, np.nan, 1), "sample_weight: expected finite numbers, got NaN"),
+        ):
+            with pytest.raises(InputError, match=sentence):
+                take(frame, sample_weight=wrong)
+
+
+def test_what_is_empty_is_one_sentence(fitted):
+    frame, model = KINDS["pandas"](rows(), NAMES), fitted[1]
+    for take in (normae.train, normae.NormalizedAutoencoder().fit):
+        with pytest.raises(InputError, match="expected at least 10 rows, got 0"):
+            take(frame[:0])
+        with pytest.raises(InputError, match="expected at least one column, got none"):
+            take(frame[[]])
+        with pytest.raises(InputError, match="call collect"):
+            take(KINDS["polars"](rows(), NAMES).lazy())
+    with pytest.raises(InputError, match="expected at least 10 rows, got 0"):
+        normae.train(np.empty((0, 2)))
+    assert model.explain(rows()[:0]).shape == (0, 3)
+    assert model.explain(rows()[:2]).shape == (2, 3)
+
+
+def test_a_word_for_missing_that_is_none_is_refused(tmp_path):
+    frame = KINDS["pandas"](rows(), NAMES)
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    for data in (frame, tmp_path / "rows.csv"):
+        with pytest.raises(InputError, match='missing: expected "refuse" or "drop", got \'Refuse\''):
+            normae.train(data, missing="Refuse")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_samples_without_names_can_be_scored(suffix, tmp_path):
+    """In the order of the run, whose columns have none."""
+    np.save(tmp_path / "rows.npy", rows(200))
+    model = normae.train(tmp_path / "rows.npy", out=tmp_path / "run", settings=FEW)
+    drawn, scores = tmp_path / f"drawn.{suffix}", tmp_path / "scores.parquet"
+    assert command("sample", tmp_path / "run", "-n", 20, "-o", drawn) == 0
+    assert command("score", tmp_path / "run", drawn, "-o", scores) == 0
+    table = pd.read_csv(drawn) if suffix == "csv" else pd.read_parquet(drawn)
+    assert list(table) == ["column_0", "column_1", "column_2"]
+    np.testing.assert_allclose(pd.read_parquet(scores).score, model.score(table.to_numpy()), rtol=1e-4, atol=1e-4)

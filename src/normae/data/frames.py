@@ -8,6 +8,7 @@ column on a lattice (`normae.lattice`), whose probabilities fall. Text that the 
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,11 +21,9 @@ from normae.tensors import WHOLE, keeps
 Missing = Literal["refuse", "drop"]
 """What becomes of rows with missing values, NaN, in a training: they are refused, or left out of it."""
 KINDS = {"M": "dates", "m": "time differences", "c": "complex numbers"}  # of numpy's types that are not real numbers
+WHOLES = int, np.integer, Decimal
 BEYOND = "whole numbers beyond 2^53, which float64 rounds; subtract an offset"
-ROUNDS = (
-    "rounds, such as times or identifiers; subtract an offset, leave it out, or train with "
-    'coordinates.kind = "table", which reads float64'
-)
+ROUNDS = "rounds, such as times or identifiers; subtract an offset, or leave it out"
 Piece = NDArray[Any] | Sequence[NDArray[Any]]  # an array with shape (n, *event), or one with shape (n,) for each column
 Categories = tuple[tuple[str, ...], ...]
 """Of each column, in the order of their codes; none of a column of numbers, and () where there is no text at all."""
@@ -69,7 +68,7 @@ class Rows(NamedTuple):
 
     def whole(self, source: str) -> "Rows":
         """The rows that have all values; how many have not is logged."""
-        kept = ~np.isnan(self.values).reshape(len(self.values), -1).any(axis=1)
+        kept = ~np.isnan(self.values).any(axis=tuple(range(1, self.values.ndim)))
         if kept.all():
             return self
         missing, rows = int((~kept).sum()), len(self.values)
@@ -79,10 +78,28 @@ class Rows(NamedTuple):
 
 def column_names(data: Any) -> list[str] | None:
     """The names of the columns of a data frame; None of an array."""
+    lazy, kind = hasattr(type(data), "collect"), type(data).__name__
+    refuse(lazy, f"expected a data frame or an array, got a {kind}, which holds no rows yet; call collect() first")
     names = getattr(data, "column_names", None)
     if names is None and hasattr(data, "columns") and not isinstance(data, np.ndarray):
         names = data.columns
     return None if names is None else [str(name) for name in names]
+
+
+def no_index(data: Any) -> Any:
+    """Without the columns of an Arrow table that are the index of the pandas frame it was, which is no feature."""
+    index = index_of(data.schema, "data") if hasattr(data, "column_names") else ()
+    return data.select([name for name in data.column_names if name not in index]) if index else data
+
+
+def index_of(schema: Any, source: str) -> set[str]:
+    """The columns of an Arrow schema that are the index of a pandas frame; that they are left out is logged."""
+    kept = (getattr(schema, "pandas_metadata", None) or {}).get("index_columns", [])
+    found = {name for name in kept if isinstance(name, str) and name in schema.names}
+    if found:
+        named = ", ".join(map(repr, sorted(found)))
+        decided(f"{source}: the index of a pandas frame, {named}, is left out; it is taken where columns name it")
+    return found
 
 
 def as_rows(
@@ -103,37 +120,53 @@ def as_rows(
     >>> as_rows([[1, 2], [3, 4]], columns=["a", "b"]).columns
     ('a', 'b')
     """
+    data = no_index(data) if columns is None else data
     names = column_names(data)
     if names is None:
         values = _real(_array(data), f"{name}: the array holds")
-        refuse(values.ndim != 2, f"{name}: expected rows of columns with shape (N, d), got shape {values.shape}")
+        wrong = values.ndim != 2 or values.shape[1] == 0
+        refuse(wrong, f"{name}: expected rows of columns with shape (N, d), got shape {values.shape}")
         if columns is not None and len(columns) != values.shape[1]:
             raise InputError(f"{name}: expected {values.shape[1]} names of columns, got {len(columns)}")
         return Rows(finite(values, columns, name, missing), None if columns is None else tuple(columns))
     chosen = names if columns is None else list(columns)
+    refuse(not chosen, f"{name}: expected at least one column, got none")
     for column in chosen:
         refuse(column not in names, f"{name}: no column {column!r}; there are {', '.join(map(repr, names[:12]))}")
     check_once([column for column in names if columns is None or column in columns], name)
     known: Sequence[tuple[str, ...] | None] = categories or (None if categories is None else (),) * len(chosen)
+    refuse(len(known) != len(chosen), f"{name}: expected {len(known)} columns, got {len(chosen)}: {chosen[:12]}")
     begins = [f"{name}: the column {column!r} holds" for column in chosen]
     found = [_column(data, column, begin) for column, begin in zip(chosen, begins, strict=True)]
-    parts = list(map(_coded, found, begins, known))
+    parts = [_coded(*one) for one in zip(found, begins, known, strict=True)]
     kinds = tuple(words for _, words in parts)
     table = finite(np.stack([column for column, _ in parts], axis=1), chosen, name, missing)
     return Rows(table, tuple(chosen), None, kinds if any(kinds) else ())
 
 
 def _array(data: Any) -> NDArray[Any]:
-    return np.asarray(data.detach().cpu() if hasattr(data, "detach") else data)
+    return np.asarray(data.detach().cpu() if hasattr(data, "detach") else unmasked(data))
+
+
+def unmasked(data: Any) -> Any:
+    """What is masked of an array becomes NaN, of objects where float64 would round; all else is as it was."""
+    if not isinstance(data, np.ma.MaskedArray):
+        return data
+    known: NDArray[Any] = data.compressed()
+    held = known.dtype.kind in "biuf" and keeps(known, np.float64)
+    return np.ma.filled(data.astype(np.float64 if held else object), np.nan)
 
 
 def _column(data: Any, column: str, begin: str) -> NDArray[Any]:
     if hasattr(data, "column_names"):
-        found, kind = data.column(column), str(data.schema.field(column).type)
-    else:
-        found = data[column] if column in data.columns else data.iloc[:, [str(c) for c in data.columns].index(column)]
-        kind = str(found.dtype).lower()
-    return unrounded(np.asarray(found.to_numpy()), kind, begin)
+        kind = str(data.schema.field(column).type)
+        return unrounded(data.column(column).to_numpy(zero_copy_only=False), kind, begin)
+    found = data[column] if column in data.columns else data.iloc[:, [str(c) for c in data.columns].index(column)]
+    kind = str(found.dtype).lower()
+    values = np.asarray(found.to_numpy())
+    if values.dtype.kind == "O" and hasattr(data, "iloc"):
+        values = found.to_numpy(dtype=object, na_value=np.nan)  # pandas.NA is no number
+    return unrounded(values, kind, begin)
 
 
 def unrounded(values: NDArray[Any], kind: str, begin: str) -> NDArray[Any]:
@@ -198,7 +231,7 @@ def is_number(text: str) -> bool:
 def by_name(rows: Rows) -> dict[str, NDArray[Any]]:
     """The columns with shape (N,) by their names, text in place of codes."""
     kinds = rows.categories or ((),) * rows.values.shape[1]
-    names = rows.columns or tuple(map(str, range(len(kinds))))
+    names = rows.columns or tuple(f"column_{k}" for k in range(len(kinds)))  # no numbers, which head no CSV file
     columns = zip(names, kinds, rows.values.T, strict=True)
     return {name: np.array(words, dtype=object)[x.astype(int)] if words else x for name, words, x in columns}
 
@@ -210,11 +243,15 @@ def as_frame(rows: Rows, like: Any) -> Any:
     for (name, values), kind in zip(columns.items(), kinds, strict=True):
         if kind.startswith(("int", "uint", "bool")):
             columns[name] = np.rint(values).clip(0 if kind.startswith("uint") else None)
-    if arrow:
-        return like.from_pydict(columns).cast(like.schema)
-    if hasattr(like, "schema"):
-        return type(like)(columns).cast(dict(like.schema))
-    return type(like)(dict(zip(like.columns, columns.values(), strict=True))).astype(like.dtypes.to_dict())
+    try:
+        if arrow:
+            return like.from_pydict(columns).cast(like.schema)
+        if hasattr(like, "schema"):
+            return type(like)(columns).cast(dict(like.schema))
+        return type(like)(dict(zip(like.columns, columns.values(), strict=True))).astype(like.dtypes.to_dict())
+    except Exception as error:  # each kind of frame has its own for a decimal or a whole number that is too large
+        reason = repr(error)[:160]
+        raise InputError(f"the types of the data frame cannot hold the rows ({reason}); fit it as float64") from None
 
 
 # --- numbers
@@ -227,8 +264,10 @@ def _real(values: NDArray[Any], begin: str) -> NDArray[np.float64]:
     if found is None:
         what = KINDS.get(kind, "text")
         raise InputError(f"{begin} {what}, where real numbers are expected; leave it out or convert it")
-    whole = [n for n in values.flat if isinstance(n, int | np.integer)] if kind == "O" else []  # others may be missing
-    refuse(not keeps(values, np.float64) or any(float(n) != int(n) for n in whole), f"{begin} {BEYOND}")
+    big = np.isfinite(found) & (np.abs(found) >= WHOLE[np.float64]) if kind == "O" else ()
+    pairs = zip(values[big], found[big], strict=True) if np.any(big) else ()
+    rounded = any(isinstance(given, WHOLES) and int(given) != int(taken) for given, taken in pairs)
+    refuse(rounded or not keeps(values, np.float64), f"{begin} {BEYOND}")
     return found
 
 
@@ -242,7 +281,7 @@ def finite(
         what = "NaN" if np.isnan(values[row, place]) else "infinity"
         column = int(place) if columns is None else columns[place]
         many = f"NaN or infinity in {int(spoiled.any(1).sum())} of {len(values)} rows"
-        how = 'fill or remove them first, or train without such rows, missing="drop"'
+        how = "fill or remove them first" + (', or train without such rows, missing="drop"' if what == "NaN" else "")
         place = f"row {row}, column {column!r}"
         raise InputError(f"{name}: expected finite numbers, got {what} in {place}, and {many}; {how}")
     return values if values.flags.writeable else values.copy()

@@ -23,6 +23,7 @@ from normae.tensors import keeps
 Floats = NDArray[Any]  # in float32, or in float64 where that is asked for
 Kind = Callable[[str], str | None]
 Pieces = Callable[[Sequence[str] | None, int, int, int], Iterator[Piece]]
+WIDER = ', or train with coordinates.kind = "table", which reads float64'
 CHUNK = 1 << 16  # rows that are read at a time
 
 
@@ -37,7 +38,8 @@ class Table:
         pieces: rows start to stop of these columns, in pieces of about `size` rows; of the array where they are None.
 
     `sources` are all files that hold rows of it, itself first. `text` says whether a column holds text, and
-    `categories` are those of such columns, whose values then are codes (`normae.data.frames`).
+    `categories` are those of such columns, whose values then are codes (`normae.data.frames`). `index` finds those
+    that are taken only by their names.
     """
 
     path: Path
@@ -48,12 +50,23 @@ class Table:
     pieces: Pieces
     missing: bool = False  # whether NaN is a value
     text: Callable[[str], bool] = lambda _: False
+    index: Callable[[], set[str]] = set
     categories: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.sources = [self.path]
         self.columns = None if self.columns is None else tuple(self.columns)
         check_once(self.columns or (), str(self.path))
+
+    def _named(self, columns: Sequence[str] | None) -> tuple[str, ...]:
+        """`columns`, or all but those of an index where none are named."""
+        with reading(self.path):
+            index = self.index() if columns is None else set()
+        found = tuple(name for name in (self.columns or () if columns is None else columns) if name not in index)
+        refuse(not found, f"{self.path}: expected at least one column, got none")
+        unnamed = columns is None and "" in found
+        refuse(unnamed, f"{self.path}: a column without a name, such as the index of a data frame; name those to use")
+        return found
 
     def select(self, columns: Sequence[str] | None, event: tuple[int, ...] | None = None) -> tuple[str, ...] | None:
         """Those of `columns`, or all, whose rows must have the shape `event`; one that does not fit is refused."""
@@ -63,7 +76,7 @@ class Table:
                 of = "" if columns is None else f" with the columns {', '.join(columns)}"
                 raise InputError(f"{self.path}: expected events of shape {tuple(wanted)}{of}, got {self.event}")
             return None
-        chosen, known = tuple(self.columns if columns is None else columns), set(self.columns)
+        chosen, known = self._named(columns), set(self.columns)
         if others := [name for name in chosen if name not in known]:
             raise InputError(f"{self.path}: no column {others[0]!r}; the file has {_listed(self.columns)}")
         if columns is None and event is not None and (len(chosen),) != tuple(event):
@@ -78,7 +91,7 @@ class Table:
 
     def learn(self, columns: Sequence[str] | None) -> None:
         """Find the categories of the columns of text among `columns`; one sentence for a column with too many."""
-        for name in filter(self.text, columns or self.columns or ()):
+        for name in filter(self.text, () if self.columns is None else self._named(columns)):
             self.categories[name] = ()  # read as text
             words: Counter[str] = Counter()
             with reading(self.path):
@@ -90,7 +103,7 @@ class Table:
 
     def know(self, columns: Sequence[str] | None, categories: Sequence[tuple[str, ...]]) -> None:
         """Those of `columns`, or of all, that have categories hold text; the others hold numbers."""
-        pairs = dict(zip(columns or self.columns or (), categories, strict=False))
+        pairs = dict(zip(() if self.columns is None else self._named(columns), categories, strict=False))
         self.categories = {name: words for name, words in (self.categories | pairs).items() if words}
 
     def _coded(self, piece: Piece, columns: Sequence[str]) -> Piece:
@@ -126,7 +139,9 @@ class Table:
                     rounded = _fill(buffer[filled : filled + count], piece, slice(done, done + count))
                     if rounded is not None:
                         what = f"column {chosen[rounded]!r}" if chosen else "array"
-                        raise InputError(f"{self.path}: the {what} holds whole numbers that {buffer.dtype} {ROUNDS}")
+                        wider = WIDER if buffer.dtype == np.float32 else ""
+                        rounds = f"whole numbers that {buffer.dtype} {ROUNDS}{wider}"
+                        raise InputError(f"{self.path}: the {what} holds {rounds}")
                     filled, done = filled + count, done + count
                     if filled == len(buffer):
                         yield first, self._finite(buffer, chosen, first)
@@ -143,7 +158,9 @@ class Table:
         row = int(np.argmax(~np.isfinite(values).reshape(len(values), -1).all(axis=1)))
         place = "" if columns is None else f" in column {columns[int(np.argmax(~np.isfinite(values[row])))]!r}"
         what = f"NaN, infinity or a number beyond {values.dtype}{place}, the first at row {first + row}"
-        how = 'remove such rows, or train without them: --missing drop, in Python missing="drop"'
+        how = "remove such rows"
+        if np.isnan(values[row]).any():
+            how += ', or leave them out of a training: --missing drop, in Python missing="drop"'
         raise InputError(f"{self.path}: {what}; {how}")
 
 
@@ -190,8 +207,8 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def not_real(dtype: np.dtype[Any]) -> str | None:
-    """What a dtype holds, in words, where it is not real numbers."""
-    return None if dtype.kind in "iuf" else f"values of type {dtype}"
+    """What a dtype holds, in words, where it is not real numbers; booleans are 0 and 1."""
+    return None if dtype.kind in "biuf" else f"values of type {dtype}"
 
 
 def check_array(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:

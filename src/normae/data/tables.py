@@ -24,7 +24,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from normae.data.frames import ROUNDS, Categories, Missing, Piece, Rows, by_name, is_number, unrounded
+from normae.data.frames import ROUNDS, Categories, Missing, Piece, Rows, by_name, index_of, is_number, unrounded
 from normae.data.hdf5 import hdf5
 from normae.data.table import Table, array_table, arrow_file, check_array, column_table, not_real, one_length, reading
 from normae.errors import InputError, check_memory, refuse, require
@@ -275,10 +275,15 @@ def _cut(
         first += batch.num_rows
         if part.num_rows:
             places = {name: k for k, name in enumerate(part.schema.names)}
-            found = [(f"{path}: the column {name!r} holds", part.column(places[name])) for name in columns]
+            found = [(f"{path}: the column {name!r} holds", _number(part.column(places[name]))) for name in columns]
             yield [unrounded(one.to_numpy(zero_copy_only=False), str(one.type), begin) for begin, one in found]
         if first >= stop:
             return
+
+
+def _number(column: Any) -> Any:
+    """Booleans of Arrow as 0, 1 and missing."""
+    return column.cast("float64") if str(column.type) == "bool" else column
 
 
 def _csv(path: Path, _: str | None, __: ExitStack) -> Table:
@@ -292,7 +297,7 @@ def _csv(path: Path, _: str | None, __: ExitStack) -> Table:
     def pieces(columns: Sequence[str] | None, start: int, stop: int, _: int) -> Iterator[Piece]:
         chosen = list(columns or ())
         try:
-            kinds = {name: "string" if name in table.categories else "float64" for name in chosen}
+            kinds = {name: "string" if name in table.categories else number(name) for name in chosen}
             for piece in _cut(path, _csv_batches(path, kinds), 0, start, stop, chosen):
                 for name, values in zip(chosen, piece, strict=True):
                     if kinds[name] == "float64" and (np.abs(values) >= WHOLE[np.float64]).any():
@@ -309,15 +314,16 @@ def _csv(path: Path, _: str | None, __: ExitStack) -> Table:
                 if re.fullmatch(r"\s*[+-]?\d+\s*", word) and float(word) not in (int(word), math.inf, -math.inf):
                     raise InputError(f"{path}: the column {name!r} holds whole numbers that float64 {ROUNDS}")
 
-    @cache
-    def texts() -> set[str]:
-        """Columns whose first values are text."""
-        return {one.name for one in next(_csv_batches(path, {})).schema if str(one.type) in ("string", "bool")}
+    def number(name: str) -> str:
+        return "bool" if looks(name) == "bool" else "float64"
 
-    table = Table(path, 0, names, (len(names),), lambda _: None, pieces, text=lambda name: name in texts())
+    def looks(name: str) -> str | None:
+        return _csv_looks(path, status.st_size, status.st_mtime_ns).get(name)
+
+    status = path.stat()
+    table = Table(path, 0, names, (len(names),), lambda _: None, pieces, text=lambda name: looks(name) == "string")
     for name in names:
         refuse(is_number(name), f"{path}: expected names of columns in the first line, got the number {name!r}")
-    status = path.stat()
     table.rows = _csv_count(path, names[0], status.st_size, status.st_mtime_ns)
     return table
 
@@ -334,6 +340,13 @@ def _csv_batches(path: Path, kinds: Mapping[str, str]) -> Iterator[Any]:
         pyarrow.csv.open_csv(file, read_options=read, parse_options=parse, convert_options=options) as stream,
     ):
         yield from stream
+
+
+@lru_cache(maxsize=1024)
+def _csv_looks(path: Path, *_: int) -> dict[str, str]:
+    """Of a file in this state what each column is by its first values; kept, since every opening asks."""
+    found = {one.name: str(one.type) for one in next(_csv_batches(path, {})).schema}
+    return {name: kind for name, kind in found.items() if kind in ("bool", "string")}
 
 
 @lru_cache(maxsize=1024)
@@ -371,7 +384,8 @@ def _parquet(path: Path, _: str | None, stack: ExitStack) -> Table:
 
     def kind(column: str) -> str | None:
         found = type_of(column)
-        return None if types.is_integer(found) or types.is_floating(found) else f"values of type {found}"
+        real = types.is_integer(found) or types.is_floating(found) or types.is_boolean(found)
+        return None if real else f"values of type {found}"
 
     def pieces(columns: Sequence[str] | None, start: int, stop: int, size: int) -> Iterator[Piece]:
         chosen = list(columns or ())
@@ -380,7 +394,8 @@ def _parquet(path: Path, _: str | None, stack: ExitStack) -> Table:
         return _cut(path, batches, edges[groups[0]] if groups else stop, start, stop, chosen)
 
     table = Table(path, metadata.num_rows, schema.names, (len(schema.names),), kind, pieces)
-    table.text = lambda column: str(type_of(column)) in ("string", "large_string")
+    table.index = lambda: index_of(schema, str(path))
+    table.text = lambda column: column in schema.names and str(type_of(column)) in ("string", "large_string")
     if edges[-1] != table.rows or min(counts, default=0) < 0:
         raise InputError(f"{path}: expected {table.rows} rows, got row groups of {counts[:9]} rows")
     return table

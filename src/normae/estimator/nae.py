@@ -19,8 +19,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from normae.config import read
-from normae.data import Rows, as_rows
-from normae.data.frames import Missing, as_frame, column_names, finite
+from normae.data import Rows
+from normae.data.frames import Missing, as_frame, as_rows, column_names, no_index, unmasked
 from normae.errors import InputError, LogZUnknown, check_once, refuse
 from normae.files import write_json
 from normae.inference import LogZ
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 Floats = npt.NDArray[np.float64]
 MOST_KEPT = 100_000  # rows of a training table that is kept for `save`
 FACTS = "estimator.json"  # the file of a saved run with what the estimator adds
-ARRAYS: dict[str, Any] = {"dtype": np.float64, "order": "C", "ensure_all_finite": False}
+ARRAYS: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": False}
 
 
 def _is_bayesian(estimator: "NormalizedAutoencoder") -> bool:
@@ -150,7 +150,8 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             sample_weight: with shape (N,); the model is the density of the weighted rows. Negative ones count as such.
         """
         self._validate_params()
-        rows = self._checked(X, reset=True).weighted(sample_weight, "sample_weight").whole("X")
+        X = no_index(X)
+        rows = self._weighted(X, sample_weight, reset=True).whole("X")
         self.frame_ = None if column_names(X) is None else X[:0]
         values, weights = check_table(rows, "X")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -272,19 +273,25 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     def _checked(self, X: Any, reset: bool = False) -> Rows:
         """The rows of an array or of a data frame, text as codes; a training finds names and categories (`reset`)."""
         missing: Missing = "drop" if reset and self.missing == "drop" else "refuse"
+        X = unmasked(no_index(X))
         given = column_names(X)
         if given is None:
-            table = validate_data(self, X, reset=reset, ensure_min_samples=1 + reset, **ARRAYS)
-            names = getattr(self, "feature_names_in_", None)
-            return Rows(finite(table, names, "X", missing), None if names is None else tuple(names))
+            validate_data(self, X, reset=reset, ensure_min_samples=1 + reset, **ARRAYS)
+            return as_rows(np.asarray(X, order="C"), getattr(self, "feature_names_in_", None), "X", missing)
         check_once(given, "X")
         validate_data(self, X, reset=reset, skip_check_array=True)
         if reset and given == list(getattr(X, "column_names", X.columns)) and not hasattr(self, "feature_names_in_"):
             self.feature_names_in_ = np.array(given, dtype=object)  # an older scikit-learn sees none
-        if given != list(map(str, getattr(self, "feature_names_in_", given))):
+        known = None if reset else column_names(self.frame_)  # scikit-learn keeps no names that are not text
+        if given != list(map(str, known or getattr(self, "feature_names_in_", given))):
             raise ValueError(f"X: expected the columns of the fit in their order, got {given[:12]}")
         rows = as_rows(X, None, "X", missing, None if reset else self.model_.categories)
         return rows if hasattr(self, "feature_names_in_") else rows._replace(columns=None)
+
+    def _weighted(self, X: Any, weights: Any, reset: bool = False) -> Rows:
+        wanted = "expected an array with shape (N,), got a name; give its values and leave the column out of X"
+        refuse(isinstance(weights, str), f"sample_weight: {wanted}")
+        return self._checked(X, reset).weighted(weights, "sample_weight")
 
     def _score(self, table: Floats) -> Floats:
         return np.asarray(-self._all(table).score())
@@ -317,7 +324,8 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             left_out = "log Z was left out; fit with log_z='auto'"
             why = left_out if self.log_z == "never" else f"{self._failure()} (log_z.steps and log_z.chains of a run)"
             raise LogZUnknown(f"score: {why}. score_samples orders rows without it")
-        return float(np.average(self.score_samples(X), weights=sample_weight))
+        rows = self._weighted(X, sample_weight)
+        return float(np.average(self._score(rows.values), weights=rows.weights))
 
     # --- error bars
 
@@ -331,7 +339,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     @available_if(_is_bayesian)  # type: ignore[untyped-decorator]
     def score_std(self, X: Any) -> Floats:
-        """The error of `score_samples` with shape (N,), which covers the truth in 68 % of all cases.
+        """The error of `score_samples` with shape (N,). It aims at 68 %; docs/estimator.md has what was reached.
 
         The standard deviation over members, times `model_.bar`: of what they differ by, their rows count as they are,
         and the chance of a training as that of a mean of two.

@@ -38,7 +38,7 @@ def parts_of(
     """
     if certain and isinstance(coordinates, Identity) and energy.autoencoder.base is None and energy.rebuilds:
         with torch.no_grad():
-            return (x - energy.decode(energy.encode(x))).square() / (x[0].numel() * temperature)
+            return (x - energy.decode(energy.encode(x))).square() / (x.shape[1:].numel() * temperature)
     pictures = coordinates if isinstance(coordinates, ComponentsCoordinates) else None
     end = x if pictures is None else pictures.forward(x)
     known = known_rows(coordinates.forward(x), energy)
@@ -53,7 +53,7 @@ def parts_of(
         found = (end - start) * total if pictures is None else pictures.picture(end - start, total)
         if coordinates.lattice is not None:
             found = found + IMPOSSIBLE * cannot_occur(x, coordinates.lattice)
-        missing = (score(end) - found.flatten(1).sum(1)) / x[0].numel()
+        missing = (score(end) - found.flatten(1).sum(1)) / x.shape[1:].numel()
         return found + missing.reshape(-1, *[1] * (x.ndim - 1)).to(found)
 
 

@@ -34,7 +34,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from normae.data.frames import Categories, as_rows, column_names
+from normae.data.frames import Categories, as_rows, column_names, unmasked
 from normae.errors import LogZUnknown
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.bayesian import width
@@ -434,7 +434,7 @@ class Rows(NamedTuple):
 def as_events(x: Any, columns: Sequence[str] | None, categories: Categories, name: str) -> Any:
     """Arrays and tensors as they are; of a data frame these columns, with the categories of text, or all of them."""
     if isinstance(x, Tensor | np.ndarray):
-        return x
+        return unmasked(x) if isinstance(x, np.ma.MaskedArray) else x
     return np.asarray(x) if column_names(x) is None else as_rows(x, columns, name, categories=categories).values
 
 

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from torch import nn
@@ -13,7 +13,7 @@ from torch import nn
 from normae.config import Run, override, read
 from normae.data import Rows, as_rows, is_table, read_rows
 from normae.data.frames import Missing
-from normae.errors import InputError, Interrupted, refuse
+from normae.errors import InputError, Interrupted, refuse, require_that
 from normae.files import atomic_path, new_folder
 from normae.inference import Model
 from normae.jets import is_jets
@@ -111,6 +111,7 @@ def planned(
         folder: of the run, where a table that is in memory will be kept, with test rows.
         any_shape: take an array (N, *event) too, for networks of the user's own.
     """
+    require_that(missing in get_args(Missing), "missing", '"refuse" or "drop"', repr(missing))
     if not isinstance(data, str | Path):
         table = in_memory(data, columns, any_shape, weights, missing)
         rows, of_rows = check_table(table, "data")
