@@ -194,7 +194,6 @@ def test_bytes_changed(run, whole, kind, data, tmp_path_factory):
 
 WRONG = {
     "text": lambda c: np.array(["x"] * len(c)),
-    "bool": lambda c: c > 0,
     "complex": lambda c: c + 1j,
     "NaN": lambda c: np.where(np.arange(len(c)) == 7, np.nan, c),
     "infinity": lambda c: np.where(np.arange(len(c)) == 7, np.inf, c),
@@ -207,7 +206,7 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", list(WRONG))
 def test_wrong_values(run, kind, wrong, tmp_path):
-    """Text, bool, complex, NaN, infinity, huge numbers and no rows: named with column, or row."""
+    """Text, complex, NaN, infinity, huge numbers and no rows: named with column, or row."""
     columns = good()
     columns["tau"] = WRONG[wrong](columns["tau"])
     if wrong == "complex" and kind in ("parquet", "root"):

@@ -44,7 +44,7 @@ GENERATION = 20  # steps of the chains that samples are, where draws of the base
 DECIDING = 2500  # rows that decide which columns get curves
 NARROW, WIDE, MANY_ROWS = 64, 128, 10_000
 """Widths of the hidden layers: of the network that few rows can carry, and from so many training rows on."""
-WIDER = 2.0  # than the rows: a box for rows whose coordinates may be fitted to others
+BOX = 2.0  # over the largest of the rows, whose coordinates may be fitted to others
 MOST_LATENT = 16  # dimension of the latent space; that of a smaller table is one more than its columns
 BUFFER = 2048  # persistent chains, or twice the batch where that is more
 GUARD = GuardConfig(log_every=25, checkpoint_every=100, smallest_acceptance=0.05, calm=1.0)
@@ -131,7 +131,7 @@ def automatic_run(
     bounds = None  # the base falls off by itself; one or two columns may need the box of a grid for log Z
     if columns <= 2 and not given:  # a fit to fewer rows may give a column no curve
         straight = TableCoordinates.of(rows, noise, "none", weights)
-        bounds = _bounds(torch.cat([one.forward(rows) for one in (to, straight)]), WIDER)
+        bounds = _bounds(torch.cat([one.forward(rows) for one in (to, straight)]), BOX)
     return Run(
         data=data,
         name=name,
@@ -239,7 +239,9 @@ def own_run(run: Run, own: Autoencoder, events: Events, changes: Sequence[str]) 
         changes: such as "training.iterations=500"; they have the last word.
     """
     run = replace(run, coordinates=replace(run.coordinates, lattice=False))
-    if run.coordinates.curves != "none":  # these suit a base
+    if (
+        run.base is not None and run.coordinates.kind == "table"
+    ):  # curves suit a base, and without one chains need a box
         free = replace(run.sampling, feature=replace(run.sampling.feature, bounds=None))
         run = replace(run, base=None, coordinates=replace(run.coordinates, curves="none"), sampling=free)
         bounds = _bounds(prepare(run, events).events.train)
