@@ -19,45 +19,13 @@ import numpy as np
 import torch
 
 from jet_components import CLASSIFIER, log_prob, of_seeds, points, settings, table, trained
+from jet_made import HELD, made_file
 from normae.components import ComponentsCoordinates
 from normae.data import SparseEvents
-from normae.jets import Jets, from_counts, read, write
-from normae.jets.container import wrap
 from normae.sources import KINDS, file_in, read_sparse
 from normae.statistics import auc
 from normae.tensors import stream
 from normae.training.two_sample import RatioClassifier, train_ratio_classifier
-
-PT, HELD = 600.0, 5000
-"""GeV of a jet that is made anew, and how many of these are held out in each of two samples."""
-SCALED, SHARE, DISTANCE, NEAR = 3.0, (0.1, 0.5), (0.1, 0.7), 0.5
-"""Largest factor on angles; share of the momentum, and distance, of a second jet; what a picture holds for sure."""
-
-
-def remade(jets: Jets, seed: int) -> Jets:
-    """Jets of any width, half of them with a second one beside, of N jets of background; few are lost."""
-    random, n = np.random.default_rng(seed), len(jets)
-    jet, pt = np.repeat(np.arange(n), jets.counts), jets.pt.astype(np.float64)
-    pt /= np.bincount(jet, pt)[jet]
-    at = np.stack([jets.eta, wrap(jets.phi - jets.phi[jets.offsets[:-1]][jet])])
-    at = at - np.stack([np.bincount(jet, pt * one)[jet] for one in at])
-    at *= SCALED ** random.uniform(-1, 1, n)[jet]
-    beside = random.permutation(n)[jet]  # the jet that each is put beside
-    two = random.random(n) < 0.5
-    share, distance = random.uniform(*SHARE, n), random.uniform(*DISTANCE, n)
-    turn, angle = random.uniform(0, 2 * np.pi, (2, n))
-    cos, sin = np.cos(turn[beside]), np.sin(turn[beside])
-    moved = np.stack([cos * at[0] - sin * at[1], sin * at[0] + cos * at[1]])
-    moved += distance[beside] * np.stack([np.cos(angle[beside]), np.sin(angle[beside])])
-    kept = two[beside]
-    jet, own = np.concatenate([jet, beside[kept]]), np.where(two, 1 - share, 1.0)[jet]
-    pt = np.concatenate([pt * own, (pt * share[beside])[kept]])
-    at = np.concatenate([at, moved[:, kept]], axis=1)
-    order = np.lexsort((-pt, jet))
-    made = from_counts(np.zeros(n), np.bincount(jet, minlength=n), PT * pt[order], *at[:, order])
-    centre = np.stack([np.bincount(jet, pt * one)[jet] for one in at])
-    near = np.bincount(jet, np.hypot(*(at - centre)) < NEAR)
-    return made[near > 0]
 
 
 def both(jets: Path, out: Path, name: str, test: bool, third: Path | None, numbers: Path | None) -> None:
@@ -71,11 +39,7 @@ def both(jets: Path, out: Path, name: str, test: bool, third: Path | None, numbe
         for kind in KINDS:
             run = settings(kind, jets, seed, point["changes"], folder)
             model = trained(run, out / f"{name}-{kind}-{seed}")
-            file = out / f"remade-{kind}-{seed}.h5"
-            if not file.is_file():
-                all_jets = read(file_in(jets, "train"))
-                chosen = np.flatnonzero(all_jets.labels == KINDS.index(kind))[: run.data.train]
-                write(file, remade(all_jets[chosen], seed), {})
+            file = made_file(file_in(jets, "train"), kind, run.data.train, seed, out)
             size = [f"data.train={run.data.train - 3 * HELD}", f"data.test={HELD}", f"data.validation={HELD}"]
             other = settings("qcd", file, seed, ["contrast.iterations=4000", *point["changes"], *size], folder)
             reference = trained(other, out / f"{name}-{kind}-{seed}-remade")

@@ -20,13 +20,17 @@ density of QCD jets is trained, and only its top-tagging is judged.
     agree_qcd, ...      the slope of log p of one training on that of another, trained on the other half of the sample,
                         at held-out rows twice as far from the mean (--halves for QCD): background alone
     bounds_qcd, ...     upper less lower bound on log Z
+    loss                cross-entropy of the labels with log r
+    made, made_loss     the same two of log b - log p_qcd: b is a density of jets that are made of QCD jets alone, with
+                        the same settings (jet_made.py), and labels say which of held-out jets are made
 
 Rows are scored as `model.log_prob` does, without noise; samples are told from rows with their noise. The densities are
 of rows with noise, and so the classifiers of the reference learn from such rows, each from a random half, are corrected
 where held-out rows with noise ask for it, and are asked at the rows that the densities are asked at.
 
-The rule takes what each density's own sample can say: the largest K, and of these the least noise, at which samples of
-neither density are told from held-out rows (AUC below 0.53). How well two trainings agree far out says less: at 24
+The rule takes the point with the least `made_loss`. It needs no jet of another class, and rows of any coordinates can
+be compared by it, as held-out log p can not: the jets that are told apart are the same. It falls where components see
+more, and rises where a density is wrong outside its own sample. How well two trainings agree there says less: with 24
 components they agree, and are wrong together.
 """
 
@@ -35,6 +39,7 @@ import hashlib
 import json
 import math
 import re
+import statistics
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +49,7 @@ import torch
 from torch import Tensor
 
 import normae
+from jet_made import made_file
 from normae.components import SHIPPED, ComponentsCoordinates, principal
 from normae.config import Run, read
 from normae.coordinates import MOST_COMPONENTS
@@ -70,9 +76,7 @@ NOISES = 2
 """Copies of the rows that it learns from, each with its own noise."""
 TOLD = 10_000
 """Samples, and rows, of the classifier that tells them apart."""
-WIDE = 2.0
-LARGEST_TOLD = 0.53
-"""The rule: at most so well are samples told from rows."""
+WIDE, UNSEEN = 2.0, ("validation", "test")
 
 
 def basis(jets: Path) -> None:
@@ -143,7 +147,7 @@ def judged(jets: Path, name: str, seed: int, changes: list[str], out: Path, test
     found: dict[str, object] = {"name": name, "seed": seed, "changes": changes, "test": test}
     found |= settings_of(runs["qcd"])
     found["auc"] = auc(ratio[labels == 1], ratio[labels == 0]).value
-    found["logistic"] = logistic_slope(ratio, labels).value
+    found |= fitted("logistic", "loss", ratio, labels, models.values())
     found["top_tagging"] = auc(-log_p["qcd"][labels == 1], -log_p["qcd"][labels == 0]).value
     found["qcd_tagging"] = auc(-log_p["top"][labels == 0], -log_p["top"][labels == 1]).value
     rows_reference = row_reference(jets, coordinates, where, rows, runs["qcd"].data.train, out)
@@ -155,6 +159,7 @@ def judged(jets: Path, name: str, seed: int, changes: list[str], out: Path, test
         noisy = coordinates.noisy(rows[kind], 1, stream(seed, f"bench/{kind}")).float()
         found[f"log_prob_{kind}"] = float(log_prob(model, noisy).mean())
         found[f"told_{kind}"] = told(model, noisy, seed)
+    found |= made(jets, out, name, runs["qcd"], seed, changes, where)
     if halves:
         found["agree_qcd"] = agree(runs["qcd"], out / f"{name}-qcd-{seed}", coordinates.rows(held["qcd"]).float())
     np.savez(results(out, test) / f"{name}-{seed}.npz", **log_p, labels=labels, reference=rows_reference)
@@ -267,6 +272,36 @@ def agree(run: Run, folder: Path, rows: Tensor) -> float:
     return float(2 * covariance[0, 1] / covariance.trace())
 
 
+def made(jets: Path, out: Path, name: str, run: Run, seed: int, changes: list[str], where: Path) -> dict[str, float]:
+    """How well log b - log p of a run tells held-out QCD jets from held-out jets that were made of such."""
+    folder, count = out / f"{name}-qcd-{seed}", run.data.train
+    file = made_file(file_in(jets, "train"), "qcd", count, seed, out)
+    size = [f"data.train={count * 3 // 4}", *(f"data.{part}={count // 10}" for part in UNSEEN)]
+    own = [one.replace("basis=own", f"basis={folder.resolve()}") for one in changes]
+    other = trained(settings("qcd", file, seed, [*own, *size], folder), out / f"{name}-made-{seed}")
+    model = trained(run, folder)
+    coordinates = model.coordinates
+    assert isinstance(coordinates, ComponentsCoordinates)
+    held = [read_sparse(one, "qcd").first(TOLD) for one in (where, made_file(where, "qcd", TOLD, seed, out))]
+    rows, labels = torch.cat([coordinates.rows(one) for one in held]), np.repeat([0, 1], [len(one) for one in held])
+    return fitted("made", "made_loss", log_prob(other, rows) - log_prob(model, rows), labels, (model, other))
+
+
+def fitted(slope: str, loss: str, ratio: np.ndarray, labels: np.ndarray, of: Iterable[Model]) -> dict[str, float]:
+    """The factor on log r (N,) that suits labels, and where log Z of both models is known the cross-entropy."""
+    found = {slope: logistic_slope(ratio, labels).value}
+    with suppress(LogZUnknown):
+        for model in of:
+            model.log_z  # noqa: B018
+        found[loss] = cross_entropy(ratio, labels)
+    return found
+
+
+def cross_entropy(ratio: np.ndarray, labels: np.ndarray) -> float:
+    """In nats, of labels (N,) of which each class has as many."""
+    return float(np.mean(np.logaddexp(0, np.where(labels == 1, -ratio, ratio))))
+
+
 # --- tables
 
 
@@ -363,6 +398,7 @@ SETTINGS = {"number": "K", "noise": "noise", "power": "power", "train": "jets"}
 QUANTITIES = {
     "auc": "AUC of log r",
     "logistic": "slope of a logistic fit of the labels on log r",
+    "loss": "cross-entropy of the labels with log r",
     "r": "Pearson with classifiers on the same rows",
     "r_qcd": "the same, QCD only",
     "r_top": "the same, tops only",
@@ -374,6 +410,8 @@ QUANTITIES = {
     "told_qcd": "samples told from held-out rows, AUC, QCD",
     "told_top": "the same, tops",
     "agree_qcd": "slope of one training on another far out, QCD",
+    "made": "logistic slope against jets made of QCD jets",
+    "made_loss": "cross-entropy of jets made of QCD jets",
     "bounds_qcd": "bounds on log Z, upper less lower, QCD",
     "bounds_top": "the same, tops",
     "top_tagging": "top-tagging AUC of -log p",
@@ -383,6 +421,7 @@ QUANTITIES = {
 
 IN_MAP = {
     "auc": "AUC of log r",
+    "loss": "cross-entropy",
     "logistic": "logistic slope",
     "m": "m, rows",
     "m_qcd": "QCD",
@@ -392,6 +431,8 @@ IN_MAP = {
     "told_qcd": "samples told, QCD",
     "told_top": "tops",
     "agree_qcd": "agree far out",
+    "made": "made jets: slope",
+    "made_loss": "cross-entropy",
     "top_tagging": "tags tops",
     "qcd_tagging": "tags QCD",
 }
@@ -415,7 +456,7 @@ def show(out: Path, in_map: bool, figure: Path | None, numbers: Path | None) -> 
     else:
         for key, words in QUANTITIES.items():
             values = [[one[key] for one in seeds if key in one] for seeds in found.values()]
-            best = {"told": 0.5, "boun": 0.0}.get(key[:4], 1.0)
+            best = 0.0 if key.endswith("loss") else {"told": 0.5, "boun": 0.0}.get(key[:4], 1.0)
             if any(values):
                 rows.append([words, *(of_seeds(one, best) for one in values)])
         table(["", *found], rows, numbers)
@@ -434,28 +475,25 @@ def mean_of(seeds: list[dict], key: str) -> float:
 
 
 def rule(found: dict[str, list[dict]]) -> str | None:
-    """The point that is chosen without a label."""
-    allowed = {
-        name: (seeds[0]["number"], -seeds[0]["noise"])
-        for name, seeds in found.items()
-        if max(mean_of(seeds, f"told_{kind}") for kind in KINDS) < LARGEST_TOLD
-    }
-    return max(allowed, key=lambda name: allowed[name], default=None)
+    """The point that is chosen with background alone."""
+    known = {name: loss for name, seeds in found.items() if math.isfinite(loss := mean_of(seeds, "made_loss"))}
+    return min(known, key=lambda name: known[name], default=None)
 
 
 def draw(found: dict[str, list[dict]], path: Path) -> None:
-    """Calibration against resolution: a line over K for each noise, power and number of jets, with K at its points."""
+    """Calibration against resolution: a line over K, which its points name, for each power (colour) and noise."""
     picture, axes = new_figure(panel=(6.4, 4.6))
+    known = [some for seeds in found.values() if (some := [one for one in seeds if "auc" in one])]
+    usual = statistics.mode(seeds[0]["train"] for seeds in known)  # points with other numbers of jets are in the table
     ax, lines = axes[0, 0], {}
-    for seeds in ([one for one in seeds if "auc" in one] for seeds in found.values()):
-        if not seeds:
-            continue
-        lines.setdefault(tuple(seeds[0][key] for key in ("noise", "power", "train")), []).append(seeds)
-    for (noise, power, number), line in sorted(lines.items(), key=lambda item: -len(item[1])):
+    for seeds in (seeds for seeds in known if seeds[0]["train"] == usual):
+        lines.setdefault((seeds[0]["power"], seeds[0]["noise"]), []).append(seeds)
+    powers, noises = (sorted({key[k] for key in lines}) for k in (0, 1))
+    for (power, noise), line in sorted(lines.items()):
         x, y = (np.array([np.mean([one[key] for one in seeds]) for seeds in line]) for key in ("auc", "logistic"))
         spread = [[np.std([one[key] for one in seeds]) for seeds in line] for key in ("logistic", "auc")]
-        words = f"noise {noise:g}, power {power:g}, {number:,} jets"
-        ax.errorbar(x, y, *spread, fmt="o-", ms=4, lw=1, label=words)
+        look = {"color": f"C{powers.index(power)}", "marker": "^osDv"[noises.index(noise) % 5], "ls": "-"}
+        ax.errorbar(x, y, *spread, ms=4, lw=1, label=f"power {power:g}, noise {noise:g}", **look)
         for seeds, *at in zip(line, x, y, strict=True):
             ax.annotate(f"{seeds[0]['number']}", at, textcoords="offset points", xytext=(5, 3), fontsize=7)
     ax.axhline(1.0, ls=":", color="0.5")

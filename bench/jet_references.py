@@ -29,7 +29,7 @@ from scipy.special import expit
 from torch import Tensor
 
 import normae
-from jet_components import CLASSIFIER, between_commas, log_prob, of_one, settings, table, trained
+from jet_components import CLASSIFIER, between_commas, cross_entropy, log_prob, of_one, settings, table, trained
 from normae.components import ComponentsCoordinates
 from normae.inference import Model
 from normae.sources import KINDS, file_in, read_sparse
@@ -83,11 +83,6 @@ def answers(
     means = [np.mean(one, axis=0) for one in zip(*said, strict=True)]
     correct = choose_correction(means[0], labels, 0)[1]
     return [correct(one) for one in means[1:]]
-
-
-def cross_entropy(ratio: np.ndarray, labels: np.ndarray) -> float:
-    """In nats, of labels (N,) of which each class has as many."""
-    return float(np.mean(np.logaddexp(0, np.where(labels == 1, -ratio, ratio))))
 
 
 def joint(first: np.ndarray, second: np.ndarray, labels: np.ndarray) -> tuple[float, float]:

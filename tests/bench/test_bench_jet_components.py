@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.integrate import quad
+from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
 from normae.jets import read
@@ -55,6 +57,7 @@ def test_a_point_of_the_map(tmp_path, capsys, monkeypatch, jet_components, jet_b
         ratio, labels = kept["top"] - kept["qcd"], kept["labels"]
     assert found["auc"] == pytest.approx(roc_auc_score(labels, ratio))
     assert -1 < found["agree_qcd"] < 1
+    assert {"made", "made_loss", "loss"} <= set(found)
     assert np.isfinite(found["bounds_qcd"])
     assert "|  | few |" in call("show", out, "--figure", tmp_path / "map.svg")
     assert (tmp_path / "map.svg").stat().st_size > 1000
@@ -92,9 +95,9 @@ def read_auc(path: Path) -> float:
     return json.loads(path.read_text())["auc"]
 
 
-def test_jets_made_anew_keep_their_momentum_and_change_their_width(jet_both):
+def test_jets_made_anew_keep_their_momentum_and_change_their_width(jet_components):
     jets = read(SAMPLE)
-    made = jet_both.remade(jets, 0)
+    made = importlib.import_module("jet_made").remade(jets, 0)
     jet = np.repeat(np.arange(len(made)), made.counts)
     assert np.bincount(jet, made.pt) == pytest.approx(600)
     own = (made.counts == jets.counts).nonzero()[0]
@@ -107,16 +110,19 @@ def test_jets_made_anew_keep_their_momentum_and_change_their_width(jet_both):
     assert np.std(np.log(factor)) == pytest.approx(np.log(3) / np.sqrt(3), rel=0.2)
 
 
-def test_the_rule_takes_the_most_components_whose_samples_pass(jet_components):
-    points = {
-        "a": (6, 0.5, 0.51, 0.50),
-        "b": (12, 0.5, 0.52, 0.51),
-        "c": (12, 0.8, 0.50, 0.50),
-        "d": (16, 0.5, 0.51, 0.54),
-    }
+def test_the_rule_takes_the_point_that_tells_made_jets_best(jet_components):
     found = {
-        name: [{"number": number, "noise": noise, "told_qcd": qcd, "told_top": top}]
-        for name, (number, noise, qcd, top) in points.items()
+        name: [{"made_loss": loss} for loss in losses] for name, losses in (("a", (0.6, 0.7)), ("b", (0.62, 0.62)))
     }
-    assert jet_components.rule(found) == "b"
-    assert jet_components.rule({"d": found["d"]}) is None
+    assert jet_components.rule(found | {"c": [{"made": 0.9}]}) == "b"
+    assert jet_components.rule({"c": [{"made": 0.9}]}) is None
+
+
+def test_the_cross_entropy_of_a_known_ratio(jet_components):
+    labels = np.resize([0, 1], 200_000)
+    ratio = 2.0 * np.random.default_rng(0).normal(labels, 1.0) - 1.0  # twice the right one for widths of 1
+    right = jet_components.cross_entropy(ratio / 2, labels)
+    assert jet_components.cross_entropy(np.zeros(10), np.resize([0, 1], 10)) == pytest.approx(np.log(2))
+    exact = quad(lambda x: norm.pdf(x, 0.5, 1) * np.log1p(np.exp(-x)), -10, 10)[0]
+    assert right == pytest.approx(exact, abs=0.003)
+    assert jet_components.cross_entropy(ratio, labels) > right + 0.03
