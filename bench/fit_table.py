@@ -4,8 +4,9 @@
     python bench/fit_table.py --before OLD/src --rounds 3
 
 Four tables: `gauss` is one Gaussian, `clusters` four groups with correlations of their own, `banana` is curved in ten
-directions, `skewed` lognormal. A fit is `NormalizedAutoencoder(log_z="never")` with one thread in a process of its own.
-Its time is processor time, with what a first fit imports by the way and without the import of the package.
+directions, `skewed` lognormal. A fit is `NormalizedAutoencoder(log_z="never")` with one thread in a process of its own,
+with --log-z as a user has it, who gets log p. Its time is processor time, with what a first fit imports by the way and
+without the import of the package.
 """
 
 import argparse
@@ -23,12 +24,13 @@ from normae.files import write_json
 ROWS, COLUMNS = 5000, 20
 TABLES = ("gauss", "clusters", "banana", "skewed")
 FIT = """
-import sys, time, numpy, torch
+import sys, time, warnings, numpy, torch
 from normae import NormalizedAutoencoder
 torch.set_num_threads(1)
 rows = numpy.load(sys.argv[1])
 began = time.process_time()
-NormalizedAutoencoder(log_z="never", random_state=int(sys.argv[2])).fit(rows)
+warnings.simplefilter("ignore")
+NormalizedAutoencoder(log_z=sys.argv[3], random_state=int(sys.argv[2])).fit(rows)
 print(time.process_time() - began)
 """
 
@@ -48,10 +50,10 @@ def table(name: str, rows: int) -> np.ndarray:
     return np.exp(0.3 * z @ mix) if name == "skewed" else z @ mix
 
 
-def seconds(tree: Path, rows: Path, seed: int) -> float:
+def seconds(tree: Path, rows: Path, seed: int, log_z: str) -> float:
     """Of one fit by the package in `tree`."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    call = [sys.executable, "-W", "ignore", "-c", FIT, str(rows), str(seed)]
+    call = [sys.executable, "-W", "ignore", "-c", FIT, str(rows), str(seed), log_z]
     surroundings = os.environ | threads | {"PYTHONPATH": str(tree)}
     done = subprocess.run(call, env=surroundings, capture_output=True, text=True, check=True)
     return float(done.stdout.splitlines()[-1])
@@ -63,6 +65,7 @@ def main() -> None:
     parser.add_argument("--before", type=Path, required=True, help="the src of another commit")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--log-z", action="store_const", const="auto", default="never", help="find log Z too")
     parser.add_argument("-o", "--out", type=Path, help="JSON file")
     asked = parser.parse_args()
     trees = {"now": Path(__file__).parents[1] / "src", "before": asked.before.absolute()}
@@ -74,7 +77,7 @@ def main() -> None:
             times: dict[str, list[float]] = {key: [] for key in trees}
             for seed in range(asked.rounds):
                 for key, tree in trees.items():
-                    times[key].append(seconds(tree, kept, seed))
+                    times[key].append(seconds(tree, kept, seed, asked.log_z))
             numbers = {key: median(each) for key, each in times.items()}
             numbers["times as fast"] = ratio(times["before"], times["now"])
             print(name, *(f"{key} {value}" for key, value in numbers.items()))
