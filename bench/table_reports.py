@@ -1,9 +1,9 @@
 """From a table to its report by commands, none of them with a setting: which checks of the report are good.
 
-`python bench/table_reports.py [FOLDER] [--tables A,B] -o results.json`. FOLDER has .npz files with X (N, d) and y; the
-rows with y = 0 are the background that is trained on. Without a folder the tables are five of scikit-learn's that no
-setting was chosen on: iris (150 x 4), diabetes (442 x 10), a Swiss roll (4,000 x 3), Friedman's first regression
-(3,000 x 11) and a sparse uncorrelated one (2,000 x 6).
+`python bench/table_reports.py [FOLDER] [--tables A,B] [--seed N] -o results.json`. FOLDER has .npz files with X (N, d)
+and y; the rows with y = 0 are the background that is trained on. Without a folder the tables are five of scikit-learn's
+that no setting was chosen on: iris (150 x 4), diabetes (442 x 10), a Swiss roll (4,000 x 3), Friedman's first
+regression (3,000 x 11) and a sparse uncorrelated one (2,000 x 6).
 """
 
 import argparse
@@ -37,12 +37,13 @@ def own_tables(folder: Path) -> None:
         np.savez(folder / f"{name}.npz", X=rows, y=np.zeros(len(rows)))
 
 
-def report_of(table: Path, folder: Path) -> dict[str, Any]:
+def report_of(table: Path, folder: Path, seed: int) -> dict[str, Any]:
     """Train, evaluate and report; the grade of each check."""
     with np.load(table) as content:
         np.save(folder / "rows.npy", content["X"][content["y"] == 0])
     begun = time.monotonic()
-    for words in (["train", "rows.npy", "-o", "run"], ["evaluate", "run"], ["report", "run"]):
+    other = ["--set", f"seed={seed}"] if seed else []
+    for words in (["train", "rows.npy", "-o", "run", *other], ["evaluate", "run"], ["report", "run"]):
         done = subprocess.run([sys.executable, "-m", "normae", *words], cwd=folder, capture_output=True, text=True)
         if done.returncode:
             return {"failed": done.stderr.strip().splitlines()[-1:]}
@@ -62,6 +63,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--tables", help="a,b,c: names without .npz; all by default")
+    parser.add_argument("--seed", type=int, default=0, help="of the training, and of which rows are held out")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("-o", "--out", type=Path)
     asked = parser.parse_args()
@@ -72,7 +74,7 @@ def main() -> None:
         names = asked.tables.split(",") if asked.tables else sorted(path.stem for path in tables.glob("*.npz"))
         for name in names:
             (Path(temporary) / name).mkdir()
-        tasks = {n: pool.submit(report_of, tables / f"{n}.npz", Path(temporary) / n) for n in names}
+        tasks = {n: pool.submit(report_of, tables / f"{n}.npz", Path(temporary) / n, asked.seed) for n in names}
         found = {name: task.result() for name, task in tasks.items()}
     for name, result in found.items():
         print(name, json.dumps(result))
