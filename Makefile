@@ -56,7 +56,7 @@ EDGES := tests/data tests/coordinates/test_coordinates.py tests/statistics tests
 	tests/cli/test_boundary.py tests/scoring/test_names.py tests/runs/test_run.py tests/runs/test_fuzzed_folders.py
 lowest:
 	$(PYTHON) -m venv .venv-lowest
-	.venv-lowest/bin/python -m pip install --quiet --no-compile -c $(VERSIONS) -e . pytest hypothesis pandas
+	.venv-lowest/bin/python -m pip install --quiet --no-compile -c $(VERSIONS) -e . pytest hypothesis pandas polars
 	.venv-lowest/bin/python -m pytest -o filterwarnings=default $(EDGES)
 
 # Property tests at examples that nobody has seen: may find what `make test`, always at the same ones, does not.
