@@ -13,7 +13,7 @@ from normae.data.frames import as_frame, by_name, unmasked
 from normae.errors import InputError
 
 HUGE = 2**53 + 1  # float64 does not have it
-BATCH = pa.record_batch({"a": ["x", "y", "x", "y"], "b": [True, None, False, True], "c": [1, None, 3, 2]})
+BATCH = pa.RecordBatch.from_pydict({"a": ["x", "y", "x", "y"], "b": [True, None, False, True], "c": [1, None, 3, 2]})
 
 
 def test_what_is_masked_is_missing():
@@ -34,7 +34,7 @@ def test_what_is_masked_is_missing():
 
 def test_the_index_of_a_pandas_frame_is_no_feature(caplog):
     frame = pd.DataFrame({"pt": [10.0, 50, 20, 60, 70], "eta": [1.0, 2, 3, 4, 5]})
-    for cut, index in ((frame[frame.pt > 40], "__index_level_0__"), (frame.set_index("pt")[1:], "pt")):
+    for cut, index in ((frame[frame.pt > 40], "__index_level_0__"), (frame.set_index("pt").iloc[1:], "pt")):
         table = pa.Table.from_pandas(cut)
         assert as_rows(table).columns == as_rows(cut).columns == tuple(cut.columns)
         assert f"the index of a pandas frame, '{index}', is left out" in caplog.text

@@ -189,7 +189,7 @@ def test_huge_integers(tmp_path):
 def test_the_index_of_a_pandas_frame_is_no_feature(tmp_path, caplog):
     """Where columns are named, it is taken; in a CSV file nothing tells it from others, but that it has no name."""
     frame = pandas.DataFrame({"pt": [10.0, 50, 20, 60, 70], "eta": [1.0, 2, 3, 4, 5]})
-    for cut, index in ((frame[frame.pt > 40], "__index_level_0__"), (frame.set_index("pt")[1:], "pt")):
+    for cut, index in ((frame[frame.pt > 40], "__index_level_0__"), (frame.set_index("pt").iloc[1:], "pt")):
         cut.to_parquet(tmp_path / "cut.parquet")
         x, columns = read_table(tmp_path / "cut.parquet")
         assert columns == tuple(cut.columns)

@@ -242,10 +242,13 @@ def as_frame(rows: Rows, like: Any) -> Any:
     kinds = [str(kind).lower() for kind in (like.schema.types if arrow else like.dtypes)]
     for (name, values), kind in zip(columns.items(), kinds, strict=True):
         if kind.startswith(("int", "uint", "bool")):
-            columns[name] = np.rint(values).clip(0 if kind.startswith("uint") else None)
+            columns[name] = np.maximum(np.rint(values), 0 if kind.startswith("uint") else -np.inf)
     try:
         if arrow:
-            return like.from_pydict(columns).cast(like.schema)
+            import pyarrow as pa
+
+            whole = pa.Table.from_pydict(columns).cast(like.schema)  # older batches have no cast
+            return whole if isinstance(like, pa.Table) else (whole.to_batches() or [like[:0]])[0]
         if hasattr(like, "schema"):
             return type(like)(columns).cast(dict(like.schema))
         return type(like)(dict(zip(like.columns, columns.values(), strict=True))).astype(like.dtypes.to_dict())

@@ -279,7 +279,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             validate_data(self, X, reset=reset, ensure_min_samples=1 + reset, **ARRAYS)
             return as_rows(np.asarray(X, order="C"), getattr(self, "feature_names_in_", None), "X", missing)
         check_once(given, "X")
-        validate_data(self, X, reset=reset, skip_check_array=True)
+        validate_data(self, X if hasattr(X, "shape") else X.to_pandas(), reset=reset, skip_check_array=True)
         if reset and given == list(getattr(X, "column_names", X.columns)) and not hasattr(self, "feature_names_in_"):
             self.feature_names_in_ = np.array(given, dtype=object)  # an older scikit-learn sees none
         known = None if reset else column_names(self.frame_)  # scikit-learn keeps no names that are not text
