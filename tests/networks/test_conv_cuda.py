@@ -8,6 +8,7 @@ import ctypes
 import logging
 import shutil
 import subprocess
+import sys
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -333,6 +334,20 @@ def test_a_backend_that_cannot_serve_says_why_once(monkeypatch, caplog, channels
 def test_a_backend_that_serves():
     backend = choose_backend("auto", models(1)[0], SamplingConfig(), torch.device("cuda"))
     assert (backend.name, backend.kernels, backend.runner) == ("fused", FusedConvEnergy, fused_conv_runner)
+
+
+@pytest.mark.gpu
+def test_a_process_that_has_nothing_on_the_device_yet_gets_the_kernels():
+    code = """
+import torch
+from normae.config import read
+from normae.runs.load import untrained
+from normae.training.backends import choose_backend
+run = read("jets-paper-qcd-nae", [])
+print(choose_backend("auto", untrained(run, (1, 40, 40)), run.sampling, torch.device("cuda")).name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["fused"], done.stderr
 
 
 @pytest.mark.gpu

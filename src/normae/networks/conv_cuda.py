@@ -165,6 +165,7 @@ def kernel(name: str, chosen: Defines, device: int) -> Kernel:
     folder = files("normae.networks")
     texts = [(folder / f"conv_{part}.cu").read_text(encoding="utf-8") for part in ("network", name)]
     with torch.cuda.device(device):
+        torch.empty(1, device="cuda")  # where nothing is on the device yet, a module has no context to be loaded in
         major, minor = torch.cuda.get_device_capability()
         options = [f"--gpu-architecture=sm_{major}{minor}", "--std=c++17", "-diag-suppress=128"]
         return Kernel(_binary("\n".join(texts), [*options, *(f"-D{key}={value}" for key, value in chosen)]), name)
