@@ -25,15 +25,10 @@ __all__ = [
 ]  # fmt: skip
 
 _PLACES = {
-    "BayesianModel": "normae.inference",
-    "Classifier": "normae.runs.classifier",
-    "Model": "normae.inference",
-    "NormalizedAutoencoder": "normae.estimator",
-    "langevin": "normae.sampling",
-    "load": "normae.runs.load",
-    "load_classifier": "normae.runs.classifier",
-    "train": "normae.runs.door",
-}
+    "BayesianModel": "normae.inference", "Classifier": "normae.runs.classifier", "Model": "normae.inference",
+    "NormalizedAutoencoder": "normae.estimator", "langevin": "normae.sampling", "load": "normae.runs.load",
+    "load_classifier": "normae.runs.classifier", "train": "normae.runs.door",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -115,15 +115,11 @@ class Events:
     """
 
     def __init__(
-        self,
-        train: Callable[[], Tensor | SparseEvents],
-        validation: Callable[[], Tensor | SparseEvents | None],
-        test: Callable[[], Tensor],
-        density: Density | None = None,
+        self, train: Callable[[], Tensor | SparseEvents], validation: Callable[[], Tensor | SparseEvents | None],
+        test: Callable[[], Tensor], density: Density | None = None,
         columns: Callable[[], tuple[str, ...] | None] = lambda: None,
-        weights: Callable[[], Weights | None] = lambda: None,
-        digest: Callable[[], str] | None = None,
-    ) -> None:
+        weights: Callable[[], Weights | None] = lambda: None, digest: Callable[[], str] | None = None,
+    ) -> None:  # fmt: skip
         self._train, self._validation, self._test, self._columns = train, validation, test, columns
         self._weights, self.digest, self.density = weights, digest, density
 

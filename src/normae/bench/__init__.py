@@ -25,18 +25,13 @@ __all__ = ["GROUPS", "Result", "bench", "interleaved", "median", "ratio"]
 Measurement = Callable[[Result, torch.device, bool, int], None]
 GROUPS: dict[str, Measurement] = {one.__name__: one for one in (toy, sampling, scoring, jets, images)}
 """What can be measured, by name: into a result, on a device, whether quickly, and in how many rounds."""
-ROUNDS = 9
-QUICK_ROUNDS = 3
+ROUNDS, QUICK_ROUNDS = 9, 3
 
 
 def bench(
-    out: str | Path | None = None,
-    only: str | None = None,
-    quick: bool = False,
-    device: str = "auto",
-    rounds: int | None = None,
-    say: Callable[[str], object] = lambda _: None,
-) -> Result:
+    out: str | Path | None = None, only: str | None = None, quick: bool = False, device: str = "auto",
+    rounds: int | None = None, say: Callable[[str], object] = lambda _: None,
+) -> Result:  # fmt: skip
     """Measure, and write bench.json and the picture into `out` where it is given.
 
     Args:
@@ -84,13 +79,8 @@ def _machine(device: torch.device, quick: bool, rounds: int, load: float) -> dic
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else [*names, platform.machine()][0],
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "clock": "CPU seconds" if on_cpu_clock(device) else "wall seconds",
-        "load before": round(load, 2),
-        "load after": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "rounds": rounds,
-        "quick": quick,
-    }
+        "cores": os.cpu_count(), "threads": torch.get_num_threads(),
+        "clock": "CPU seconds" if on_cpu_clock(device) else "wall seconds", "load before": round(load, 2),
+        "load after": round(os.getloadavg()[0], 2), "python": platform.python_version(), "torch": torch.__version__,
+        "rounds": rounds, "quick": quick,
+    }  # fmt: skip

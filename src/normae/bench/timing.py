@@ -39,10 +39,9 @@ from normae.training.backends import choose_backend
 Work = Callable[[], object]
 Times = dict[str, NDArray[np.float64]]  # seconds of each work with shape (rounds,), by name
 BACKENDS = {"cpu": ("reference", "explicit"), "cuda": ("reference", "explicit", "graph", "fused")}
-ENDLESS = 1_000_000
+ENDLESS, TRIES = 1_000_000, 6
 DISTURBED = 0.1  # share of the machine used by others above which a time is taken again
 SHORT = 0.2  # seconds below which the system's clock of busy cores is too coarse to tell
-TRIES = 6
 
 
 def interleaved(works: Mapping[str, Work], rounds: int, device: torch.device | None = None) -> Times:

@@ -188,8 +188,7 @@ def _chains(report: timing.Result, run: Run, device: torch.device, rounds: int) 
 
 # --- what a chain is worth
 
-MODEL = "toy-2gauss-nae-paper"
-TARGET = 0.57
+MODEL, TARGET = "toy-2gauss-nae-paper", 0.57
 LONGER = 10  # how much longer the chains with the paper's step are
 
 

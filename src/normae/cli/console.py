@@ -63,8 +63,7 @@ def show(headings: Sequence[str], rows: Iterable[Sequence[object]], title: str =
 # --- bars
 
 PATIENCE = 1.0  # seconds of work before its bar is shown
-REFRESH = 0.1
-MINUTE = 60.0
+REFRESH, MINUTE = 0.1, 60.0
 
 
 class Bars:
@@ -90,17 +89,11 @@ class Bars:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         live = self.live = self.live or Progress(
-            TextColumn("{task.description:<11}", markup=False),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
-            console=errors,
-            auto_refresh=False,
-            transient=True,
+            TextColumn("{task.description:<11}", markup=False), BarColumn(bar_width=24), MofNCompleteColumn(),
+            TimeRemainingColumn(), TextColumn("{task.fields[note]}", markup=False),
+            console=errors, auto_refresh=False, transient=True, speed_estimate_period=600,
             redirect_stdout=output.is_terminal,  # what goes into a file must not be caught for the terminal
-            speed_estimate_period=600,
-        )
+        )  # fmt: skip
         task, begun = live.add_task(what, total=total, note=""), time.monotonic()
 
         def tick(done: int = 1, note: str = "") -> None:

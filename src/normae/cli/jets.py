@@ -73,14 +73,10 @@ def convert(
 
 @app.command(cls=Command)
 def images(
-    source: Source,
-    out: Out,
-    rows: Rows = None,
-    skip_bad: Skip = False,
-    dataset: Group = "table",
+    source: Source, out: Out, rows: Rows = None, skip_bad: Skip = False, dataset: Group = "table",
     single: Annotated[bool, option("Pixel values as float32 instead of float16.", "--float32")] = False,
     force: Force = False,
-) -> None:
+) -> None:  # fmt: skip
     """Write sparse, normalized images of jets.
 
     The Gaussian filter is applied when a batch is made dense.
@@ -96,14 +92,10 @@ def images(
 
 @app.command(cls=Command)
 def observables(
-    source: Source,
-    out: Out,
-    rows: Rows = None,
-    skip_bad: Skip = False,
-    dataset: Group = "table",
+    source: Source, out: Out, rows: Rows = None, skip_bad: Skip = False, dataset: Group = "table",
     threshold: Annotated[float | None, option("Images only: pixels below it are empty; 1e-5 if not given.")] = None,
     force: Force = False,
-) -> None:
+) -> None:  # fmt: skip
     """Write label, eta, phi, mass, tau1, tau2, tau3 of jets or images.
 
     Example: normae jets observables jets.h5 -o observables.csv
@@ -120,11 +112,8 @@ def observables(
 def show(
     source: Source,
     out: Annotated[Path | None, option("Folder; SOURCE-figures if not given.", "--out", "-o")] = None,
-    rows: Rows = None,
-    skip_bad: Skip = False,
-    dataset: Group = "table",
-    force: Force = False,
-) -> None:
+    rows: Rows = None, skip_bad: Skip = False, dataset: Group = "table", force: Force = False,
+) -> None:  # fmt: skip
     """Draw images and observables of jets: PNG, PDF and CSV.
 
     Example: normae jets show jets.h5

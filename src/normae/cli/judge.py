@@ -96,9 +96,8 @@ def dual(
     ] = 100_000,
     seed: Seed = 0,
     classifier: Annotated[bool, option("Train a classifier to compare with.")] = True,
-    device: Device = "auto",
-    force: Force = False,
-) -> None:
+    device: Device = "auto", force: Force = False,
+) -> None:  # fmt: skip
     """Test the likelihood ratio of two models.
 
     It is log r = log p_B - log p_A. Writes dual.json, figures/ and report.html.
@@ -233,9 +232,8 @@ def reproduce(
     seed: Annotated[int, option("Seed of new trainings.")] = 0,
     jets: Jets = None,
     generated: Annotated[int | None, option("Jets that each model generates.", min=0)] = None,
-    device: Device = "auto",
-    override: Set = None,
-) -> None:
+    device: Device = "auto", override: Set = None,
+) -> None:  # fmt: skip
     """Make the paper's figures and tables again, beside ours.
 
     `all --from-scratch` trains every model of the paper with its settings and lengths.

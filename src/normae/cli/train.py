@@ -111,10 +111,8 @@ def describe_run(run: "RunFolder") -> str:
 
 def ensemble(
     runs: Annotated[list[Path], argument("Run folders or models of the zoo, or one folder of seeds.")],
-    out: NewRun,
-    jets: Jets = None,
-    force: Force = False,
-) -> None:
+    out: NewRun, jets: Jets = None, force: Force = False,
+) -> None:  # fmt: skip
     """Join runs of different seeds into one model.
 
     Its error bars come from the spread of the runs. It takes four runs or more, three of jets in components, or two

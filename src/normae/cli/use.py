@@ -63,9 +63,8 @@ def sample(
     latent_steps: Annotated[int | None, option("Length of the latent chain.")] = None,
     feature_steps: Annotated[int | None, option("Length of the feature chain.")] = None,
     condition: Annotated[str | None, option("3.5,...: the value of m, of a model p(x | m).")] = None,
-    device: Device = "auto",
-    force: Force = False,
-) -> None:
+    device: Device = "auto", force: Force = False,
+) -> None:  # fmt: skip
     """Generate events: the array x in an .npz, or the columns of a table.
 
     Example: normae sample runs/toy -n 10000 -o samples.npz
@@ -103,11 +102,8 @@ def histogram(
     normalization: Annotated[float, option("Relative uncertainty of the background's yield.")] = 0.0,
     draws: Annotated[int, option("Weight draws of a Bayesian run.")] = 100,
     pseudo_experiments: Annotated[int, option("Pseudo-experiments that test whether p-values are uniform.")] = 0,
-    columns: Columns = None,
-    dataset: Dataset = None,
-    device: Device = "auto",
-    force: Force = False,
-) -> None:
+    columns: Columns = None, dataset: Dataset = None, device: Device = "auto", force: Force = False,
+) -> None:  # fmt: skip
     """Bin scores for a search.
 
     Writes a pyhf workspace, HEPData tables and a figure, with the covariance over weight draws.

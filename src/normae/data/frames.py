@@ -103,12 +103,9 @@ def index_of(schema: Any, source: str) -> set[str]:
 
 
 def as_rows(
-    data: Any,
-    columns: Sequence[str] | None = None,
-    name: str = "data",
-    missing: Missing = "refuse",
+    data: Any, columns: Sequence[str] | None = None, name: str = "data", missing: Missing = "refuse",
     categories: Categories | None = None,
-) -> Rows:
+) -> Rows:  # fmt: skip
     """The rows of an array (N, d) or of a data frame; one sentence that names a column that cannot be taken.
 
     Args:

@@ -112,13 +112,9 @@ class Table:
         return [codes(x, known[name], f"{begin} {name!r} holds") if name in known else x for name, x in both]
 
     def chunks(
-        self,
-        columns: Sequence[str] | None = None,
-        start: int = 0,
-        stop: int | None = None,
-        size: int = CHUNK,
+        self, columns: Sequence[str] | None = None, start: int = 0, stop: int | None = None, size: int = CHUNK,
         dtype: type[np.floating[Any]] = np.float32,
-    ) -> Iterator[tuple[int, Floats]]:
+    ) -> Iterator[tuple[int, Floats]]:  # fmt: skip
         """(first row, values) of successive runs of `size` rows, the last one shorter; values with shape (n, *event).
 
         A chunk is a view of one buffer: it lasts until the next one is asked for.

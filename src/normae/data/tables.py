@@ -70,11 +70,9 @@ def open_table(path: str | Path, dataset: str | None = None) -> Iterator[Table]:
 
 
 def read_table(
-    path: str | Path,
-    columns: Sequence[str] | None = None,
-    dataset: str | None = None,
+    path: str | Path, columns: Sequence[str] | None = None, dataset: str | None = None,
     dtype: type[np.floating[Any]] = np.float32,
-) -> tuple[NDArray[Any], tuple[str, ...] | None]:
+) -> tuple[NDArray[Any], tuple[str, ...] | None]:  # fmt: skip
     """All rows of a table with shape (N, *event), and the names of the columns, where they have names.
 
     Args:
@@ -92,14 +90,9 @@ def read_table(
 
 
 def read_rows(
-    path: str | Path,
-    columns: Sequence[str] | None,
-    dataset: str | None,
-    weights: str | None,
-    missing: Missing = "refuse",
-    categories: Categories | None = (),
-    dtype: type[np.floating[Any]] = np.float64,
-) -> Rows:
+    path: str | Path, columns: Sequence[str] | None, dataset: str | None, weights: str | None,
+    missing: Missing = "refuse", categories: Categories | None = (), dtype: type[np.floating[Any]] = np.float64,
+) -> Rows:  # fmt: skip
     """All rows, with their weights.
 
     Args:

@@ -36,10 +36,9 @@ from normae.statistics.calibration import BinnedOdds, binned_odds, logistic_slop
 from normae.tensors import stream
 from normae.training.two_sample import ClassifierReference, RatioSettings
 
-MOST_DRAWS = 1000
+MOST_DRAWS, MOST_BINS = 1000, 70
 FEWEST_EVENTS = 100  # of each class: what a classifier, its calibration and 20 bins need at the very least
 REFERENCES = {"true": "the true ratio", "classifier": "the classifier", "rows": "a classifier on the models' rows"}
-MOST_BINS = 70
 
 
 @dataclass(frozen=True)

@@ -97,44 +97,25 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "contamination": [Interval(Real, 0, 0.5, closed="right")],
-        "bayesian": ["boolean"],
-        "latent": [Interval(Integral, 1, None, closed="left"), None],
-        "hidden": ["array-like", None],
+        "contamination": [Interval(Real, 0, 0.5, closed="right")], "bayesian": ["boolean"],
+        "latent": [Interval(Integral, 1, None, closed="left"), None], "hidden": ["array-like", None],
         "start_iterations": [Interval(Integral, 1, None, closed="left"), None],
         "iterations": [Interval(Integral, 0, None, closed="left"), None],
         "batch_size": [Interval(Integral, 2, None, closed="left")],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
         "chain_steps": [Interval(Integral, 1, None, closed="left")],
-        "noise": [Interval(Real, 0, None, closed="neither"), None],
-        "log_z": [StrOptions({"auto", "never"})],
-        "condition": ["array-like", str, Integral, None],
-        "missing": [StrOptions({"refuse", "drop"})],
-        "device": [StrOptions({"auto", "cpu", "cuda"})],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-    }
+        "noise": [Interval(Real, 0, None, closed="neither"), None], "log_z": [StrOptions({"auto", "never"})],
+        "condition": ["array-like", str, Integral, None], "missing": [StrOptions({"refuse", "drop"})],
+        "device": [StrOptions({"auto", "cpu", "cuda"})], "random_state": ["random_state"], "verbose": ["verbose"],
+    }  # fmt: skip
 
     def __init__(
-        self,
-        *,
-        contamination: float = 0.1,
-        bayesian: bool = False,
-        latent: int | None = None,
-        hidden: tuple[int, ...] | None = None,
-        start_iterations: int | None = None,
-        iterations: int | None = None,
-        batch_size: int = 256,
-        learning_rate: float = 1e-3,
-        chain_steps: int = 4,
-        noise: float | None = None,
-        log_z: str = "auto",
-        condition: Sequence[str | int] | str | int | None = None,
-        missing: str = "refuse",
-        device: str = "cpu",
-        random_state: int | np.random.RandomState | None = None,
-        verbose: int = 0,
-    ) -> None:
+        self, *, contamination: float = 0.1, bayesian: bool = False, latent: int | None = None,
+        hidden: tuple[int, ...] | None = None, start_iterations: int | None = None, iterations: int | None = None,
+        batch_size: int = 256, learning_rate: float = 1e-3, chain_steps: int = 4, noise: float | None = None,
+        log_z: str = "auto", condition: Sequence[str | int] | str | int | None = None, missing: str = "refuse",
+        device: str = "cpu", random_state: int | np.random.RandomState | None = None, verbose: int = 0,
+    ) -> None:  # fmt: skip
         self.contamination, self.bayesian, self.latent, self.hidden = contamination, bayesian, latent, hidden
         self.start_iterations, self.iterations, self.batch_size = start_iterations, iterations, batch_size
         self.learning_rate, self.chain_steps, self.noise, self.log_z = learning_rate, chain_steps, noise, log_z
@@ -225,12 +206,9 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         if config.data.file is None or len(model.event) != 1:
             raise InputError(f"{folder}: expected a run on a table, got events of shape {model.event}")
         estimator = cls(
-            bayesian=config.halves > 0,
-            latent=config.network.latent,
-            hidden=config.network.hidden,
-            condition=config.coordinates.condition or None,
-            random_state=config.seed,
-        )
+            bayesian=config.halves > 0, latent=config.network.latent, hidden=config.network.hidden,
+            condition=config.coordinates.condition or None, random_state=config.seed,
+        )  # fmt: skip
         estimator._take(kept)
         estimator.n_features_in_ = model.event[0]
         if model.columns is not None:

@@ -268,14 +268,9 @@ def _write(folder: Path, report: dict[str, Any], student: Student, facts: dict[s
     """student.safetensors and trigger.json."""
     layers = student.fixed.layers
     header = {
-        "centre": student.centre.tolist(),
-        "scale": student.scale.tolist(),
-        "input": student.fixed.input.text,
-        "weights": [layer.weight_type.text for layer in layers],
-        "biases": [layer.bias_type.text for layer in layers],
-        "results": [layer.result.text for layer in layers],
-        "output": "log(1 + score + offset)",
-        **facts,
-    }
+        "centre": student.centre.tolist(), "scale": student.scale.tolist(), "input": student.fixed.input.text,
+        "weights": [layer.weight_type.text for layer in layers], "biases": [layer.bias_type.text for layer in layers],
+        "results": [layer.result.text for layer in layers], "output": "log(1 + score + offset)", **facts,
+    }  # fmt: skip
     write_tensors(folder / "student.safetensors", dict(student.network.named_parameters()), header)
     write_json(folder / "trigger.json", report | {"network": header})

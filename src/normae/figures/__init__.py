@@ -21,11 +21,9 @@ from normae.statistics.arrays import Array
 
 REGION_COLOURS = ("tab:red", "tab:blue", "tab:green", "tab:orange", "tab:purple")
 """Colours of the five bands of -log p_true, from the peak outwards."""
-TRUE_COLOUR = "0.15"
-LEARNED_COLOUR = "tab:red"
+TRUE_COLOUR, LEARNED_COLOUR = "0.15", "tab:red"
+INSIDE_COLOUR, OUTSIDE_COLOUR = "0.82", "tab:red"
 DASHES = (0, (4, 1.5))
-OUTSIDE_COLOUR = "tab:red"
-INSIDE_COLOUR = "0.82"
 TIGHT: dict[str, Any] = {"handletextpad": 0.1, "columnspacing": 0.8, "borderaxespad": 0.3}  # of a legend above the axes
 PANEL = (3.9, 3.5)
 """Width and height of one panel in inches."""

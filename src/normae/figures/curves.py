@@ -19,8 +19,7 @@ from normae.statistics.arrays import Array
 Values = NDArray[np.floating]
 KIND_COLOURS = {"training": "tab:gray", "held out": "tab:blue", "sampled": "tab:red"}
 SAMPLE_COLOURS = ("0.45", "tab:blue", "tab:red")
-MOST_POINTS = 2000
-SMALLEST_RATE = 1e-3
+MOST_POINTS, SMALLEST_RATE = 2000, 1e-3
 Records = Sequence[Mapping[str, Any]]  # lines of a metrics.jsonl
 
 

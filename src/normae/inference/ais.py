@@ -46,10 +46,8 @@ from normae.tensors import normal
 
 EVERYWHERE = (-math.inf, math.inf)
 ACCEPTANCE = 0.65  # towards which the pilot moves the step size
-PILOT_CHAINS = 256
+PILOT_CHAINS, PILOT_MOVES, PILOT_STEPS = 256, 4, 2000
 PILOT_LENGTH = 0.3  # thermodynamic length of a step of the pilot, which makes PILOT_MOVES Langevin steps there
-PILOT_MOVES = 4
-PILOT_STEPS = 2000
 SHARE_DRAWS = 1 << 17  # fewest draws behind the share of the base within the bounds
 BOOTSTRAPS = 200
 _FLAT = ChainConfig()

@@ -36,9 +36,8 @@ from normae.jets.container import Float64, Int64, compiled
 Momenta = tuple[Float64, Float64, Float64, Float64]
 TWO_PI = 2 * math.pi
 KT, ANTI_KT = 1, -1
-TINY = 1e-300
+TINY, UNKNOWN = 1e-300, -1.0
 CAPACITY = 8192  # particles in one jet or event
-UNKNOWN = -1.0
 # momentum; direction; pt^{2p}; the nearest neighbour, dR^2 and d_ij to it; distances to one particle
 PX, PY, PZ, E, Y, PHI, WEIGHT, NEAR, GAP, KEY, WORK, ROWS = range(12)
 

@@ -35,12 +35,9 @@ from normae.jets.pipeline import write, writing
 from normae.jets.reader import read
 from normae.progress import Tick, progress
 
-JET_RADIUS = 0.8
-BLOCK = 500
-PT_RANGE = (550.0, 650.0)
+JET_RADIUS, PT_RANGE = 0.8, (550.0, 650.0)
 MAX_ETA = 2.0
-MAX_CONSTITUENTS = 200
-MAX_BATCH = 100
+BLOCK, MAX_BATCH, MAX_CONSTITUENTS = 500, 100, 200
 HEAVY = {"qcd": 0, "top": 6, "w": 24}  # kinds of jets, and the number of the particle that must decay within one
 _OWN = re.compile(r"block-\d{5,}-\d+\.h5|recipe\.json")
 

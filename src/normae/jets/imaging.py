@@ -40,16 +40,11 @@ from numpy.typing import NDArray
 from normae.errors import InputError, refuse, require_that
 from normae.jets.container import BadJet, Float32, Float64, Int64, Jets, from_counts, map_blocks, offsets_of, wrap
 
-SIDE = 40
-PIXEL_ETA = 0.029
-PIXEL_PHI = 0.035
-SIGMA = 1.0
+SIDE, PIXEL_ETA, PIXEL_PHI, SIGMA = 40, 0.029, 0.035, 1.0
 BLOCK, STORED_BLOCK = 512, 4096
-RADIUS = 0.8
-THRESHOLD = 1e-5
+RADIUS, THRESHOLD = 0.8, 1e-5
 NAMES = ("eta", "phi", "mass", "tau1", "tau2", "tau3")
-_ZERO = 1e-9
-_TIE = 1e-12
+_ZERO, _TIE = 1e-9, 1e-12
 
 
 class Plane(NamedTuple):

@@ -38,14 +38,11 @@ from normae.jets.imaging import SIDE, SparseImages
 from normae.jets.toptagging import Table
 from normae.progress import counted
 
-FORMAT = "normae-jets"
-IMAGES = "normae-images"
-VERSION = 1
-ANGLE_UNIT = 20000.0
+FORMAT, IMAGES, VERSION = "normae-jets", "normae-images", 1
+ANGLE_UNIT, MAX_ETA = 20000.0, 30.0
 Rows = int | tuple[int, int] | slice | range | None
 CHUNK = 2048
 PUBLIC = Path(__file__).parent / "public.npz"
-MAX_ETA = 30.0
 
 
 def text_of(value: Any) -> str:

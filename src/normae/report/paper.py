@@ -49,16 +49,14 @@ DUAL = (
 )
 
 TAGGING = {
-    ("top-tagging", "AE"): ("0.8947", "106.9", "54.2"),
-    ("top-tagging", "NAE"): ("0.9036", "74.5", "39.8"),
-    ("QCD-tagging", "AE"): ("0.3912", "3.4", "2.3"),
-    ("QCD-tagging", "NAE"): ("0.8071", "36.5", "20.1"),
+    ("top-tagging", "AE"): ("0.8947", "106.9", "54.2"), ("top-tagging", "NAE"): ("0.9036", "74.5", "39.8"),
+    ("QCD-tagging", "AE"): ("0.3912", "3.4", "2.3"), ("QCD-tagging", "NAE"): ("0.8071", "36.5", "20.1"),
     ("top-tagging", "BAE"): ("0.8959 ± 0.0008", "94.1 ± 0.8", "46.8 ± 0.4"),
     ("top-tagging", "BNAE"): ("0.9126 ± 0.0020", "69.0 ± 1.4", "39.7 ± 0.6"),
     ("QCD-tagging", "BAE"): ("0.4319 ± 0.0368", "3.8 ± 0.5", "2.7 ± 0.4"),
     ("QCD-tagging", "BNAE"): ("0.7292 ± 0.0536", "17.7 ± 7.0", "10.7 ± 4.0"),
     ("supervised", "classifier"): ("0.9728", "584.8", "294.6"),
-}
+}  # fmt: skip
 """The table of section 4.1 by task and network: AUC, background rejection at signal efficiency 0.2 and 0.3."""
 TAGGING_METRICS = {
     "auc": "AUC",

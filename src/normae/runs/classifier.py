@@ -20,7 +20,7 @@ from scipy.special import expit
 from torch import Tensor, nn
 
 from normae.config import Run, choose_device, read
-from normae.errors import InputError
+from normae.errors import InputError, refuse
 from normae.files import write_json
 from normae.networks.autoencoder import conv_encoder
 from normae.networks.reconstruction import prefixed
@@ -130,12 +130,10 @@ def _finish(config: Run, trainer: Trainer, journal: Journal) -> None:
     header["calibration"] = {"method": method, **numbers}
     raw = calibration(logit, labels, config.seed).error
     measured = {
-        "auc": auc(logit[labels], logit[~labels]),
-        "ece": raw.measured,
-        "ece_perfect": raw.perfect,
+        "auc": auc(logit[labels], logit[~labels]), "ece": raw.measured, "ece_perfect": raw.perfect,
         "ece_corrected": calibration(correct(logit), labels, config.seed).error.measured,
         "loss": Estimate(float(phase.best_loss), 0.0),
-    }
+    }  # fmt: skip
     pairs = {name: {"value": m.value, "error": m.error} for name, m in measured.items()}
     write_json(journal.group.provenance, journal.facts(trainer, 0) | {"calibration": method, "validation": pairs})
     write_tensors(journal.group.model, weights | tensors, header)
@@ -161,8 +159,7 @@ def load_classifier(name: str | Path, device: str = "cpu") -> Classifier:
     """
     run = run_of(name)
     config = read(run.config)
-    if config.classifier is None:
-        raise InputError(f"{name}: an autoencoder, not a classifier; train one with jets-paper-classifier")
+    refuse(config.classifier is None, f"{name}: an autoencoder, not a classifier; train one with jets-paper-classifier")
     tensors, header = read_tensors(run.model)
     try:
         event, given = tuple(int(n) for n in header["event"]), header["calibration"]

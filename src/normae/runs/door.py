@@ -32,23 +32,11 @@ JETS_TEST, JETS_VALIDATION = 0.2, 0.1  # shares of a file of jets that are held 
 
 
 def train(
-    data: Any,
-    out: str | Path | None = None,
-    *,
-    columns: Sequence[str] | None = None,
-    dataset: str | None = None,
-    weights: Any = None,
-    condition: Sequence[str | int] | str | int = (),
-    missing: Missing = "refuse",
-    settings: Sequence[str] = (),
-    seed: int = 0,
-    device: str = "auto",
-    resume: bool = False,
-    verbose: int = 0,
-    encoder: nn.Module | None = None,
-    decoder: nn.Module | None = None,
-    energy: nn.Module | None = None,
-) -> Model:
+    data: Any, out: str | Path | None = None, *, columns: Sequence[str] | None = None, dataset: str | None = None,
+    weights: Any = None, condition: Sequence[str | int] | str | int = (), missing: Missing = "refuse",
+    settings: Sequence[str] = (), seed: int = 0, device: str = "auto", resume: bool = False, verbose: int = 0,
+    encoder: nn.Module | None = None, decoder: nn.Module | None = None, energy: nn.Module | None = None,
+) -> Model:  # fmt: skip
     """Train a normalized autoencoder and return it, with log Z where it can be had.
 
     Args:
@@ -94,17 +82,10 @@ def train(
 
 
 def planned(
-    data: Any,
-    folder: Path | None,
-    columns: Sequence[str] | None = None,
-    dataset: str | None = None,
-    seed: int | None = None,
-    changes: Sequence[str] = (),
-    any_shape: bool = False,
-    weights: Any = None,
-    wishes: Wishes = NO_WISHES,
-    missing: Missing = "refuse",
-) -> tuple[Run, Rows | None]:
+    data: Any, folder: Path | None, columns: Sequence[str] | None = None, dataset: str | None = None,
+    seed: int | None = None, changes: Sequence[str] = (), any_shape: bool = False, weights: Any = None,
+    wishes: Wishes = NO_WISHES, missing: Missing = "refuse",
+) -> tuple[Run, Rows | None]:  # fmt: skip
     """The run that suits the data, as `train` takes them, and the table where it is in memory.
 
     Args:

@@ -52,20 +52,14 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.config = self.path / "config.toml"
-        self.model = self.path / "model.safetensors"
+        self.config, self.model = self.path / "config.toml", self.path / "model.safetensors"
         self.checkpoint = self.path / "checkpoint" / "state.safetensors"
         self.earlier = self.path / "checkpoint" / "earlier.safetensors"
-        self.history = self.path / "metrics.jsonl"
-        self.metrics = self.path / "metrics.json"
-        self.provenance = self.path / "provenance.json"
-        self.figures = self.path / "figures"
-        self.report = self.path / "report.html"
-        self.background = self.path / "background.npz"
-        self.start = self.path / "start.safetensors"
-        self.pretrained = self.path / "pretrained"
-        self.scores = self.path / "scores.npz"
-        self.generated = self.path / "generated.npz"
+        self.history, self.metrics = self.path / "metrics.jsonl", self.path / "metrics.json"
+        self.provenance, self.background = self.path / "provenance.json", self.path / "background.npz"
+        self.figures, self.report = self.path / "figures", self.path / "report.html"
+        self.start, self.pretrained = self.path / "start.safetensors", self.path / "pretrained"
+        self.scores, self.generated = self.path / "scores.npz", self.path / "generated.npz"
 
     @classmethod
     def existing(cls, path: str | Path) -> "RunFolder":

@@ -50,13 +50,9 @@ def run_of(name: str | Path) -> RunFolder:
 
 
 def load(
-    name: str | Path,
-    device: str = "cpu",
-    *,
-    encoder: nn.Module | None = None,
-    decoder: nn.Module | None = None,
+    name: str | Path, device: str = "cpu", *, encoder: nn.Module | None = None, decoder: nn.Module | None = None,
     energy: nn.Module | None = None,
-) -> Model:
+) -> Model:  # fmt: skip
     """The model called `name`: a name of the zoo or a run folder.
 
     Args:

@@ -53,15 +53,9 @@ Start = tuple[dict[str, Tensor], dict[str, Any]]  # rows of `State.start`, or we
 
 
 def train(
-    config: Run,
-    out: str | Path,
-    seeds: Sequence[int] | None = None,
-    resume: bool = False,
-    watch: Watch | None = None,
-    minutes: float | None = None,
-    events: Events | None = None,
-    own: Autoencoder | None = None,
-) -> bool:
+    config: Run, out: str | Path, seeds: Sequence[int] | None = None, resume: bool = False, watch: Watch | None = None,
+    minutes: float | None = None, events: Events | None = None, own: Autoencoder | None = None,
+) -> bool:  # fmt: skip
     """Train into the folder `out`.
 
     Args:

@@ -140,14 +140,11 @@ class Journal:
                 folder.append(line | {"rollback": happening.reason})
         if not isinstance(happening, Record):
             header = {
-                "seconds": self.seconds,
-                "history": [folder.length for folder in self.folders],
-                "seeds": [config.seed for config in self.configs],
-                "data": self.hashes,
-                "configs": [digest(folder.config) for folder in self.folders],
-                "processes": self.team.size,
+                "seconds": self.seconds, "history": [folder.length for folder in self.folders],
+                "seeds": [config.seed for config in self.configs], "data": self.hashes,
+                "configs": [digest(folder.config) for folder in self.folders], "processes": self.team.size,
                 "start": self.start,
-            }
+            }  # fmt: skip
             write_tensors(self.group.checkpoint, state, header, self.group.earlier)
 
     def facts(self, training: Trainer, k: int) -> dict[str, Any]:
@@ -158,21 +155,13 @@ class Journal:
         with suppress(OSError, subprocess.TimeoutExpired):
             commit = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout.strip()
         return {
-            "normae": __version__,
-            "commit": commit or None,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
+            "normae": __version__, "commit": commit or None,
+            "python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__,
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"cpu ({platform.machine()})",
-            "threads": torch.get_num_threads(),
-            "seed": self.configs[k].seed,
-            "data_sha256": self.hashes[k],
-            "backend": training.setup.backend.name,
-            "side_by_side": len(self.folders),
-            "processes": self.team.size,
-            "rollbacks": int(training.rollbacks[self.of(k)].sum()),
-            "wall_seconds": round(self.seconds, 2),
-        } | ({"jets_sha256": self.jets} if self.jets else {})
+            "threads": torch.get_num_threads(), "seed": self.configs[k].seed, "data_sha256": self.hashes[k],
+            "backend": training.setup.backend.name, "side_by_side": len(self.folders), "processes": self.team.size,
+            "rollbacks": int(training.rollbacks[self.of(k)].sum()), "wall_seconds": round(self.seconds, 2),
+        } | ({"jets_sha256": self.jets} if self.jets else {})  # fmt: skip
 
     def follow(
         self, training: Trainer, watch: Watch | None, deadline: float | None, finishes: "Sequence[Finish]" = ()

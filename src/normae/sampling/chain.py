@@ -254,7 +254,6 @@ def negatives(
         temperature: with shape (S,).
         sizes: step sizes of the latent and of the feature chain, with shape (2, S).
     """
-
     members = energy.members
 
     def walk(of: object, start: Tensor, chain: ChainConfig, size: Tensor) -> Chain:

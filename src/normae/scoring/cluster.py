@@ -224,12 +224,9 @@ def _check(future: Any) -> None:
 
 
 def on_cluster(
-    cluster: str,
-    count: int | None = None,
-    threads: int | None = None,
-    options: ClusterOptions | Path | None = None,
+    cluster: str, count: int | None = None, threads: int | None = None, options: ClusterOptions | Path | None = None,
     insecure: bool = False,
-) -> Doer:
+) -> Doer:  # fmt: skip
     """What `normae.scoring.score.score` takes for `do`; no cluster is opened where nothing is to be done.
 
     Args:
@@ -265,12 +262,9 @@ def on_cluster(
 
 @contextmanager
 def open_workers(
-    cluster: str,
-    count: int | None = None,
-    threads: int | None = None,
-    options: ClusterOptions | None = None,
+    cluster: str, count: int | None = None, threads: int | None = None, options: ClusterOptions | None = None,
     shared: Path = Path(),
-) -> Iterator[Workers]:
+) -> Iterator[Workers]:  # fmt: skip
     """Workers on a cluster as `on_cluster` has them, gone when this ends; all see the folder `shared`."""
     import distributed
 
@@ -396,7 +390,6 @@ def batch_cluster(cluster: str, threads: int, options: ClusterOptions, folder: P
 
 def _keeper(running: Any, cluster: str, count: int) -> Callable[[], None]:
     """What starts workers, at first all and later those that were lost; a job that is refused is one sentence."""
-
     from distributed import Status
 
     async def settle() -> None:

@@ -315,15 +315,9 @@ def parse_shard(text: str | None) -> tuple[int, int]:
 
 
 def score(
-    scorer: Scorer,
-    files: Sequence[str | Path],
-    out: str | Path,
-    shard: str | None = None,
-    chunk: int = CHUNK,
-    dataset: str | None = None,
-    do: Doer = here,
-    force: bool = False,
-) -> Scored:
+    scorer: Scorer, files: Sequence[str | Path], out: str | Path, shard: str | None = None, chunk: int = CHUNK,
+    dataset: str | None = None, do: Doer = here, force: bool = False,
+) -> Scored:  # fmt: skip
     """Score `files` into `out`, a .parquet, .csv or .npz file.
 
     Args:
@@ -338,7 +332,12 @@ def score(
     refuse(out.suffix not in WRITERS, f"{out}: expected a name that ends in {', '.join(WRITERS)}")
     number, count = parse_shard(shard)
     refuse(chunk < 1, f"--chunk: expected at least 1 row, got {chunk}")
-    _check_names(files, out)
+    refuse(not files, "expected at least one file to score")
+    seen = set()
+    for path in map(Path, files):
+        refuse(path.resolve() in seen, f"{path}: given twice")
+        seen.add(path.resolve())
+    refuse(out.resolve() in seen, f"{out}: the output is one of the inputs; give it another name")
     check_new(out, force)
     parts = parts_of(scorer, [open_file(scorer, path, dataset) for path in files])
     mine = parts[len(parts) * number // count : len(parts) * (number + 1) // count]
@@ -381,12 +380,3 @@ def _made(
             continue
         return notes
     raise InputError(f"{folder}: parts were damaged {ATTEMPTS} times after they were written; is the disk sound?")
-
-
-def _check_names(files: Sequence[str | Path], out: Path) -> None:
-    refuse(not files, "expected at least one file to score")
-    seen = set()
-    for path in map(Path, files):
-        refuse(path.resolve() in seen, f"{path}: given twice")
-        seen.add(path.resolve())
-    refuse(out.resolve() in seen, f"{out}: the output is one of the inputs; give it another name")
