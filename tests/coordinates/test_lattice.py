@@ -127,7 +127,8 @@ def test_samples_are_values_that_occur(run):
     assert not cannot_occur(torch.from_numpy(rows), model.coordinates.lattice).any()
     for k in range(6):
         assert abs((rows[:, 0] == k).mean() - (new[:, 0] == k).mean()) < 0.04
-    assert abs(rows[rows[:, 0] > 2, 1].mean() - 0.7) < 0.08
+    seen = table(2000)  # the rows of the training, of which 0.67 are a yes, not 0.7
+    assert abs(rows[rows[:, 0] > 2, 1].mean() - seen[seen[:, 0] > 2, 1].mean()) < 0.08
 
 
 def test_files_are_scored_with_a_note_on_what_cannot_occur(run, tmp_path, capsys):

@@ -91,7 +91,7 @@ def test_gaussians_are_those_of_scikit_learn():
     from sklearn.mixture import GaussianMixture
 
     rows = clusters(2000).double()
-    mine = fit_mixture(rows, 4, 1e-9, 0.0, 60)
+    mine = fit_mixture(Moments(rows), 4, 1e-9, 0.0, 60)
     theirs = GaussianMixture(4, reg_covar=FLOOR, random_state=0).fit(rows.numpy())
     assert float(mine.log_prob(rows).mean()) == pytest.approx(theirs.score(rows.numpy()), abs=2e-3)
     kept, unkept = Moments(rows), Moments(rows)
@@ -135,13 +135,28 @@ def test_a_row_is_judged_by_the_others():
     assert auc(new.numpy(), train.numpy()).value == pytest.approx(0.5, abs=0.08)
 
 
+def test_a_row_had_a_part_in_finding_the_groups(monkeypatch):
+    """Rows without groups: what Gaussians find there is those rows' own, and new ones are less likely."""
+
+    def gained(seed: int) -> float:
+        rows = (torch.rand(4000, 8, generator=stream(seed, "box")) - 0.5) * math.sqrt(12)
+        base = fitted(rows[:2000])
+        return float(base.parts(rows[:2000])[0].mean() - base.parts(rows[2000:])[0].mean())
+
+    known = np.mean([gained(seed) for seed in range(5)])
+    monkeypatch.setattr("normae.networks.base.MOST_FOUND", 1.0)
+    alone = np.mean([gained(seed) for seed in range(5)])
+    assert abs(known) < 0.05 < 0.07 < alone
+
+
 @pytest.mark.parametrize(("number", "strength", "shrinkage"), [(1, 12.0, 0.1), (4, 6.0, 0.0)])
 def test_gaussians_without_a_row_are_those_of_a_fit_without_it(number, strength, shrinkage):
     rows = torch.cat([clusters(120), torch.randn(120, 2, generator=stream(8, "more"))], dim=1).double()
-    mixture = fit_mixture(rows, number, strength, shrinkage, 60)
+    mixture = fit_mixture(Moments(rows), number, strength, shrinkage, 60)
     counts = torch.tensor([len(rows), strength, shrinkage], dtype=torch.float64)
     known = mixture.log_prob(rows) + unseen(mixture, rows, counts)[:, 0]
-    refitted = [fit_mixture(rows[torch.arange(120) != i], number, strength, shrinkage, 60, mixture) for i in range(30)]
+    rest = [Moments(rows[torch.arange(120) != i]) for i in range(30)]
+    refitted = [fit_mixture(one, number, strength, shrinkage, 60, mixture) for one in rest]
     apart = torch.cat([other.log_prob(rows[i : i + 1]) for i, other in enumerate(refitted)])
     assert float((mixture.log_prob(rows)[:30] - apart).mean()) > 0.05  # what a row gains by having been seen
     assert torch.allclose(known[:30], apart, atol=0.05)

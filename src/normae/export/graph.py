@@ -190,7 +190,7 @@ def _without_own(graph: Graph, distance: Value, length: Value, centres: int) -> 
     place = graph.add("ArgMin", distance, axis=1, keepdims=0)
     ends = graph.constant([0.0, float(centres > 1)], np.float32)  # OneHot takes no others
     own = own * graph.numbers(graph.add("OneHot", place, graph.integers([centres]), ends, axis=1))
-    return distance + own * FAR, own
+    return distance + own * (length + FAR), own
 
 
 def _network(graph: Graph, network: nn.Module, weights: Mapping[str, Tensor], state: State) -> State:

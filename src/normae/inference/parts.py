@@ -19,7 +19,7 @@ from torch import Tensor
 from normae.components import ComponentsCoordinates
 from normae.coordinates import Coordinates, Identity
 from normae.lattice import IMPOSSIBLE, cannot_occur
-from normae.networks.base import Base, distances
+from normae.networks.base import Base, closeness
 from normae.networks.reconstruction import ReconstructionEnergy
 
 STEPS = 64  # of the integral
@@ -66,6 +66,7 @@ def known_rows(y: Tensor, energy: ReconstructionEnergy) -> Tensor:
     given = y.to(base.frame)
     u = given[:, : base.dimension] @ base.frame.T
     centres = base.centres if len(base.centres) else base.means
-    pieces = [centres[distances(piece, centres, base.own(piece))[0].argmin(1)] for piece in u.split(256)]
+    one = u.new_ones(())
+    pieces = [centres[closeness(piece, centres, base.own(piece), one)[0].argmax(1)] for piece in u.split(256)]
     y = torch.linalg.solve(base.frame, torch.cat(pieces).T).T
     return torch.cat([y, given[:, base.dimension :]], dim=1)

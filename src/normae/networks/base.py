@@ -26,7 +26,7 @@ scores of training rows can be compared with those of new ones, in a training an
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -35,18 +35,15 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from normae.errors import InputError, require_that
-from normae.progress import counted
 from normae.statistics.gaussians import (
     FLOOR,
     LOG_TWO_PI,
-    MOST_KEPT,
     TINY,
     Mixture,
-    fit_mixture,
+    fit_gaussians,
     groups,
     left_out,
     log_gaussians,
-    shrinkage,
 )
 from normae.tensors import by_weight, counts_as, normal
 
@@ -56,24 +53,19 @@ LEAST_SHARE = 0.01
 """Of the narrowest and of the widest that are kept."""
 LOOKED_AT = 2000
 """Rows that the shares of the widths, and a, are found with."""
-HELD_OUT = 0.2
 LEANINGS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
 """a, the share of the kernels, of which one is chosen: at most equal parts."""
 DRAWN = 4000
 """Draws of q that the normalization of a choice is found with."""
-STRENGTHS = (3.0, 0.5, 20.0)
-"""How many rows, for each column, the covariance that all Gaussians share counts as."""
 RESOLUTION = math.sqrt(2 * FLOOR)
 """In units of a column's width: rows that differ by less are alike. In a direction without any width the kernels have a
 constant, and the root of the Gaussians' density has twice their variance."""
-STEPS, TRIED = 60, 20
-"""Of expectation and maximization, at most: in the fit and where numbers are tried."""
 NEAR, SMOOTHED = 25, 4
 """Rows over which negative weights are averaged, at least; rows with such weights that are looked at, over kernels."""
-WORK = 1 << 19
-"""Pairs of a row and a centre at a time."""
-MOST_WORK = 2e10
-"""Multiplications of one expectation; what needs more is not tried."""
+WORK = 1 << 18
+"""Pairs of a row and a centre at a time: what is made of them stays in a processor's cache."""
+MOST_FOUND = 3.0
+"""Times as much as `unseen` says, at most."""
 SMALLEST = -80.0
 OWN, FAR = 1e-9, 1e6
 """Squared distances: of what is the row itself, in units of its square; of what is out of sight."""
@@ -155,19 +147,16 @@ class Base(nn.Module):
         if self.kernels:
             return self.both(y)[0]
         u = self.places(y)
-        return -SCALE * (self._gaussians(u, self.own(u))[0] + self.log_det)
+        return -SCALE * (self._smooth(u, self.own(u))[0] + self.log_det)
 
     def parts(self, y: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """log g, and log k or, without kernels, that of g with tails of Student's t, (N,); arguments as of `both`."""
         u, slope = self.places(y), self.log_det
         own = self.own(u if rows is None else self.places(rows))
-        g, each, scaled = self._gaussians(u, own)
+        smooth = self._smooth(u, own)
         if self.kernels:
-            size = max(1, WORK // len(self.centres))
-            pairs = zip(u.split(size), own.split(size), strict=True)
-            return g + slope, torch.cat([self._kernels(piece, which) for piece, which in pairs]) + slope
-        t = torch.logsumexp(with_tails(each, scaled.square().sum(2), self.dimension), 0) + self._unseen(own, 2)
-        return g + slope, t + slope
+            return smooth[0] + slope, in_cache(self._kernels, u, own, len(self.centres)) + slope
+        return smooth[0] + slope, smooth[1] + slope
 
     def places(self, y: Tensor) -> Tensor:
         """u with shape (N, d); what y has beyond its first d columns is not looked at."""
@@ -180,7 +169,7 @@ class Base(nn.Module):
             rows: what y has been moved from, with shape (N, d); y is then judged without the row it was.
         """
         g, other = self.parts(y, rows)
-        return -SCALE * torch.lerp(g, other, self.leaning), torch.logaddexp(g, other) - math.log(2)
+        return -SCALE * torch.lerp(g, other, self.leaning), log_half(g, other)
 
     def propose(self, n: int, generator: torch.Generator) -> Tensor:
         """`n` draws of q with shape (n, d)."""
@@ -226,13 +215,25 @@ class Base(nn.Module):
         return found
 
     def _kernels(self, u: Tensor, own: Tensor) -> Tensor:
-        pairs = distances(u, self.centres, own)
-        return torch.logsumexp(by_width(*pairs, self.widths) + self.log_shares(), dim=1) + self._unseen(own, 1)
+        each = by_width(u, self.centres, own, self.widths)
+        return torch.logsumexp(each + self.log_shares(), dim=1) + self._unseen(own, 1)
 
     def _unseen(self, own: Tensor, which: int) -> Tensor:
         """What is added to log g, log k or log t where a row is a centre itself, with shape (N,)."""
         rows = (own >= 0).nonzero().flatten()
         return self.unseen.new_zeros(len(own)).index_copy(0, rows, self.unseen[own[rows], which])
+
+    def _smooth(self, u: Tensor, own: Tensor) -> Tensor:
+        """log g and, where there are no kernels, log t, with shape (1 or 2, N)."""
+
+        def found(u: Tensor, own: Tensor) -> Tensor:
+            g, each, scaled = self._gaussians(u, own)
+            if self.kernels:
+                return g[:, None]
+            t = torch.logsumexp(with_tails(each, scaled.square().sum(2), self.dimension), 0)
+            return torch.stack([g, t + self._unseen(own, 2)], dim=1)
+
+        return in_cache(found, u, own, self.means.numel()).T
 
     def _gaussians(self, u: Tensor, own: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """log g without the row itself, with shape (N,), and what `log_gaussians` gives."""
@@ -253,8 +254,8 @@ class Base(nn.Module):
         grad = (1 - self.leaning) * torch.einsum("kn,kni,kij->nj", torch.softmax(each, 0), scaled, self.factors)
         if not self.kernels:
             return -g, grad
-        distance, nearest = distances(u, self.centres, own)
-        near = falling(distance, self.widths)[::-1]
+        widest, nearest = closeness(u, self.centres, own, self.widths[-1])
+        near = falling(widest, len(self.widths))[::-1]
         sums = torch.stack([part.sum(1) for part in near], dim=1)
         by = sums.log() - 0.5 * nearest / self.widths.square() + self.log_shares()
         k = torch.logsumexp(by, dim=1)
@@ -288,40 +289,58 @@ class Bases(nn.Module):
         return torch.cat(value), torch.cat(grad)
 
 
+def in_cache(of: Callable[[Tensor, Tensor], Tensor], u: Tensor, own: Tensor, numbers: int) -> Tensor:
+    """What `of` makes of rows u (N, d) and `own` (N,), with N rows, some at a time; it makes `numbers` of each row."""
+    size = max(1, WORK // numbers)
+    return torch.cat([of(*piece) for piece in zip(u.split(size), own.split(size), strict=True)])
+
+
+def log_half(g: Tensor, other: Tensor) -> Tensor:
+    """log q = log(g/2 + other/2) for log g and the other half's logarithm."""
+    return torch.logaddexp(g, other) - math.log(2)
+
+
 def with_tails(each: Tensor, squared: Tensor, d: int) -> Tensor:
     """log w_j t(u; m_j, S_j) for log w_j N(u; m_j, S_j) and |L_j^-1 (u - m_j)|^2, with shape (K, N)."""
     size = math.lgamma((FREEDOM + d) / 2) - math.lgamma(FREEDOM / 2) - 0.5 * d * math.log(FREEDOM / 2)
     return each + 0.5 * squared - 0.5 * (FREEDOM + d) * (squared / FREEDOM).log1p() + size
 
 
-def distances(u: Tensor, centres: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-    """|u - c|^2 - D with shape (N, n) for u with shape (N, d), and D of the nearest centre, (N, 1).
+def closeness(u: Tensor, centres: Tensor, own: Tensor, width: Tensor) -> tuple[Tensor, Tensor]:
+    """(D - |u - c|^2)/2h^2 with shape (N, n) for u with shape (N, d), and D of the nearest centre, (N, 1).
 
     Args:
         own: the centre that u is itself, with shape (N,), or -1. It is so far that nobody sees it.
+        width: h.
     """
-    distance = torch.addmm(u.square().sum(1)[:, None] + centres.square().sum(1), u, centres.T, alpha=-2)
-    rows = (own >= 0).nonzero().flatten()
-    distance = distance.index_put((rows, own[rows]), distance.new_tensor(FAR))
-    nearest = distance.amin(1, keepdim=True)
-    return distance - nearest, nearest.clamp_min(0)
+    scale = 0.5 / width.square()
+    found = torch.addmm(centres.square().sum(1) * -scale, u * (2 * scale), centres.T)
+    if len(rows := (own >= 0).nonzero().flatten()):
+        found = found.index_put((rows, own[rows]), -FAR * scale)
+    most = found.detach().amax(1, keepdim=True)
+    nearest = u.square().sum(1, keepdim=True) - most / scale
+    return found.sub_(most), nearest - nearest.detach().clamp_max(0)
 
 
-def falling(distance: Tensor, widths: Tensor) -> list[Tensor]:
-    """exp(-D/2h^2) of every width, each twice the one before, with shape (N, n), from the widest to the narrowest.
+def falling(closeness: Tensor, number: int) -> list[Tensor]:
+    """exp(-|u - c|^2/2h^2), over that of the nearest centre, of so many widths, each half the one before, (N, n) each.
 
     The next is the fourth power of the one before: one exponential is enough. What is nothing is not made so small that
     a processor becomes slow.
+
+    Args:
+        closeness: of the widest, with shape (N, n). It is used up.
     """
-    found = [(distance * (-0.5 / widths[-1].square())).clamp_min(SMALLEST).exp()]
-    for _ in range(len(widths) - 1):
-        found.append(found[-1].clamp_min(TINY).square().square())
+    found = [closeness.clamp_min_(SMALLEST).exp_()]
+    for _ in range(number - 1):
+        found.append(found[-1].clamp_min(TINY).square_().square_())
     return found
 
 
-def by_width(distance: Tensor, nearest: Tensor, widths: Tensor) -> Tensor:
-    """log sum_i exp(-D_i/2h^2) of every width, with shape (N, H), for what `distances` gives."""
-    sums = [part.sum(1) for part in reversed(falling(distance, widths))]
+def by_width(u: Tensor, centres: Tensor, own: Tensor, widths: Tensor) -> Tensor:
+    """log sum_i exp(-|u - c_i|^2/2h^2) of every width, with shape (N, H); arguments as of `closeness`."""
+    near, nearest = closeness(u, centres, own, widths[-1])
+    sums = [part.sum(1) for part in reversed(falling(near, len(widths)))]
     return torch.stack(sums, dim=1).log() - 0.5 * nearest / widths.square()
 
 
@@ -349,7 +368,7 @@ def fit_base(
         positive = smoothed(u[chosen], weights[chosen])
         number = min(config.rows, counts_as(positive))
         centred, chosen = chosen[by_weight(positive, number).unique()], chosen[by_weight(positive, len(chosen))]
-    fitted, left = fit_gaussians(u[chosen], config)[:2]
+    fitted, left, held_out = fit_gaussians(u[chosen], config.rows, config.gaussians)
     tensors = {"weights": fitted.weights, "means": fitted.means, "factors": fitted.factors, "frame": frame}
     if not config.kernels:
         nothing = {"centres": u[:0], "widths": u[0, :0], "shares": u[0, :0], "leaning": torch.tensor(0.0)}
@@ -357,17 +376,19 @@ def fit_base(
     centres = u[centred[: config.rows]]
     widths, shares = fit_widths(centres.float())
     slope = torch.as_tensor(unseen_slope).expand(len(u))[centred[: config.rows], None]
-    tensors |= {"centres": centres, "widths": widths, "shares": shares, "unseen": unseen(fitted, centres, left) + slope}
+    found_in = found_by(fitted, u[chosen][: config.rows], left, held_out)
+    without = found_in * unseen(fitted, centres, left) + slope
+    tensors |= {"centres": centres, "widths": widths, "shares": shares, "unseen": without}
     base = Base(tensors | {"leaning": torch.tensor(0.5)})
     rows, drawn = rows[centred[: min(LOOKED_AT, config.rows)]].float(), base.propose(DRAWN, generator)
-    leaning = fit_leaning(*((*base.parts(y), base.both(y)[1]) for y in (rows, drawn)))
+    leaning = fit_leaning(base.parts(rows), base.parts(drawn))
     if places is not None:
         tensors["centres"] = places[centred[: config.rows]].double() @ frame.double().T
     return Base(tensors | {"leaning": torch.tensor(leaning)})
 
 
 @torch.no_grad()
-def fit_leaning(rows: Sequence[Tensor], drawn: Sequence[Tensor]) -> float:
+def fit_leaning(rows: tuple[Tensor, Tensor], drawn: tuple[Tensor, Tensor]) -> float:
     """The largest share of the kernels with which rows are told from draws of q no worse than without kernels.
 
     By the loss that the network is trained with (`training.contrast`). Gaussians alone win where they are the truth.
@@ -375,11 +396,11 @@ def fit_leaning(rows: Sequence[Tensor], drawn: Sequence[Tensor]) -> float:
     are where rows are rare.
 
     Args:
-        rows, drawn: log g, log k and log q with shape (N,) each, of rows, each judged without itself, and of draws.
+        rows, drawn: log g and log k with shape (N,) each, of rows, each judged without itself, and of draws.
     """
     loss = {}
     for share in LEANINGS:
-        row, draw = (torch.lerp(g, k, share) - q for g, k, q in (rows, drawn))
+        row, draw = (torch.lerp(g, k, share) - log_half(g, k) for g, k in (rows, drawn))
         log_z = torch.logsumexp(draw, 0) - math.log(len(draw))
         loss[share] = float(softplus(log_z - row).mean() + softplus(draw - log_z).mean())
     return max(share for share in LEANINGS if loss[share] <= loss[0.0])
@@ -400,6 +421,18 @@ def unseen(fitted: Mixture, rows: Tensor, counts: Tensor) -> Tensor:
     return torch.stack([g, torch.zeros_like(g), t], dim=1)
 
 
+def found_by(fitted: Mixture, few: Tensor, counts: Tensor, held_out: Tensor) -> float:
+    """By how much more than `unseen` says a row is less likely without itself, since it had a part in finding groups.
+
+    The first rows know: log g of Gaussians that were found without them. With p numbers a fit to n rows gains p/2n from
+    these and others lose as much, and p/2m with m rows for a fit to those; `unseen` is p/n.
+    """
+    some, m = few[: len(held_out)], len(few) - len(held_out)
+    lost = float((fitted.log_prob(some) - held_out).mean()) * 2 / (1 + float(counts[0]) / m)
+    said = -float(unseen(fitted, some, counts)[:, 0].mean())
+    return min(MOST_FOUND, max(1.0, lost / max(said, TINY)))
+
+
 def smoothed(rows: Tensor, weights: Tensor) -> Tensor:
     """Weights (N,) of rows (N, d) that are not negative; where some are, means over rows near each other.
 
@@ -418,7 +451,7 @@ def fit_widths(centres: Tensor) -> tuple[Tensor, Tensor]:
     widths, size = centres.new_tensor(WIDTHS), max(1, WORK // len(centres))
     own = torch.arange(min(LOOKED_AT, len(centres))) if len(centres) > 1 else torch.full((1,), -1)
     pairs = zip(centres[:LOOKED_AT].split(size), own.split(size), strict=True)
-    found = [by_width(*distances(piece, centres, which), widths) for piece, which in pairs]
+    found = [by_width(piece, centres, which, widths) for piece, which in pairs]
     log_kernel = (torch.cat(found) - centres.shape[1] * widths.log()).double()
     shares = torch.full_like(widths.double(), 1 / len(widths))
     for _ in range(200):
@@ -426,43 +459,6 @@ def fit_widths(centres: Tensor) -> tuple[Tensor, Tensor]:
     first, last = (shares > LEAST_SHARE).nonzero().flatten()[[0, -1]]
     kept = shares[first : last + 1].clamp_min(1e-6)
     return widths[first : last + 1], (kept / kept.sum()).float()
-
-
-def fit_gaussians(
-    rows: Tensor, config: BaseConfig, strengths: Sequence[float] = STRENGTHS
-) -> tuple[Mixture, Tensor, Tensor]:
-    """The Gaussians for rows with shape (N, d), in a random order, float64, and their counts as `left_out` takes them.
-
-    And log g of the first rows by Gaussians that were fitted without them, with shape (n,): without itself alone a row
-    would still be in groups that it had a part in finding.
-
-    Args:
-        strengths: that are tried; after the first one a number's groups are those that were found before.
-    """
-    few = rows[: config.rows]
-    d, held = rows.shape[1], max(1, round(HELD_OUT * len(few)))
-    towards = shrinkage(few)
-    rest = len(few) - held
-    most = int(max(1, min(config.gaussians, rest // 2, MOST_WORK / (STEPS * d**2 * (rest + d)))))
-    tried: dict[tuple[int, float], tuple[Tensor, Mixture]] = {}
-
-    def best() -> tuple[int, float]:
-        return max(tried, key=lambda one: float(tried[one][0].mean()))
-
-    number = 1
-    for strength in counted("base", strengths):
-        last, beyond = number, 2 if tried else 4
-        while last <= most and last <= beyond * number:
-            if (last, strength) not in tried:
-                found = tried[last, strengths[0]][1] if (last, strengths[0]) in tried else None
-                fitted = fit_mixture(few[held:], last, strength * d, towards, TRIED, found)
-                tried[last, strength] = fitted.log_prob(few[:held]), fitted
-            number, last = best()[0], 2 * last
-    number, strength = best()
-    held_out, start = tried[number, strength]  # the groups that suited rows held out are kept
-    many = max(4 * config.rows, min(20 * config.rows, MOST_KEPT // d**2))
-    fitted = fit_mixture(rows[:many], number, strength * d, towards, STEPS, start)
-    return fitted, rows.new_tensor([min(len(rows), many), strength * d, towards]), held_out
 
 
 def read_base(tensors: Mapping[str, Tensor], d: int, source: str) -> Base:

@@ -167,6 +167,19 @@ class MLP(nn.Module):
         out: Tensor = self.layers[-1](x)
         return out
 
+    @property
+    def whole(self) -> bool:
+        """Whether all layers are there, as in the body of a decoder the last one is not."""
+        return isinstance(self.layers[-1], nn.Linear)
+
+    def at(self, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """`forward` with other weights, by name: small products take a third of the time of `functional_call`."""
+        activation, names = ACTIVATIONS[self.activation].forward, self.layer_names()
+        for k, (weight, bias) in enumerate(names, start=1):
+            x = nn.functional.linear(x, parameters[weight], parameters[bias])
+            x = activation(x) if k < len(names) else x
+        return x
+
     def linears(self) -> list[nn.Linear]:
         """The layers, from the first to the last."""
         return [layer for layer in self.layers if isinstance(layer, nn.Linear)]

@@ -99,7 +99,9 @@ def call(module: nn.Module, parameters: Named, x: Tensor) -> Tensor:
     """
     if not parameters:
         out: Tensor = module(x)
-    elif (members := next(iter(parameters.values())).shape[0]) == 1:
+    elif (members := next(iter(parameters.values())).shape[0]) == 1 and isinstance(module, MLP) and module.whole:
+        out = module.at({name: p.squeeze(0) for name, p in parameters.items()}, x)
+    elif members == 1:
         out = functional_call(module, {name: p[0] for name, p in parameters.items()}, (x,))
     else:
         each = vmap(lambda p, block: functional_call(module, p, (block,)))

@@ -22,11 +22,12 @@ from normae.data import Rows, SparseEvents
 from normae.errors import InputError, require_that
 from normae.inference.ais import AISConfig
 from normae.networks.autoencoder import Autoencoder, NetworkConfig
-from normae.networks.base import SCALE, STRENGTHS, BaseConfig, fit_gaussians
+from normae.networks.base import SCALE, BaseConfig
 from normae.networks.own import EnergyNetwork, check_network
 from normae.runs.session import prepare
 from normae.sampling.config import ChainConfig, SamplingConfig
 from normae.sources import DataConfig, Events
+from normae.statistics.gaussians import STRENGTHS, fit_gaussians
 from normae.tensors import by_weight, counts_as, stream
 from normae.training import ContrastConfig, EnsembleConfig, GuardConfig, PhaseConfig, TemperatureConfig, TrainingConfig
 
@@ -172,7 +173,7 @@ def choose_curves(rows: Tensor, noise: float | None, weights: Tensor | None = No
 
     def suits(curves: Curves) -> float:
         to = candidates[curves]
-        held_out = fit_gaussians(to.forward(few) @ to.colouring.T, BaseConfig(gaussians=16), STRENGTHS[:1])[2]
+        held_out = fit_gaussians(to.forward(few) @ to.colouring.T, DECIDING, 16, STRENGTHS[:1])[2]
         slope = (to.log_slope(few) + to.unseen(few))[: len(held_out)] + torch.linalg.slogdet(to.colouring).logabsdet
         return float((held_out + slope).mean())
 

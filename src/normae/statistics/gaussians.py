@@ -1,23 +1,36 @@
 """A mixture of Gaussians with covariances of their own, g(u) = sum_j w_j N(u; m_j, S_j), and its fit to rows."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from normae.progress import counted
 
 FLOOR, TINY = 1e-3, 1e-9  # added to every variance; the least share of a row in a Gaussian
 MANY = 10_000  # rows beyond which less is added: they know a narrow direction by themselves
 PRIOR = 0.01  # rows at the mean of all that every mean counts in
 LOOKED_AT, CHOICES, FIRST_STEPS = 2000, 4, 5  # of the first groups: rows, how often they are chosen, steps that judge
 MOST_KEPT = 1 << 23  # products of two columns that are kept
+GAIN = 3.0  # of log g of all rows together in a step, at least
 COLUMN_FLOOR, COLUMN_STEPS, COLUMN_GAIN = 1e-4, 100, 1e-3  # of one column: added variance; steps, and the least gain
 LOG_TWO_PI = math.log(2 * math.pi)
+HELD_OUT = 0.2
+STEPS = 20
+"""Of expectation and maximization, at most, where numbers are tried, and again in the fit that goes on from there."""
+STRENGTHS = (3.0, 0.5, 20.0)
+"""How many rows, for each column, the covariance that all Gaussians share counts as."""
+MOST_WORK = 2e10
+"""Multiplications of one expectation; what needs more is not tried."""
 
 
 def log_gaussians(u: Tensor, weights: Tensor, means: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
     """log w_j N(u; m_j, S_j) with shape (K, N), and L_j^-1 (u - m_j) with shape (K, N, d)."""
-    scaled = torch.matmul(u, factors.transpose(1, 2)) - torch.einsum("kij,kj->ki", factors, means)[:, None]
+    shift = torch.einsum("kij,kj->ki", factors, means)[:, None]
+    scaled = torch.baddbmm(-shift, u.expand(len(means), -1, -1), factors.mT)
     size = factors.diagonal(dim1=1, dim2=2).log().sum(1) + weights.log() - 0.5 * u.shape[1] * LOG_TWO_PI
     return size[:, None] - 0.5 * scaled.square().sum(2), scaled
 
@@ -64,8 +77,48 @@ class Mixture:
         return constant, linear.T, -0.5 * precision
 
 
+def fit_gaussians(
+    rows: Tensor, looked_at: int, most: int, strengths: Sequence[float] = STRENGTHS
+) -> tuple[Mixture, Tensor, Tensor]:
+    """The Gaussians for rows with shape (N, d), in a random order, float64, and their counts as `left_out` takes them.
+
+    And log g of the first rows by Gaussians that were fitted without them, with shape (n,): without itself alone a row
+    would still be in groups that it had a part in finding.
+
+    Args:
+        looked_at: rows that numbers and strengths are tried with; the fit takes up to 20 times as many.
+        most: Gaussians, at most.
+        strengths: that are tried; after the first one a number's groups are those that were found before.
+    """
+    few = rows[:looked_at].float()  # where numbers are tried, half the time
+    d, held = rows.shape[1], max(1, round(HELD_OUT * len(few)))
+    towards, kept = shrinkage(rows[:looked_at]), Moments(few[held:])
+    rest = len(few) - held
+    most = int(max(1, min(most, rest // 2, MOST_WORK / (STEPS * d**2 * (rest + d)))))
+    tried: dict[tuple[int, float], tuple[Tensor, Mixture]] = {}
+
+    def best() -> tuple[int, float]:
+        return max(tried, key=lambda one: float(tried[one][0].mean()))
+
+    number = 1
+    for strength in counted("base", strengths):
+        last, beyond = number, 2 if tried else 4
+        while last <= most and last <= beyond * number:
+            if (last, strength) not in tried:
+                found = tried[last, strengths[0]][1] if (last, strengths[0]) in tried else None
+                fitted = fit_mixture(kept, last, strength * d, towards, STEPS, found)
+                tried[last, strength] = fitted.log_prob(few[:held]), fitted
+            number, last = best()[0], 2 * last
+    number, strength = best()
+    held_out, best_found = tried[number, strength]  # the groups that suited rows held out are kept
+    many = max(4 * looked_at, min(20 * looked_at, MOST_KEPT // d**2))
+    start = Mixture(*(part.double() for part in vars(best_found).values()))
+    fitted = fit_mixture(Moments(rows[:many]), number, strength * d, towards, STEPS, start)
+    return fitted, rows.new_tensor([min(len(rows), many), strength * d, towards]), held_out.double()
+
+
 def fit_mixture(
-    rows: Tensor, number: int, strength: float, shrinkage: float, steps: int, start: Mixture | None = None
+    kept: "Moments", number: int, strength: float, shrinkage: float, steps: int, start: Mixture | None = None
 ) -> Mixture:
     """`number` Gaussians by expectation and maximization, from `start`, or else from the best of several.
 
@@ -74,13 +127,12 @@ def fit_mixture(
     show.
     """
     if start is None:
-        some, order = Moments(rows[:LOOKED_AT]), torch.Generator().manual_seed(0)
+        some, order = kept.few, torch.Generator().manual_seed(0)
         tried = []
         for _ in range(CHOICES if number > 1 else 1):
-            share = torch.nn.functional.one_hot(groups(some.rows, number, order), number).to(rows)
+            share = torch.nn.functional.one_hot(groups(some.rows, number, order), number).to(some.rows)
             tried.append(climb(some, some.sums(share), strength, shrinkage, FIRST_STEPS))
         start = max(tried, key=lambda one: one[0])[1]
-    kept = Moments(rows)
     return climb(kept, kept.expect(start)[1], strength, shrinkage, steps)[1]
 
 
@@ -101,7 +153,7 @@ def climb(kept: "Moments", sums: list[Tensor], strength: float, shrinkage: float
         factors = torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), eye.expand_as(scatter), upper=False)
         fitted = Mixture((count + 1) / (n + number), means, factors)
         value, sums = kept.expect(fitted)
-        if value < last + 1 / n:  # of log p of all rows together
+        if value < last + GAIN / n:
             break
         last = value
     return value, fitted
@@ -115,6 +167,11 @@ class Moments:
         if rows.numel() * d <= MOST_KEPT:
             self.upper = torch.triu_indices(d, d)
             self.squares = rows[:, self.upper[0]] * rows[:, self.upper[1]]
+
+    @cached_property
+    def few(self) -> "Moments":
+        """Of the first rows, in which groups are looked for."""
+        return Moments(self.rows[:LOOKED_AT])
 
     def expect(self, fitted: Mixture) -> tuple[float, list[Tensor]]:
         """The mean of log g, and the sums with the rows' shares in each Gaussian."""

@@ -84,8 +84,8 @@ class ContrastConfig:
         iterations: updates of the weights, at most.
         batch: events of an update, and as many draws of that density.
         learning_rate: of Adam; it decays along a cosine to a hundredth.
-        patience: looks at the validation sample without a better loss after which it stops; half of them where the
-            best was found as early.
+        patience: looks at the validation sample without a better loss after which it stops; fewer, down to a half,
+            where half of those until the best are fewer.
         every: iterations between two looks.
         weight_decay: times the learning rate, what the weights shrink by in an update.
         draws: of that density, which rows are told from in the course of the updates.

@@ -96,7 +96,7 @@ class Contrast(Phase):
     def _waited(self) -> Tensor:
         """Iterations since each model should have improved, (S,), below 0 before: who was best early is done early."""
         most = self.contrast.patience * self.contrast.every
-        return self.state.iteration - self.found - self.found.clamp(most // 2, most) - self.contrast.every
+        return self.state.iteration - self.found - (self.found // 2).clamp(most // 2, most) - self.contrast.every
 
     @property
     def _parts(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -27,7 +27,7 @@ from normae.training.backends import capture_graph
 from normae.training.config import PhaseConfig, TrainingConfig
 from normae.training.state import Order, Setup, State
 
-TUNING = 40  # short chains that find the step size before the first update, after a start by classification
+TUNING = 12  # short chains that find the step size before the first update, after a start by classification
 TUNING_CHAINS = 64
 
 
@@ -243,7 +243,7 @@ class Likelihood(Phase):
             if setup.architecture.base is None:  # rows may be colder than a base is: the chains begin there
                 position = end.position
             accepted = setup.group.mean(end.acceptance.mean(0))
-            state.log_sizes[1] += 0.5 * (accepted - (chain.adapt or 0.65)).to(state.log_sizes)
+            state.log_sizes[1] += (accepted - (chain.adapt or 0.65)).to(state.log_sizes)
 
     def update(self) -> None:
         """One update of the weights, the temperature, the averages, the buffer and the step sizes."""
