@@ -69,6 +69,30 @@ def choose_log_z(
     return None if annealed is None else annealed()
 
 
+def trained_log_z(
+    of: "Based", event: tuple[int, ...], cells: int, generator: torch.Generator, lattice: bool,
+    annealed: Callable[[], LogZ | None] | None,
+) -> tuple[LogZ | None, str]:  # fmt: skip
+    """log Z of a trained model: from draws of its base, else as `choose_log_z`; and why there is none.
+
+    With conditions it is put into the base.
+
+    Args:
+        event, cells, annealed: as in `choose_log_z`; without a grid, and with `annealed` None, log Z is not asked for.
+        lattice: whether some columns are on one.
+    """
+    base = of.energy.autoencoder.base
+    if isinstance(base, ConditionalBase):
+        return conditional_log_z(of, generator), "at some condition hardly any draw of the base counts"
+    asked = annealed is not None or grid_serves(event, of.bounds)
+    sums = base is not None and asked and (base.cells is not None or not lattice)
+    if sums and (found := proposed_log_z(of, generator)) is not None:
+        return found, ""
+    if lattice:
+        return None, "hardly any draw of the base counts, and chains do not walk on a lattice"
+    return choose_log_z(of.energy, of.temperature, event, of.bounds, cells, generator.device, annealed), ""
+
+
 def draws_log_z(
     draws: Draws, event: tuple[int, ...], bounds: Bounds | None, cells: int, like: Tensor
 ) -> NDArray[np.float64] | None:

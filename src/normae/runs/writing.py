@@ -26,9 +26,9 @@ from normae.coordinates import Coordinates
 from normae.data import linear_errors
 from normae.errors import InputError, LogZDisagreement, refuse
 from normae.files import write_json, write_text
-from normae.inference import LogZ, ais_log_z, choose_log_z, fit_base, grid_serves, loosened, proposed_log_z
+from normae.inference import LogZ, ais_log_z, fit_base, loosened
 from normae.inference.ais import Proposed
-from normae.inference.log_z import Based, conditional_log_z
+from normae.inference.log_z import Based, trained_log_z
 from normae.networks.base import Base
 from normae.networks.conditional import ConditionalBase
 from normae.networks.own import EnergyNetwork, OwnEnergy
@@ -339,34 +339,24 @@ class Finish:
         fill(network, {name: tensors[name] for name in all_tensors(network) if name in tensors})
         network = network.to(self.device).requires_grad_(False)
         energy = OwnEnergy(network) if isinstance(network, EnergyNetwork) else ReconstructionEnergy(network)
-        size, bounds = header["step_sizes"][1], config.sampling.feature.bounds
-        based, generator = Based(energy, temperature, bounds), stream(config.seed, "log_z/base", self.device)
-        if isinstance(base := energy.autoencoder.base, ConditionalBase):
-            found = conditional_log_z(based, generator)
-            tensors |= stored(self.coordinates, base.cpu())
-            self.annealing = None if found else {"failed": "at some condition hardly any draw of the base counts"}
-            return None if found is None else list(found)
+        of = Based(energy, temperature, config.sampling.feature.bounds)
+        anneal = partial(self._annealed_log_z, of, header["step_sizes"][1], tensors.get(CHAINS))
         lattice = self.coordinates.lattice is not None and bool(self.coordinates.lattice[1].any())
-        asked = config.log_z is not None or grid_serves(self.event, bounds)
-        sums = base is not None and asked and (base.cells is not None or not lattice)
-        if sums and (found := proposed_log_z(based, generator)) is not None:
-            return list(found)
-        if lattice:
-            self.annealing = {"failed": "hardly any draw of the base counts, and chains do not walk on a lattice"}
-            return None
-        anneal = partial(self._annealed_log_z, energy, temperature, size, tensors.get(CHAINS)) if config.log_z else None
-        cells = config.evaluation.log_z_cells
-        found = choose_log_z(energy, temperature, self.event, bounds, cells, self.device, anneal)
+        generator, cells = stream(config.seed, "log_z/base", self.device), config.evaluation.log_z_cells
+        found, why = trained_log_z(of, self.event, cells, generator, lattice, anneal if config.log_z else None)
+        if isinstance(base := energy.autoencoder.base, ConditionalBase):  # log Z is in it
+            tensors |= stored(self.coordinates, base.cpu())
+        if found is None and why:
+            self.annealing = {"failed": why}
         return None if found is None else list(found)
 
-    def _annealed_log_z(
-        self, energy: ReconstructionEnergy, temperature: float, size: float, chains: Tensor | None
-    ) -> LogZ | None:
+    def _annealed_log_z(self, of: Based, size: float, chains: Tensor | None) -> LogZ | None:
         """log Z from chains between the base, or a Gaussian, and samples; None where the bounds disagree twice.
 
         Samples are the persistent chains, or else training events, within the bounds.
         """
         settings, feature, events = self.config.log_z, self.config.sampling.feature, self.events.train
+        energy, temperature = of.energy, of.temperature
         assert settings is not None
         assert isinstance(events, Tensor)
         if chains is not None:
