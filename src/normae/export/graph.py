@@ -18,6 +18,7 @@ in them.
 import json
 import math
 from collections.abc import Mapping
+from functools import singledispatch
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -259,7 +260,7 @@ def onnx_model(model: Model, draws: int = DRAWS, about: Mapping[str, Any] | None
     metadata = {"name": model.name, "event": list(model.event), "temperature": model.temperature}
     if kept is not None:
         draws = len(kept.temperature)
-        scores = _member_scores(graph, kept, slope) if isinstance(kept, Members) else _score_draws(graph, kept, x)
+        scores = _scores(kept, graph, x, slope)
         outputs, log_z = _bayesian(graph, model, kept, scores, slope, draws)
         metadata |= {"draws": draws, "seed": 0, "temperature_draws": kept.temperature.tolist()}
     else:
@@ -297,19 +298,26 @@ def _bayesian(graph: Graph, model: Model, draws: Draws, plain: Value, slope: Val
     return outputs, None if log_z is None else {"draws": log_z.tolist()}
 
 
-def _score_draws(graph: Graph, draws: Draws, x: Value) -> Value:
-    """E/T of every draw, with shape (K, N)."""
-    own = draws.own if isinstance(draws, MixedDraws) else draws
-    if not isinstance(own, WeightDraws):
-        raise InputError(f"export: no ONNX form of draws of the kind {type(draws).__name__}")
-    drawn = any(len(weight) > 1 for weight in own.weights.values())
+@singledispatch
+def _scores(draws: Draws, graph: Graph, x: Value, slope: Value) -> Value:  # noqa: ARG001
+    """E/T of every draw, with shape (K, N), as a model has it whose log |dy/dx| is `slope`."""
+    raise InputError(f"export: no ONNX form of draws of the kind {type(draws).__name__}")
+
+
+@_scores.register
+def _(draws: WeightDraws, graph: Graph, x: Value, slope: Value) -> Value:  # noqa: ARG001
+    drawn = any(len(weight) > 1 for weight in draws.weights.values())
     refuse(not drawn, "export: expected weights that differ from draw to draw")
-    scores = energies(graph, own.autoencoder, own.weights, x) / own.temperature[:, None]
-    return graph.add("MatMul", draws.mixture, scores) if isinstance(draws, MixedDraws) else scores
+    return energies(graph, draws.autoencoder, draws.weights, x) / draws.temperature[:, None]
 
 
-def _member_scores(graph: Graph, draws: Members, slope: Value) -> Value:
-    """E/T of every member at rows of the table, with shape (K, N)."""
+@_scores.register
+def _(draws: MixedDraws, graph: Graph, x: Value, slope: Value) -> Value:
+    return graph.add("MatMul", draws.mixture, _scores(draws.own, graph, x, slope))
+
+
+@_scores.register
+def _(draws: Members, graph: Graph, x: Value, slope: Value) -> Value:  # noqa: ARG001
     found = []
     for k, model in enumerate(draws.models):
         score = _plain(graph, model, *_in_coordinates(graph, model.coordinates, Node(graph, EVENTS)))[0]["score"][0]
