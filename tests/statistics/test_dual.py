@@ -151,7 +151,10 @@ def test_the_error_within_a_class_is_the_scatter_over_samples() -> None:
 
 def test_a_wrong_slope_within_the_spread_of_the_posterior_passes() -> None:
     reference, labels = sample()
-    assert compare(reference, 1.3 * reference, labels, slope_spread=0.1).verdict.passes
+    wide = compare(reference, 1.3 * reference, labels, slope_spread=0.1).verdict
+    assert wide.passes
+    assert "cannot tell more" in wide.sentence
+    assert "cannot tell more" not in compare(reference, reference, labels).verdict.sentence
 
 
 def test_a_tail_that_is_off_fails_and_is_found() -> None:

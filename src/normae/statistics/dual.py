@@ -237,7 +237,8 @@ def _judged(
         return False, f"{where} log r is the same for all events"
     reach = tolerance + rule.sigmas * m.error
     if abs(m.value - 1) <= reach:
-        return True, f"{where} m = {m}{correlated} (1 ± {reach:.2g} is allowed)"
+        weak = "; the sample and the reference cannot tell more" if reach > 2 * tolerance else ""
+        return True, f"{where} m = {m}{correlated} (1 ± {reach:.2g} is allowed{weak})"
     why = "overstate log r" if m.value < 1 else "understate log r"
     if pearson is not None and abs(pearson.value) < LEAST_CORRELATION:
         why = "hardly know it there"
