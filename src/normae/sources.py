@@ -147,7 +147,7 @@ class Events:
 def load_events(config: DataConfig, seed: int, table: Rows | None = None, known: Known = NOTHING) -> Events:
     """The events of a run with this seed; a `table` in memory is in place of `config.file`.
 
-    Other rows, or files of jets, than those in the provenance of a run (`known`) are refused.
+    Other rows, or files of jets, than those in the provenance of a run (`known`) are refused, as by `check_jets`.
     """
     if config.jets is not None:
         return load_jets(config, seed, known)
@@ -296,10 +296,11 @@ def jets_hashes(config: DataConfig) -> dict[str, str]:
 
 
 def check_jets(path: Path, known: Known) -> Path:
-    """A file or folder of jets; refused where a file is not as it was when the run that knows it was trained."""
+    """A file or folder of jets; refused where a file is not as the run knows it, or, of its own, none that it knows."""
     hashes = known.get("jets_sha256", {})
     for file in _jet_files(path) if hashes else ():
-        if hashes.get(str(file), found := _sha256(file)) != found:
+        before, found = hashes.get(str(file)), _sha256(file)
+        if found != before and (before is not None or (known.get("own") and found not in hashes.values())):
             raise DataChanged(f"{file}: not the jets that the run was made with; put them back, or train again")
     return path
 

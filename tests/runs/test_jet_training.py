@@ -77,6 +77,26 @@ def test_other_jets_than_those_of_the_training_are_refused(tmp_path, folder, cap
     assert "p_value" in (tmp_path / "s.csv").read_text()
 
 
+def test_jets_that_the_environment_names_are_known_by_what_they_hold(tmp_path, monkeypatch, capfd):
+    """Wherever they are: a copy is taken; others give no background, but a run may be judged on them."""
+    run, other = tmp_path / "run", tmp_path / "other.npz"
+    with np.load(SAMPLE) as content:
+        np.savez(other, **{**content, "label": 1 - content["label"]})
+    monkeypatch.setenv("NORMAE_JETS", str(SAMPLE))
+    assert train(read(CONFIGS / "jets-paper-qcd-nae.toml", TINY), run)
+    monkeypatch.setenv("NORMAE_JETS", str(other))
+    words = ["score", run, SAMPLE, "-o", tmp_path / "s.csv", "--device", "cpu"]
+    assert command(*words) == 2
+    assert f"{other.name}: not the jets that the run was made with" in " ".join(capfd.readouterr().err.split())
+    assert not RunFolder(run).background.exists()
+    config = read(run / "config.toml")
+    assert len(RunFolder(run).events(replace(config, data=replace(config.data, path=str(other)))).test) == 20
+    assert command("evaluate", run, "--no-figures", "--device", "cpu", "--jets", other) == 0
+    monkeypatch.setenv("NORMAE_JETS", str(shutil.copy(SAMPLE, tmp_path / "copy.npz")))
+    assert command(*words) == 0
+    assert "p_value" in (tmp_path / "s.csv").read_text()
+
+
 @pytest.mark.parametrize("kind", ["nae", "bnae"])
 def test_a_stop_and_a_resume_change_nothing(runs, tmp_path, kind):
     """Stopped in the pretraining and again in the chains' phase: the same weights to the last bit."""

@@ -31,7 +31,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from normae.config import Run
+from normae.config import Run, read
 from normae.coordinates import Coordinates
 from normae.errors import InputError, refuse
 from normae.files import atomic_path, clear, held
@@ -115,8 +115,9 @@ class RunFolder:
         return found.get("failed") if isinstance(found, dict) else None
 
     def events(self, config: Run) -> Events:
-        """Those of the finished run; rows, or files of jets, must be those that it was trained with."""
-        return load_events(config.data, config.seed, known=self.known)
+        """Those of the finished run; rows, and jets unless others are given, must be those that it was trained with."""
+        own = config.data.path == read(self.config).data.path
+        return load_events(config.data, config.seed, known=self.known | {"own": own})
 
     @property
     def known(self) -> dict[str, Any]:
