@@ -21,8 +21,10 @@ from command import command
 from normae import errors, zoo
 from normae.cli import console
 from normae.config import structure, to_toml
+from normae.data import split
 from normae.errors import InputError
 from normae.runs.folder import RunFolder, read_tensors, write_tensors
+from normae.tensors import stream
 from normae.training.backends import processes
 from tiny_run import tiny
 
@@ -209,6 +211,20 @@ def test_rows_outside_the_bounds(outside, tmp_path, capsys):
     capsys.readouterr()
     assert command("train", config, "-o", tmp_path / "run") == 2
     assert f"{outside} of 1000 rows lie outside the bounds of the chain, -1.5 to 1.5" in sentence(capsys)
+
+
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_rows_held_out_that_lie_outside_the_bounds(part, tmp_path, capsys):
+    """They cannot occur, and p-values would count them as background."""
+    x = np.random.default_rng(0).uniform(-1, 1, size=(1000, 2))
+    _, test, validation = split(1000, [700, 200, 100], stream(0, "data/split"))
+    x[(validation if part == "validation" else test)[0], 1] = 1.6
+    np.save(tmp_path / "t.npy", x)
+    data = {"file": str(tmp_path / "t.npy"), "train": 700, "test": 200, "validation": 100}
+    config = preset(tmp_path, data=data, sampling__feature__bounds=[-1.5, 1.5])
+    assert command("train", config, "-o", tmp_path / "run") == 2
+    rows = 100 if part == "validation" else 200
+    assert f"1 of {rows} rows lie outside the bounds of the chain, -1.5 to 1.5" in sentence(capsys)
 
 
 # --- the environment

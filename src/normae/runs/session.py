@@ -203,9 +203,11 @@ def prepare(config: Run, events: Events, whole: Coordinates | None = None) -> Pr
     prepared = _in_coordinates(config, events, coordinates)
     assert isinstance(prepared.train, Tensor)
     same = config.coordinates.kind == "identity"
-    allowed = 0 if same and config.data.file is not None else OUTSIDE  # p is zero beyond the bounds
+    bounded = same and config.data.file is not None  # p is zero beyond the bounds, also of rows held out
     columns, source = events.columns if same else None, config.data.file or "training sample"
-    sources.check_rows(prepared.train, config.sampling.feature.bounds, columns, source, allowed)
+    held = [rows.float() for rows in (events.validation, events.test) if isinstance(rows, Tensor)] if bounded else []
+    for rows in [prepared.train, *filter(len, held)]:
+        sources.check_rows(rows, config.sampling.feature.bounds, columns, source, 0 if bounded else OUTSIDE)
     if not config.halves:
         return Prepared(coordinates, prepared, _base(config, prepared, seen, coordinates, weights))
     halves = zip(member_seeds(config), member_events(config, events), strict=True)
