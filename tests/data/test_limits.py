@@ -150,6 +150,66 @@ def test_a_damaged_dataset_is_not_left_out(tmp_path):
         read_table(path)
 
 
+def virtual(path: Path, *sources: tuple[str, str]) -> Path:
+    """A file whose dataset x has three rows of each dataset of other files."""
+    layout = h5py.VirtualLayout((3 * len(sources), 2), "f8")
+    for k, (file, name) in enumerate(sources):
+        layout[3 * k : 3 * k + 3] = h5py.VirtualSource(file, name, (3, 2))
+    with h5py.File(path, "w") as file:
+        file.create_virtual_dataset("x", layout)
+    return path
+
+
+@pytest.mark.parametrize("gone", ["file", "dataset"])
+def test_rows_whose_file_is_gone_are_refused(tmp_path, gone):
+    """HDF5 itself gives zeros for them; at any depth, and as weights too."""
+    x, source = np.arange(1.0, 7).reshape(3, 2), tmp_path / "source.h5"
+    with h5py.File(source, "w") as file:
+        file["x"] = x
+    near = virtual(tmp_path / "near.h5", (".", "own"), (str(tmp_path / "moved away" / "source.h5"), "x"))
+    with h5py.File(near, "r+") as file:
+        file["own"] = x
+    far = virtual(tmp_path / "far.h5", ("near.h5", "own"), ("near.h5", "x"))
+    with h5py.File(tmp_path / "weighted.h5", "w") as file:
+        file["x"], file["w"] = x, h5py.ExternalLink("far.h5", "x")
+    with open_table(far, "x") as table:
+        assert [path.name for path in table.sources] == ["far.h5", "near.h5", "source.h5"]
+    np.testing.assert_array_equal(read_table(near, dataset="x")[0], np.tile(x, (2, 1)))
+    source.unlink() if gone == "file" else h5py.File(source, "w").close()
+    for path in (near, far):
+        with pytest.raises(InputError, match=r"source\.h5") as found:
+            read_table(path, dataset="x")
+        assert gone == "dataset" or "near.h5: the file" in str(found.value)
+    with pytest.raises(InputError, match=r"source\.h5"):
+        read_rows(tmp_path / "weighted.h5", None, "x", "w")
+
+
+def test_virtual_datasets_without_an_end_are_refused(tmp_path):
+    """Each has its rows in the other; to read one of them ends HDF5 itself."""
+    virtual(tmp_path / "a.h5", ("b.h5", "x"))
+    with pytest.raises(InputError, match="lead back to themselves"):
+        read_table(virtual(tmp_path / "b.h5", ("a.h5", "x")))
+
+
+def test_a_virtual_dataset_is_looked_for_where_hdf5_does(tmp_path, monkeypatch):
+    """Beside its file, then from here, then beside what a link leads to; the first that is there is read."""
+    for k, folder in enumerate(["link", "here", "real"], 1):
+        (tmp_path / folder).mkdir()
+        with h5py.File(tmp_path / folder / "source.h5", "w") as file:
+            file["x"] = np.full((3, 2), k)
+    virtual(tmp_path / "real" / "v.h5", ("source.h5", "x"))
+    path = tmp_path / "link" / "v.h5"
+    path.symlink_to(tmp_path / "real" / "v.h5")
+    monkeypatch.chdir(tmp_path / "here")
+    for k, folder in enumerate(["link", "here", "real"], 1):
+        with open_table(path) as table:
+            assert table.sources[1].resolve() == tmp_path / folder / "source.h5"
+        assert (read_table(path)[0] == k).all()
+        (tmp_path / folder / "source.h5").unlink()
+    with pytest.raises(InputError, match="gone"):
+        read_table(path)
+
+
 def test_many_fields(tmp_path):
     with warnings.catch_warnings(action="ignore"):  # NumPy's, of a newer format
         np.save(tmp_path / "wide.npy", np.zeros(1, [(f"{k}", "f4") for k in range(5000)]))

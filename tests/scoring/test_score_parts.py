@@ -77,23 +77,35 @@ def test_a_file_that_was_only_touched_is_not_scored_again(scorer, file, tmp_path
     assert out.read_bytes() == whole
 
 
-@pytest.mark.parametrize("kind", ["link", "virtual"])
+def virtual(path: Path, source: str) -> None:
+    """A file whose rows are those of another."""
+    with h5py.File(path, "w") as file:
+        layout = h5py.VirtualLayout((ROWS, 2), "f4")
+        layout[:] = h5py.VirtualSource(source, "x", (ROWS, 2))
+        file.create_virtual_dataset("x", layout)
+
+
+@pytest.mark.parametrize("kind", ["link", "virtual", "virtual of virtual", "link to virtual", "symbolic link"])
 def test_so_are_those_of_the_target_of_a_link(scorer, tmp_path, kind):
+    path = tmp_path / "x.h5"
     with h5py.File(tmp_path / "target.h5", "w") as target:
         target["x"] = events()
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        if kind == "link":
-            file["x"] = h5py.ExternalLink("target.h5", "x")
-        else:
-            layout = h5py.VirtualLayout((ROWS, 2), "f4")
-            layout[:] = h5py.VirtualSource("target.h5", "x", (ROWS, 2))
-            file.create_virtual_dataset("x", layout)
+    virtual(tmp_path / "middle.h5", "target.h5")
+    if "virtual" in kind.split()[0]:
+        virtual(path, "middle.h5" if kind.endswith("of virtual") else "target.h5")
+    elif kind == "symbolic link":
+        path = tmp_path / "other" / "x.h5"
+        path.parent.mkdir()
+        path.symlink_to(tmp_path / "middle.h5")
+    else:
+        with h5py.File(path, "w") as file:
+            file["x"] = h5py.ExternalLink("target.h5" if kind == "link" else "middle.h5", "x")
     out = tmp_path / "s.parquet"
-    sharded(scorer, tmp_path / "x.h5", out)
+    sharded(scorer, path, out)
     with h5py.File(tmp_path / "target.h5", "r+") as target:
         target["x"][...] = events(1)
-    score(scorer, [tmp_path / "x.h5"], out)
-    score(scorer, [tmp_path / "x.h5"], tmp_path / "new.parquet")
+    score(scorer, [path], out)
+    score(scorer, [path], tmp_path / "new.parquet")
     assert out.read_bytes() == (tmp_path / "new.parquet").read_bytes()
 
 

@@ -16,8 +16,8 @@ import h5py
 import numpy as np
 from h5py import h5, h5d, h5g, h5l, h5o, h5p
 
-from normae.data.table import Table, array_table, column_table, not_real, one_length
-from normae.errors import InputError, require_that
+from normae.data.table import Table, array_table, column_table, not_real, one_length, reading
+from normae.errors import InputError, refuse, require_that
 
 NAMES = "utf-8", "surrogateescape"  # of names, which may be any bytes
 IN_FILE = h5d.CHUNKED, h5d.COMPACT
@@ -50,7 +50,7 @@ def hdf5(path: Path, dataset: str | None, stack: ExitStack) -> Table:
         require_that(len(inside) == 1, str(path), expected, f"{sorted(node)}; name a dataset")
         node = node[next(iter(inside)).encode(*NAMES)]
     table = array_table(path, node.shape, node.dtype, lambda start, stop: node[start:stop])
-    table.sources = _sources(path, [node])
+    table.sources = sources(path, [node])
     return table
 
 
@@ -59,7 +59,7 @@ def _columns(path: Path, group: Any, datasets: Mapping[str, Dataset]) -> Table:
     opened = cache(lambda name: group[name.encode(*NAMES)])  # while it is open, HDF5 keeps what it has unpacked
     kind, values = lambda name: not_real(datasets[name].dtype), lambda name, start, stop: opened(name)[start:stop]
     table = column_table(path, rows, list(datasets), kind, values)
-    table.sources = _sources(path, (opened(name) for name, data in datasets.items() if not data.own))
+    table.sources = sources(path, (opened(name) for name, data in datasets.items() if not data.own))
     return table
 
 
@@ -111,11 +111,29 @@ def _alike(group: Any, name: bytes, offset: int, places: Mapping[bytes, int | No
         return [other for other, block in blocks if [block[part] for part in parts] == [before, *after]]
 
 
-def _sources(path: Path, datasets: Iterable[Any]) -> list[Path]:
-    """A file and those that its datasets are in: behind links, virtual ones, or outside of HDF5."""
-    names: set[str] = set()
+def sources(path: Path, datasets: Iterable[Any], levels: int = 8) -> list[Path]:
+    """A file and those that its datasets are in, at any depth: behind links, virtual ones, or outside of HDF5."""
+    refuse(not levels, f"{path}: expected virtual datasets of others that end, got some that lead back to themselves")
+    others, shown = [path], dict[Path, set[str]]()  # files, and by file the datasets in it that virtual ones show
     for data in datasets:
-        names |= {data.file.filename, *(entry[0] for entry in data.external or ())}
-        names |= {source.file_name for source in data.virtual_sources()} if data.is_virtual else set()
-    others = [path.parent / name for name in sorted(names - {"."})]
-    return [path, *(other for other in others if other.is_file() and not other.samefile(path))]
+        own = Path(data.file.filename)
+        others += [own, *(Path(str(entry[0])) for entry in data.external or ())]
+        for source in data.virtual_sources() if data.is_virtual else ():
+            name, inside = source.file_name.replace("%%", "%"), source.dset_name.replace("%%", "%")
+            if "%b" not in name + inside:  # a number: HDF5 has the rows of as many as there are
+                shown.setdefault(own if name == "." else _place(name, own), set()).add(inside)
+    for file, names in shown.items():
+        with reading(file), h5py.File(file, "r") as opened:
+            others += sources(file, [opened[name] for name in names], levels - 1)
+    return [path, *(file for file in dict.fromkeys(others) if file.is_file() and not file.samefile(path))]
+
+
+def _place(name: str, own: Path) -> Path:
+    """Where HDF5 finds the file `name` for a virtual dataset in the file `own`; it gives zeros where it finds none."""
+    prefixes = map(Path, filter(None, os.environ.get("HDF5_VDS_PREFIX", "").split(":")))
+    folders = [*prefixes, own.parent, Path(), own.resolve().parent]
+    last = Path(name).name if Path(name).is_absolute() else name  # it may have moved together with `own`
+    for place in (Path(folder, one) for one in (name, last) for folder in folders):
+        if place.is_file():
+            return place
+    raise InputError(f"{own}: the file {name}, whose rows it shows, is gone; put it back")

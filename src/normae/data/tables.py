@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.data.frames import ROUNDS, Categories, Missing, Piece, Rows, by_name, index_of, is_number, unrounded
-from normae.data.hdf5 import hdf5
+from normae.data.hdf5 import hdf5, sources
 from normae.data.table import Table, array_table, arrow_file, check_array, column_table, not_real, one_length, reading
 from normae.errors import InputError, check_memory, refuse, require
 from normae.files import check_file
@@ -148,6 +148,7 @@ def _beside(path: Path, name: str) -> NDArray[Any]:
         raise InputError(f"{path}: expected names of columns, one of them {name!r} for the weights, got an array")
     with reading(path), openers[path.suffix.lower()](path) as file:
         refuse(name not in file, f"{path}: no array {name!r} with weights; the file has {sorted(file)}")
+        sources(path, [file[name]] if isinstance(file, h5py.File) else ())  # none of them is gone
         return np.asarray(file[name][...])
 
 
