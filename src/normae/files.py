@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,16 @@ def check_file(path: str | Path, hint: str = "") -> None:
     if not Path(path).is_file():
         problem = "a folder; expected a file" if Path(path).is_dir() else "no such file"
         raise InputError(f"{path}: {problem}{hint}")
+
+
+def states(paths: Iterable[Path]) -> list[list[int]]:
+    """What tells files from earlier states of themselves; the time of the last change cannot be set back."""
+    return [[s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for s in (p.stat() for p in paths if p.exists())]
+
+
+def check_unchanged(path: Path, sources: Iterable[Path], before: list[list[int]]) -> None:
+    """Refuse a file some of whose `sources` are not in the states in which they were `before`."""
+    refuse(states(sources) != before, f"{path}: changed while it was read; call again when it is complete")
 
 
 def check_new(path: str | Path, force: bool = False) -> None:
@@ -103,11 +113,10 @@ def lock(path: Path, shared: bool = False) -> Iterator[None]:
         yield
 
 
-def clear(*folders: Path) -> None:
-    """Remove what killed jobs had begun to write into folders that are locked."""
-    for folder in folders:
-        if folder.is_dir():
-            _clear(folder, _BEGUN.pattern)
+def clear(*folders: Path, also: str = "") -> None:
+    """Remove what killed jobs had begun to write into folders that are locked, and `also` what has such names."""
+    for folder in filter(Path.is_dir, folders):
+        _clear(folder, f"{_BEGUN.pattern}|{also}")
 
 
 def untouched(folder: Path) -> bool:

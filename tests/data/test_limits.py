@@ -229,6 +229,20 @@ def test_a_flipped_bit_of_a_stored_array_is_refused(tmp_path, monkeypatch, fast)
         read_table(path)
 
 
+@pytest.mark.parametrize("weights", [None, "w"])
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch, weights):
+    path, chunks = tmp_path / "t.npz", tables.Table.chunks
+    np.savez(path, x=np.ones((3, 2)), w=np.ones(3))
+
+    def change(*words, **named):
+        yield from chunks(*words, **named)
+        np.savez(path, x=np.zeros((3, 2)), w=np.ones(3))
+
+    monkeypatch.setattr(tables.Table, "chunks", change)
+    with pytest.raises(InputError, match="changed while it was read"):
+        read_rows(path, None, None, weights)
+
+
 def test_many_fields(tmp_path):
     with warnings.catch_warnings(action="ignore"):  # NumPy's, of a newer format
         np.save(tmp_path / "wide.npy", np.zeros(1, [(f"{k}", "f4") for k in range(5000)]))

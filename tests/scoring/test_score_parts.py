@@ -114,7 +114,7 @@ def test_a_file_that_changes_while_it_is_scored_is_refused(scorer, file, tmp_pat
         if done > ROWS // 2:
             overwrite(file, file.read_bytes()[:-12000] + events(1).tobytes()[-12000:])
 
-    with watched(change), pytest.raises(InputError, match="changed since the scoring began"):
+    with watched(change), pytest.raises(InputError, match="changed while it was read"):
         score(scorer, [file], tmp_path / "s.parquet", chunk=128)
     assert not (tmp_path / "s.parquet").exists()
 

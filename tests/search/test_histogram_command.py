@@ -161,6 +161,19 @@ def test_what_is_refused_leaves_nothing(folder, tmp_path):
     assert not [p for p in folder.iterdir() if p.name.endswith(".part")]
 
 
+def test_a_file_that_changes_while_it_is_filled_is_refused(folder, tmp_path, monkeypatch):
+    path, fill = write(tmp_path / "background.parquet", rows(4000, 1)), Binner.sample
+
+    def change(self, *words):
+        write(path, rows(4000, 2))
+        return fill(self, *words)
+
+    monkeypatch.setattr(Binner, "sample", change)
+    with pytest.raises(InputError, match="changed while it was read"):
+        histogram(folder / "plain", [path], tmp_path / "out", HistogramSettings(bins="0,1,2,4"), device="cpu")
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_command(folder, tmp_path):
     arguments = ["histogram", str(folder / "plain"), str(folder / "background.parquet"), "-o", str(tmp_path / "out")]
     signal = ["--signal", str(folder / "signal.parquet"), "--expected", "1000", "--expected-signal", "30"]

@@ -37,9 +37,9 @@ class Table:
         kind: what a column holds, in words, where it is not one real number in a row; None where it is.
         pieces: rows start to stop of these columns, in pieces of about `size` rows; of the array where they are None.
 
-    `sources` are all files that hold rows of it, itself first. `text` says whether a column holds text, and
-    `categories` are those of such columns, whose values then are codes (`normae.data.frames`). `index` finds those
-    that are taken only by their names.
+    `sources` are all files that hold rows of it, itself first, and `state` is theirs when it was opened.
+    `text` says whether a column holds text, and `categories` are those of such columns, whose values then are codes
+    (`normae.data.frames`). `index` finds those that are taken only by their names.
     """
 
     path: Path
@@ -52,6 +52,7 @@ class Table:
     text: Callable[[str], bool] = lambda _: False
     index: Callable[[], set[str]] = set
     categories: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    state: list[list[int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.sources = [self.path]

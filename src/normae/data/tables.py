@@ -29,7 +29,7 @@ from normae.data.frames import ROUNDS, Categories, Missing, Piece, Rows, by_name
 from normae.data.hdf5 import hdf5, sources
 from normae.data.table import Table, array_table, arrow_file, check_array, column_table, not_real, one_length, reading
 from normae.errors import InputError, check_memory, refuse, require
-from normae.files import check_file
+from normae.files import check_file, check_unchanged, states
 from normae.tensors import WHOLE
 
 BLOCK = 4 << 20  # bytes of a CSV file that are parsed at a time
@@ -60,10 +60,12 @@ def open_table(path: str | Path, dataset: str | None = None) -> Iterator[Table]:
     check_file(path)
     refuse(not is_table(path), f"{path}: expected a name that ends in {', '.join(OPENERS)}")
     with ExitStack() as stack:
+        before = states([path])
         with reading(path):
             if path.suffix.lower() in (".h5", ".hdf5") and find_spec("hdf5plugin"):
                 import_module("hdf5plugin")  # once imported, HDF5 knows its filters
             table = OPENERS[path.suffix.lower()](path, dataset, stack)
+        table.state = before + states(table.sources[1:])
         if table.rows == 0 or 0 in table.event:
             raise InputError(f"{path}: expected at least one event of at least one feature, got an empty table")
         yield table
@@ -118,8 +120,9 @@ def read_rows(
         for first, chunk in table.chunks(chosen, dtype=dtype):
             values[first : first + len(chunk)] = chunk
         kinds = tuple(table.categories.get(name, ()) for name in chosen or ())
-    rows = Rows(values, chosen, None, kinds if any(kinds) else ())
-    rows = rows.weighted(weights if named or weights is None else _beside(Path(path), weights), str(path))
+        rows = Rows(values, chosen, None, kinds if any(kinds) else ())
+        rows = rows.weighted(weights if named or weights is None else _beside(table.path, weights), str(path))
+        check_unchanged(table.path, table.sources, table.state)
     return rows.whole(str(path)) if missing == "drop" else rows
 
 
@@ -306,7 +309,8 @@ def _csv(path: Path, _: str | None, __: ExitStack) -> Table:
     def pieces(columns: Sequence[str] | None, start: int, stop: int, _: int) -> Iterator[Piece]:
         chosen = list(columns or ())
         try:
-            kinds = {name: "string" if name in table.categories else number(name) for name in chosen}
+            known = dict.fromkeys(table.categories, "string")
+            kinds = {name: known.get(name, "bool" if looks(name) == "bool" else "float64") for name in chosen}
             for piece in _cut(path, _csv_batches(path, kinds), 0, start, stop, chosen):
                 for name, values in zip(chosen, piece, strict=True):
                     if kinds[name] == "float64" and (np.abs(values) >= WHOLE[np.float64]).any():
@@ -322,9 +326,6 @@ def _csv(path: Path, _: str | None, __: ExitStack) -> Table:
             for word in batch.column(0).drop_null().unique().to_pylist():
                 if re.fullmatch(r"\s*[+-]?\d+\s*", word) and float(word) not in (int(word), math.inf, -math.inf):
                     raise InputError(f"{path}: the column {name!r} holds whole numbers that float64 {ROUNDS}")
-
-    def number(name: str) -> str:
-        return "bool" if looks(name) == "bool" else "float64"
 
     def looks(name: str) -> str | None:
         return _csv_looks(path, status.st_size, status.st_mtime_ns).get(name)

@@ -10,7 +10,6 @@ and passes both is a part that is done; any other is made again.
 import hashlib
 import json
 import logging
-import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from numpy.typing import NDArray
 from normae.data import open_table
 from normae.data.table import arrow_file, as_text, reading
 from normae.errors import InputError, refuse
-from normae.files import as_cell, atomic_path, check_file, check_new, clear, lock, make_folder
+from normae.files import as_cell, atomic_path, check_file, check_new, check_unchanged, clear, lock, make_folder, states
 from normae.jets import Jets, chunks, concatenate, info, read_images, sparse_images
 from normae.jets.container import BadJet
 from normae.jets.reader import is_images
@@ -43,7 +42,7 @@ from normae.version import __version__
 __all__ = ["CHUNK", "Scored", "Scorer", "open_scorer", "parse_shard", "score"]
 log = logging.getLogger(__name__)
 CHUNK = 1 << 16  # rows that are read at a time
-OWN = re.compile(r"[0-9a-f]{32}\.safetensors")  # names of parts
+OWN = r"[0-9a-f]{32}\.safetensors"  # names of parts
 ATTEMPTS = 3  # to make parts that are found damaged when they are joined
 Watch = Callable[[int], None]  # told the rows that are done
 
@@ -80,7 +79,7 @@ def open_file(scorer: Scorer, path: str | Path, dataset: str | None = None) -> F
     """A file that fits the run; one sentence, with the column, for one that does not."""
     path = Path(path)
     check_file(path)
-    sources, before = [path], _state([path])
+    sources, state = [path], states([path])
     if scorer.jets:
         if is_images(path):
             with reading(path), h5py.File(path, "r") as images:
@@ -92,14 +91,8 @@ def open_file(scorer: Scorer, path: str | Path, dataset: str | None = None) -> F
         with open_table(path, dataset) as table:
             table.know(scorer.columns, scorer.model.categories)
             table.select(scorer.columns, scorer.model.event)
-            rows, sources = table.rows, table.sources
-    places = tuple(source.absolute() for source in sources)
-    return File(path, rows, places, before + _state(places[1:]), dataset)
-
-
-def _state(paths: Sequence[Path]) -> list[list[int]]:
-    """What tells files from earlier states of themselves; the time of the last change cannot be set back."""
-    return [[s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for s in (path.stat() for path in paths)]
+            rows, sources, state = table.rows, table.sources, table.state
+    return File(path, rows, tuple(source.absolute() for source in sources), state, dataset)
 
 
 def parts_of(scorer: Scorer, files: Sequence[File]) -> list[Part]:
@@ -138,7 +131,7 @@ def here(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch:
             _check_scores(scorer, part.file, row, events, found[-1]["score"])
             row += len(events)
             watch(len(events))
-        _check_unchanged(part.file)
+        check_unchanged(part.file.path, part.file.sources, part.file.state)
         columns = {name: torch.from_numpy(np.concatenate([f[name] for f in found])) for name in found[0]}
         said = {"name": part.name, "columns": list(columns), "content": seen.hexdigest(), "state": part.file.state}
         write_tensors(folder / part.name, columns, said | {"outside": reduce(Outside.joined, outside)})
@@ -149,15 +142,9 @@ def _events_of(scorer: Scorer, parts: Sequence[Part], chunk: int) -> Iterator[tu
     blocks = scorer.part // scorer.block
     most = max(n for n in range(1, blocks + 1) if blocks % n == 0 and n * scorer.block <= max(chunk, scorer.block))
     for run in consecutive(parts):
-        _check_unchanged(run[0].file)
         pieces = read_events(scorer, run[0].file, run[0].start, run[-1].stop, most * scorer.block)
         for part in run:
             yield part, pieces if part is run[-1] else islice(pieces, blocks // most)
-
-
-def _check_unchanged(file: File) -> None:
-    changed = _state(file.sources) != file.state
-    refuse(changed, f"{file.path}: changed since the scoring began; call again when it is complete")
 
 
 def _check_scores(scorer: Scorer, file: File, first: int, events: NDArray[Any], score: NDArray[np.float32]) -> None:
@@ -175,8 +162,10 @@ def read_events(
 ) -> Iterator[NDArray[Any]]:
     """Rows start to stop of a file in arrays of `size` events, in the type that the model reads.
 
-    Of a table whose columns have names, more columns come after the model's: those in `also`.
+    Of a table whose columns have names, more columns come after the model's: those in `also`. A file that is not as it
+    was when it was opened is refused, before the first array and after the last.
     """
+    check_unchanged(file.path, file.sources, file.state)
     if not scorer.jets:
         with open_table(file.path, file.dataset) as table:
             table.know(scorer.columns, scorer.model.categories)
@@ -189,6 +178,7 @@ def read_events(
             yield read_images(file.path, (first, min(first + size, stop))).dense()
     else:
         yield from _jet_images(file, start, stop, size)
+    check_unchanged(file.path, file.sources, file.state)
 
 
 def _jet_images(file: File, start: int, stop: int, size: int) -> Iterator[NDArray[np.float32]]:
@@ -235,7 +225,7 @@ def _not_done(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int) -
         seen = hashlib.sha256()
         for events in pieces:
             seen.update(np.ascontiguousarray(events).data)
-        _check_unchanged(part.file)
+        check_unchanged(part.file.path, part.file.sources, part.file.state)
         if seen.hexdigest() != doubtful[part.name]:
             (folder / part.name).unlink()
     return [part for part in parts if not (folder / part.name).is_file()]
@@ -348,10 +338,7 @@ def score(
         try:
             notes = _made(scorer, mine, folder, chunk, do, None if shard is not None else out, force)
             if shard is None:
-                clear(folder)
-                for path in folder.iterdir():
-                    if OWN.fullmatch(path.name):
-                        path.unlink(missing_ok=True)
+                clear(folder, also=OWN)
         finally:
             if not any(folder.iterdir()):
                 folder.rmdir()
