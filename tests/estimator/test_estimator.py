@@ -1,5 +1,6 @@
 """The estimator for tables: scikit-learn's conventions, the density's norm, error bars and failures."""
 
+import json
 import pickle
 from dataclasses import fields, replace
 
@@ -343,6 +344,27 @@ def test_saved_loaded_and_pickled(table, bayesian, tmp_path):
     assert np.allclose(model.log_prob(table), bayesian.score_samples(table), atol=1e-4)
     with pytest.raises(InputError, match="exists already"):
         bayesian.save(tmp_path / "run")
+
+
+@pytest.mark.parametrize("damage", ["digit", "NaN", "empty", "list", "unsealed", "of another model"])
+def test_a_damaged_or_foreign_offset_is_refused(damage, table, tmp_path):
+    """It alone says which rows are anomalous."""
+    estimator = tiny().fit(table)
+    estimator.save(tmp_path / "run")
+    path = tmp_path / "run" / "estimator.json"
+    facts = json.loads(path.read_text())
+    assert facts["offset"] == estimator.offset_
+    if damage == "of another model":
+        estimator.run_["model.safetensors"] += b"0"
+        facts = estimator._facts(estimator.offset_, estimator.contamination)
+    changed = {
+        "digit": json.dumps(facts | {"offset": facts["offset"] + 1}), "NaN": json.dumps(facts | {"offset": np.nan}),
+        "empty": "", "list": "[1]", "unsealed": json.dumps({"offset": -3.0, "contamination": 0.1}),
+    }  # fmt: skip
+    path.write_text(changed.get(damage, json.dumps(facts)))
+    words = "cannot be read as JSON" if damage == "empty" else "damaged, expected the file that `save` wrote with this"
+    with pytest.raises(InputError, match=rf"estimator\.json: {words}"):
+        normae.NormalizedAutoencoder.load(tmp_path / "run")
 
 
 def test_a_run_of_the_command_line_is_an_estimator(table, tmp_path):

@@ -1,5 +1,6 @@
 """A normalized autoencoder for tables, in scikit-learn's way."""
 
+import hashlib
 import json
 import logging
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from normae.posterior.draw import Rows as AllDraws
 from normae.progress import plain, shown_by
 from normae.runs.automatic import Wishes, automatic_run, check_table, split_sizes
 from normae.runs.door import keep, keep_table, kept_data, open_kept, train_in_memory, write_kept
-from normae.runs.folder import RunFolder
+from normae.runs.folder import RunFolder, read_json
 from normae.sources import load_events
 from normae.statistics.arrays import unweighted
 
@@ -189,7 +190,13 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         write_kept(self.run_, folder)
         if self.table_ is not None:
             keep_table(Path(folder), self.table_)
-        write_json(Path(folder) / FACTS, {"offset": self.offset_, "contamination": self.contamination})
+        write_json(Path(folder) / FACTS, self._facts(self.offset_, self.contamination))
+
+    def _facts(self, offset: Any, contamination: Any) -> dict[str, Any]:
+        """What `save` adds to a run, bound to its model by a checksum of all."""
+        facts = {"offset": offset, "contamination": contamination}
+        summed = hashlib.sha256(json.dumps(facts).encode() + self.run_["model.safetensors"])
+        return facts | {"checksum": summed.hexdigest()}
 
     @classmethod
     def load(cls, folder: str | Path) -> "NormalizedAutoencoder":
@@ -221,8 +228,12 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         """From what `save` wrote, else from the rows held out; without either `predict` calls no row anomalous."""
         facts = run.path / FACTS
         if facts.is_file():
-            content = json.loads(facts.read_text(encoding="utf-8"))
-            self.contamination, self.offset_ = float(content["contamination"]), float(content["offset"])
+            content = read_json(facts)
+            given = content if isinstance(content, dict) else {}
+            wanted = "the file that `save` wrote with this model; take it from a copy, or fit and save again"
+            sealed = given == self._facts(given.get("offset"), given.get("contamination"))
+            refuse(not sealed, f"{facts}: damaged, expected {wanted}")
+            self.contamination, self.offset_ = float(given["contamination"]), float(given["offset"])
             return
         try:
             events = run.events(read(run.config))
