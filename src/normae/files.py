@@ -7,6 +7,7 @@ unless `force` says otherwise. Nothing is ever removed but what these functions 
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -47,6 +48,11 @@ def check_new(path: str | Path, force: bool = False) -> None:
     path = Path(path)
     if not force and os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
         raise InputError(f"{path}: exists already; choose another name, or replace it with --force")
+
+
+def digest(path: Path) -> str | None:
+    """SHA-256 of a file; None where there is none."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def sync(path: Path) -> None:

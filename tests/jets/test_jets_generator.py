@@ -137,6 +137,74 @@ def test_restart(qcd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [p.name for p in tmp_path.iterdir()] == ["stopped.h5"]
 
 
+def begun(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a run of three blocks that stopped with its last; they come from no Pythia."""
+
+    def fake(task: jets.Job, block: int, size: int) -> jets.Jets:
+        return jets.from_lists([[(600 + block, 0, 0), (50, 0.1, 0.2)]] * size)
+
+    def stops(task: jets.Job, block: int, size: int) -> jets.Jets:
+        if block == 2:
+            raise KeyboardInterrupt
+        return fake(task, block, size)
+
+    monkeypatch.setattr(generator, "generate_block", stops)
+    with pytest.raises(KeyboardInterrupt):
+        jets.generate(job(count=9), path)
+    monkeypatch.setattr(generator, "generate_block", fake)
+    return path.with_name(path.name + ".parts")
+
+
+@pytest.mark.parametrize("damage", ["a bit", "cut to nothing", "no checksum", "empty checksum", "gone"])
+def test_a_damaged_block_is_made_again(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.h5"
+    block = begun(path, monkeypatch) / "block-00000-3.h5"
+    content, said = block.read_bytes(), block.with_suffix(".sha256")
+    place = content.index(np.float32([600, 50]).tobytes())
+    match damage:
+        case "a bit":
+            block.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        case "cut to nothing":
+            block.write_bytes(b"")
+        case "no checksum":
+            said.unlink()
+        case "empty checksum":
+            said.write_bytes(b"")
+        case "gone":
+            block.unlink()
+    told: list[tuple[int, int]] = []
+    with watched(lambda done, total: told.append((done, total))):
+        jets.generate(job(count=9), path)
+    assert told[0] == (3, 9), "the other block is kept"
+    found = jets.read(path)
+    np.testing.assert_array_equal(found.pt[::2], np.repeat([600, 601, 602], 3))
+    assert (found.pt[1::2] == 50).all()
+    assert [p.name for p in tmp_path.iterdir()] == ["a.h5"]
+
+
+def test_a_block_that_is_damaged_at_once_is_not_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(tmp_path / "a.h5", monkeypatch)
+    real = generator.write
+
+    def damaged(part: Path, *rest: Any) -> None:
+        real(part, *rest)
+        (part.with_name("block-00000-3.h5")).write_bytes(b"")
+
+    monkeypatch.setattr(generator, "write", damaged)
+    with pytest.raises(InputError, match=r"block-00000-3\.h5: damaged after it was written; the same command"):
+        jets.generate(job(count=9), tmp_path / "a.h5")
+    monkeypatch.setattr(generator, "write", real)
+    jets.generate(job(count=9), tmp_path / "a.h5")
+    assert jets.info(tmp_path / "a.h5").attributes["normae"] == generator.__version__
+
+
+def test_blocks_of_another_version_are_not_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(tmp_path / "a.h5", monkeypatch)
+    monkeypatch.setattr(generator, "__version__", "0.1.0")
+    with pytest.raises(InputError, match=r"blocks of another run \(normae differ\): remove it first"):
+        jets.generate(job(count=9), tmp_path / "a.h5")
+
+
 def test_bad_jobs(qcd: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="qcd, top, w"):
         Process("higgs")

@@ -2,7 +2,8 @@
 
 Block b of a run with seed s has its own Pythia seed and detector stream, both from SeedSequence([s, b]), and yields a
 fixed number of jets. So a file depends on the seed alone: not on the number of workers, and the first jets not on how
-many follow. A finished block is kept in FILE.parts/ until the file is whole; a run that was stopped takes up there.
+many follow. A finished block is kept in FILE.parts/, with its checksum, until the file is whole; a run that was stopped
+takes up there.
 
 Hadronization is slow, and most events have no jet near 600 GeV. A hook clusters the partons of each event (anti-kT,
 R = 0.8, Pythia's own) and vetoes it unless the hardest parton jet lies in a window around the wanted one, which
@@ -27,19 +28,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normae.errors import InputError, refuse, require
-from normae.files import check_new, clear, output, write_json
+from normae.files import check_new, clear, digest, output, write_json, write_text
 from normae.jets.cluster import leading_jet
 from normae.jets.container import Float64, Int64, Jets, compiled, from_lists, offsets_of
 from normae.jets.detector import energy_flow
 from normae.jets.pipeline import write, writing
 from normae.jets.reader import read
 from normae.progress import Tick, progress
+from normae.version import __version__
 
 JET_RADIUS, PT_RANGE = 0.8, (550.0, 650.0)
 MAX_ETA = 2.0
 BLOCK, MAX_BATCH, MAX_CONSTITUENTS = 500, 100, 200
 HEAVY = {"qcd": 0, "top": 6, "w": 24}  # kinds of jets, and the number of the particle that must decay within one
-_OWN = re.compile(r"block-\d{5,}-\d+\.h5|recipe\.json")
+_OWN = re.compile(r"block-\d{5,}-\d+\.(h5|sha256)|recipe\.json")
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,7 @@ class Job:
     def attributes(self) -> dict[str, Any]:
         """What the file says of its origin."""
         made = {"seed": self.seed, "block": self.block, "generator": "Pythia 8.317, energy flow"}
-        return asdict(self.process) | made
+        return asdict(self.process) | made | {"normae": __version__}
 
 
 def find_jet(batch: Batch, event: int, kind: str, rng: np.random.Generator) -> Float64 | None:
@@ -243,9 +245,16 @@ def generate_block(job: Job, block: int, size: int) -> Jets:
 
 
 def _write_block(job: Job, part: Path, block: int, size: int) -> int:
-    """Generate one block into its part file; runs in a worker."""
+    """Generate one block into its part file, which is done when its checksum is beside it; runs in a worker."""
     write(part, generate_block(job, block, size), job.attributes())
+    write_text(part.with_suffix(".sha256"), str(digest(part)))
     return size
+
+
+def _done(part: Path) -> bool:
+    """Whether a block is there as it was written."""
+    said = part.with_suffix(".sha256")
+    return said.is_file() and said.read_bytes() == str(digest(part)).encode()
 
 
 def check_run(job: Job, path: str | Path, workers: int = 1, force: bool = False) -> None:
@@ -282,12 +291,15 @@ def generate(job: Job, path: str | Path, workers: int = 1, force: bool = False) 
             write_json(folder / "recipe.json", job.attributes())
         sizes = [min(job.block, job.count - first) for first in range(0, job.count, job.block)]
         blocks = [(folder / f"block-{block:05d}-{size}.h5", block, size) for block, size in enumerate(sizes)]
-        todo = [block for block in blocks if not block[0].exists()]
+        todo = [block for block in blocks if not _done(block[0])]
+        for part, *_ in todo:
+            part.unlink(missing_ok=True)
         with progress(f"{job.process.kind} jets", job.count) as tick:
             tick(job.count - sum(size for *_, size in todo))
             _run(job, todo, workers, tick)
         with writing(temporary, job.attributes(), force=True) as append:
             for part, *_ in blocks:
+                refuse(not _done(part), f"{part}: damaged after it was written; the same command makes it again")
                 append(read(part))
     for file in [one for one in folder.iterdir() if _OWN.fullmatch(one.name) and one.is_file()]:
         file.unlink()

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from normae.config import Run, read
 from normae.coordinates import Coordinates
 from normae.errors import InputError, refuse
-from normae.files import atomic_path, clear, held
+from normae.files import atomic_path, clear, digest, held
 from normae.sources import Events, load_events
 
 log = logging.getLogger(__name__)
@@ -188,11 +188,6 @@ def locked(folder: Path) -> Iterator[None]:
         runs = [folder, *folder.glob("seed-*")]
         clear(*(run / inside for run in runs for inside in ("", "checkpoint", "figures", "pretrained")))
         yield
-
-
-def digest(path: Path) -> str | None:
-    """SHA-256 of a file; None where there is none."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def _checksum(content: bytes) -> tuple[str, int, int]:

@@ -25,7 +25,7 @@ from normae.config import Run, to_toml
 from normae.coordinates import Coordinates
 from normae.data import linear_errors
 from normae.errors import InputError, LogZDisagreement, refuse
-from normae.files import write_json, write_text
+from normae.files import digest, write_json, write_text
 from normae.inference import LogZ, ais_log_z, fit_base, loosened
 from normae.inference.ais import Proposed
 from normae.inference.log_z import Based, trained_log_z
@@ -35,7 +35,7 @@ from normae.networks.own import EnergyNetwork, OwnEnergy
 from normae.networks.reconstruction import ReconstructionEnergy, all_tensors, fill
 from normae.posterior.draw import bar_of_halves
 from normae.progress import Tick, ignore, progress
-from normae.runs.folder import CHAINS, HALF, RunFolder, digest, read_tensors, stored, write_tensors
+from normae.runs.folder import CHAINS, HALF, RunFolder, read_tensors, stored, write_tensors
 from normae.runs.load import build_model, untrained
 from normae.sources import Events
 from normae.tensors import stream
