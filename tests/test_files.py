@@ -14,6 +14,7 @@ from command import command
 from normae import jets, zoo
 from normae.errors import InputError
 from normae.files import atomic_path, clear, lock, new_folder, output, write_json, write_text
+from normae.runs.folder import locked
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -210,6 +211,19 @@ def test_those_who_share_a_lock_keep_others_out_until_the_last_is_done(tmp_path)
     with lock(path), pytest.raises(InputError, match="in use"):
         lock(path, shared=True).__enter__()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_file_with_the_name_of_a_lock_stays(tmp_path, shared):
+    (tmp_path / ".a.txt.lock").write_text("mine")
+    with lock(tmp_path / "a.txt", shared), pytest.raises(InputError, match="in use"):
+        lock(tmp_path / "a.txt").__enter__()
+    assert content(tmp_path) == {".a.txt.lock": b"mine"}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").write_text("mine")
+    with locked(tmp_path / "run"):
+        pass
+    assert content(tmp_path / "run") == {".lock": b"mine"}
 
 
 def test_no_command_replaces_a_file_that_is_there(tmp_path, capfd):

@@ -106,7 +106,8 @@ def held(place: Path, what: Path, shared: bool = False) -> Iterator[None]:
         finally:
             with suppress(OSError):  # those who share it still need it
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                place.unlink(missing_ok=True)
+                if os.fstat(file.fileno()).st_size == 0:  # what holds something is a file of somebody else
+                    place.unlink(missing_ok=True)
 
 
 @contextmanager
