@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from normae.data import open_table, read_rows, read_table
+from normae.data import Rows, open_table, read_rows, read_table
+from normae.data.tables import write_rows
 from normae.errors import InputError
 
 NAMES = ("pT", "η größe", "a.b", "c")
@@ -379,3 +380,17 @@ def test_any_bytes_are_refused(tmp_path_factory, suffix, content):
         path.write_bytes(content)
     with pytest.raises(InputError):
         read_table(path)
+
+
+def test_no_cell_is_a_formula_for_a_spreadsheet(tmp_path):
+    """Names and words of a CSV file as in that of scores, however two of them are alike then; Parquet runs nothing."""
+    values, names = np.array([[-1.5, 0], [2.5, 1]]), ("=A1", "word")
+    rows = Rows(values, names, None, ((), ("=cmd|x", "plain")))
+    for suffix in ("csv", "parquet"):
+        write_rows(rows, tmp_path / f"a.{suffix}")
+    lines = (tmp_path / "a.csv").read_text().splitlines()
+    assert lines == ['"\'=A1","word"', '-1.5,"\'=cmd|x"', '2.5,"plain"']
+    found = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pydict()
+    assert found == {"=A1": [-1.5, 2.5], "word": ["=cmd|x", "plain"]}
+    write_rows(Rows(values, ("=A1", "'=A1")), tmp_path / "b.csv")
+    assert (tmp_path / "b.csv").read_text().splitlines()[1] == "-1.5,0"

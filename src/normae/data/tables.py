@@ -29,7 +29,7 @@ from normae.data.frames import ROUNDS, Categories, Missing, Piece, Rows, by_name
 from normae.data.hdf5 import hdf5, sources
 from normae.data.table import Table, array_table, arrow_file, check_array, column_table, not_real, one_length, reading
 from normae.errors import InputError, check_memory, refuse, require
-from normae.files import check_file, check_unchanged, states
+from normae.files import as_cell, check_file, check_unchanged, states
 from normae.tensors import WHOLE
 
 BLOCK = 4 << 20  # bytes of a CSV file that are parsed at a time
@@ -141,8 +141,11 @@ def write_columns(columns: Mapping[str, Any], path: Path) -> None:
     import pyarrow.csv
     import pyarrow.parquet
 
+    cell = as_cell if path.suffix == ".csv" else str
+    cells = [[*map(cell, x)] if np.asarray(x).dtype.kind in "OU" else x for x in columns.values()]
+    table = pyarrow.table(cells, names=[*map(cell, columns)])
     with arrow_file(path, "wb") as file:
-        (pyarrow.csv.write_csv if path.suffix == ".csv" else pyarrow.parquet.write_table)(pyarrow.table(columns), file)
+        (pyarrow.csv.write_csv if path.suffix == ".csv" else pyarrow.parquet.write_table)(table, file)
 
 
 def _beside(path: Path, name: str) -> NDArray[Any]:
