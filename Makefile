@@ -68,7 +68,7 @@ soak: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python bench/soak.py --minutes 30
 
 bench: $(VENV)/.test
-	$(BIN)/normae bench -o runs/bench
+	$(BIN)/normae bench -o runs/bench --force
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

@@ -252,3 +252,13 @@ def test_no_command_replaces_a_file_that_is_there(tmp_path, capfd):
             assert command(*words, "-o", out / name, "--force") == 0, capfd.readouterr().err
             assert (out / name).read_bytes() != b"mine"
     assert sorted(p.name for p in out.iterdir()) == ["a.npz", "b.h5", "c.h5", "d.csv", "e.json", "f"]
+
+
+def test_no_command_writes_into_a_folder_of_somebody_else(tmp_path, capfd):
+    names = {"bench.json": ["bench", "--only", "toy"], "table.md": ["reproduce", "toy"], "a.png": ["jets", "show", "a"]}
+    for name, words in names.items():
+        (tmp_path / words[0]).mkdir()
+        (tmp_path / words[0] / name).write_text("mine")
+        assert command(*words, "-o", tmp_path / words[0]) == 2
+        assert f"{words[0]}: exists already; choose another name, or replace it with --force" in capfd.readouterr().err
+        assert content(tmp_path / words[0]) == {name: b"mine"}

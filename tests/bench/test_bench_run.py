@@ -57,6 +57,18 @@ def test_unknown_name_is_one_sentence(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "out").exists()
 
 
+def test_earlier_numbers_are_replaced_only_where_that_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setitem(GROUPS, "toy", lambda *_: None)
+    bench(tmp_path / "out", only="toy", quick=True, device="cpu")
+    before = (tmp_path / "out" / "bench.json").stat().st_ino
+    with pytest.raises(InputError, match="exists already"):
+        bench(tmp_path / "out", only="toy", quick=True, device="cpu")
+    assert (tmp_path / "out" / "bench.json").stat().st_ino == before
+    bench(tmp_path / "out", only="toy", quick=True, device="cpu", force=True)
+    assert (tmp_path / "out" / "bench.json").stat().st_ino != before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_library_call_without_a_folder():
     result = bench(only="scoring", quick=True, device="cpu")
     assert {row.unit for row in result.rows} == {"1/s", "times"}

@@ -45,6 +45,13 @@ def test_publish_and_reproduce(small_zoo, unrendered):
     for name in zoo.names():
         assert (small_zoo / "out" / "zoo" / name / "report.html").is_file()
     assert reproduce("toy", small_zoo / "out").metrics, "once more into the same folder"
+    (small_zoo / "mine").mkdir()
+    (small_zoo / "mine" / "table.md").write_text("mine")
+    with pytest.raises(InputError, match="exists already"):
+        reproduce("toy", small_zoo / "mine")
+    assert [path.name for path in (small_zoo / "mine").iterdir()] == ["table.md"]
+    reproduce("toy", small_zoo / "mine", force=True)
+    assert (small_zoo / "mine" / "table.md").read_text() == text
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ They give a table, a JSON file and a picture.
 import os
 import platform
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from normae.config import choose_device
 from normae.errors import require_that
 from normae.figures import figure_style, new_figure
 from normae.figures.curves import speed_bars
-from normae.files import write_json
+from normae.files import new_folder, write_json
 from normae.report import save_figure
 
 __all__ = ["GROUPS", "Result", "bench", "interleaved", "median", "ratio"]
@@ -30,7 +31,7 @@ ROUNDS, QUICK_ROUNDS = 9, 3
 
 def bench(
     out: str | Path | None = None, only: str | None = None, quick: bool = False, device: str = "auto",
-    rounds: int | None = None, say: Callable[[str], object] = lambda _: None,
+    rounds: int | None = None, say: Callable[[str], object] = lambda _: None, force: bool = False,
 ) -> Result:  # fmt: skip
     """Measure, and write bench.json and the picture into `out` where it is given.
 
@@ -40,18 +41,20 @@ def bench(
         device: auto, cpu or cuda.
         rounds: how often everything is measured, in turns.
         say: called with one line before each group.
+        force: replace what is there.
     """
     require_that(only is None or only in GROUPS, "--only", f"one of {', '.join(GROUPS)}", repr(only))
     rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
     require_that(rounds >= 2, "rounds", "at least 2", rounds)
     place = choose_device(device)
     before, result = os.getloadavg()[0], Result()
-    for name in [only] if only else GROUPS:
-        say(f"measuring {name}")
-        GROUPS[name](result, place, quick, rounds)
-    result.machine = _machine(place, quick, rounds, before)
-    if out is not None:
-        write(result, Path(out))
+    with nullcontext() if out is None else new_folder(out, force) as folder:
+        for name in [only] if only else GROUPS:
+            say(f"measuring {name}")
+            GROUPS[name](result, place, quick, rounds)
+        result.machine = _machine(place, quick, rounds, before)
+        if folder is not None:
+            write(result, folder)
     return result
 
 

@@ -232,7 +232,7 @@ def reproduce(
     seed: Annotated[int, option("Seed of new trainings.")] = 0,
     jets: Jets = None,
     generated: Annotated[int | None, option("Jets that each model generates.", min=0)] = None,
-    device: Device = "auto", override: Set = None,
+    device: Device = "auto", override: Set = None, force: Force = False,
 ) -> None:  # fmt: skip
     """Make the paper's figures and tables again, beside ours.
 
@@ -248,7 +248,7 @@ def reproduce(
     out = out or Path("runs") / f"reproduce-{what}"
     settings = Settings(from_scratch, configs, seed, device, jets, generated, tuple(override or ()))
     with TrainingDisplay() as display:
-        made = make(what, out, settings, display)
+        made = make(what, out, settings, display, force)
     for title, rows in made.tables.items():
         show(rows[0], rows[1:], title)
     if made.left_out:
@@ -275,6 +275,7 @@ def bench(
     quick: Annotated[bool, option("Tiny sizes, to see that everything runs.", "--quick")] = False,
     device: Device = "auto",
     rounds: Annotated[int | None, option("How often everything is measured, in turns.", min=2)] = None,
+    force: Force = False,
 ) -> None:
     """Measure speed against others and against the machine's limits.
 
@@ -282,7 +283,7 @@ def bench(
     """
     from normae.bench import bench as measure
 
-    result = measure(out, only, quick, device, rounds, say)
+    result = measure(out, only, quick, device, rounds, say, force)
     rows = [(row.name, row.value, UNITS.get(row.unit, row.unit)) for row in result.rows]
     show(("what", "value", "unit"), rows, str(result.machine["device"]))
     for line in result.skipped:

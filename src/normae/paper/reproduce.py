@@ -18,7 +18,7 @@ from normae.dual.test import dual
 from normae.errors import InputError, Interrupted, refuse
 from normae.evaluation.evaluate import evaluate, report
 from normae.figures import figure_style
-from normae.files import atomic_path, write_json, write_text
+from normae.files import atomic_path, check_new, write_json, write_text
 from normae.jets import PUBLIC
 from normae.paper import jets
 from normae.paper.jets import JetModel, Judged, Metrics, Rows
@@ -32,6 +32,8 @@ from normae.runs.session import train
 from normae.runs.writing import Watch
 from normae.sources import KINDS, PUBLIC_JETS, jets_path
 from normae.statistics import Estimate
+
+BEGUN = "reproduction.json"  # tells a folder that was made here from all others
 
 
 @dataclass(frozen=True)
@@ -122,14 +124,24 @@ def trained_by(name: str, settings: Settings) -> tuple[str, tuple[str, ...]]:
     return preset, (*overrides, *settings.overrides)
 
 
-def reproduce(what: str, out: str | Path, settings: Settings | None = None, watch: Watch | None = None) -> Reproduction:
-    """Figures, table.md and table.json of a part of the paper, "toy", "bayes", "dual", "jets" or "all", into `out`."""
+def reproduce(
+    what: str, out: str | Path, settings: Settings | None = None, watch: Watch | None = None, force: bool = False
+) -> Reproduction:
+    """Figures, table.md and table.json of a part of the paper, "toy", "bayes", "dual", "jets" or "all", into `out`.
+
+    A folder that it began before is gone on with; another one must be new, unless `force` takes it.
+    """
     out, settings = Path(out), settings or Settings()
+    refuse(
+        what not in (*SECTIONS, "jets", "all"), f"reproduce: expected {', '.join(SECTIONS)}, jets or all, got {what!r}"
+    )
+    if not (out / BEGUN).is_file():
+        check_new(out, force)
+        write_json(out / BEGUN, {"part": what})
     if what == "jets":
         return reproduce_jets(out, settings, watch)
     if what == "all":
         return reproduce_all(out, replace(settings, paper=settings.scratch), watch)
-    refuse(what not in SECTIONS, f"reproduce: expected {', '.join(SECTIONS)}, jets or all, got {what!r}")
     (section, values, chosen), result = SECTIONS[what], Reproduction()
     if settings.paper and what == "dual":
         chosen = {title: tuple(f"{name}-paper" for name in names) for title, names in chosen.items()}
@@ -164,7 +176,7 @@ def reproduce_all(out: Path, settings: Settings, watch: Watch | None = None) -> 
         file = out / "parts" / f"{part}.json"
         kept = read_json(file) if file.is_file() else {}
         if kept.get("settings") != made_with:
-            found = reproduce(part, out / ("jets" if part == "jets" else "toy"), settings, watch)
+            found = reproduce(part, out / ("jets" if part == "jets" else "toy"), settings, watch, force=True)
             kept = {"settings": made_with, "metrics": found.numbers(), "tables": found.tables, "notes": found.notes}
             write_json(file, kept | {"left_out": found.left_out})
         for name, has in kept["metrics"].items():
