@@ -364,6 +364,9 @@ def test_whole_numbers_that_float32_rounds(suffix, tmp_path):
         (np.array([2**64 - 1], np.uint64), np.float64, False),
         (np.array([-(2**63)]), np.float64, True),
         (np.array([], np.int64), np.float32, True),
+        (np.array([1.5, np.inf], np.float16), np.float32, True),  # which cannot hold 2^24
+        (np.array([1.5, -np.inf], np.float16), np.float64, True),
+        (np.array([2**15 - 1], np.int16), np.float32, True),
     ],
 )
 def test_keeps(values, dtype, kept):
