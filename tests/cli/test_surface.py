@@ -129,6 +129,21 @@ def test_text_of_the_user_s_is_not_markup(capsys):
     assert all(piece in out for piece in ("[/h]", "[/c]", ":smile:", "[/t]"))
 
 
+def test_no_text_commands_the_terminal(tmp_path, capfd):
+    """What ESC begins, in C0 or C1, may hide what came before, or set the title; tabs and lines stay."""
+    hostile = "a\x1b]0;title\x07b\x9b2Jc\x7fd\te"
+    say(hostile + "\nf")
+    show((hostile,), [(hostile,)], hostile)
+    assert train(structure(tiny(training__epochs=1, name=hostile)), tmp_path / "run")
+    assert command("info", tmp_path / "run") == 0
+    assert command("score", f"none{hostile}", "x.parquet", "-o", tmp_path / "s.parquet") == 2
+    captured = capfd.readouterr()
+    assert captured.out.startswith("a]0;titleb2Jcd")
+    assert captured.out.count("a]0;titleb2Jcd") == 5
+    assert "nonea]0;titleb2Jcd" in captured.err
+    assert not {*"\x1b\x07\x9b\x7f"} & {*(captured.out + captured.err)}
+
+
 def test_a_table_too_wide_for_its_words_is_printed_row_by_row(capsys, monkeypatch):
     monkeypatch.setattr(console, "output", Console(width=40))
     show(("pair", "correlation", "uncertainty"), [("one", 0.8, 0.1)], "fits")
