@@ -13,7 +13,7 @@ import pytest
 from command import command
 from normae import jets, zoo
 from normae.errors import InputError
-from normae.files import atomic_path, clear, lock, new_folder, output, write_json, write_text
+from normae.files import atomic_path, check_new, clear, lock, new_folder, output, write_json, write_text
 from normae.runs.folder import locked
 
 
@@ -141,6 +141,20 @@ def test_what_is_there_stays_unless_it_is_forced(tmp_path):
     with output(path, force=True) as temporary:
         temporary.write_text("new")
     assert content(tmp_path) == {"a.txt": b"new"}
+
+
+def test_a_file_takes_the_place_of_no_folder_nor_a_folder_that_of_a_file(tmp_path):
+    """It is said at once, not when the work is done."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.txt").write_text("mine")
+    with pytest.raises(InputError, match="folder: exists already"):
+        check_new(tmp_path / "folder")
+    with pytest.raises(InputError, match="folder: expected a file to replace, got a folder; choose another name"):
+        check_new(tmp_path / "folder", force=True)
+    with pytest.raises(InputError, match=r"a\.txt: expected a folder to replace, got a file; choose another name"):
+        check_new(tmp_path / "a.txt", force=True, folder=True)
+    check_new(tmp_path / "folder", folder=True)
+    check_new(tmp_path / "a.txt", force=True)
 
 
 @pytest.mark.parametrize("links", [True, False])

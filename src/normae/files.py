@@ -43,11 +43,13 @@ def check_unchanged(path: Path, sources: Iterable[Path], before: list[list[int]]
     refuse(states(sources) != before, f"{path}: changed while it was read; call again when it is complete")
 
 
-def check_new(path: str | Path, force: bool = False) -> None:
-    """Refuse a name that is taken, by anything but an empty folder; `force` takes it nevertheless."""
-    path = Path(path)
-    if not force and os.path.lexists(path) and not (path.is_dir() and not any(path.iterdir())):
+def check_new(path: str | Path, force: bool = False, folder: bool = False) -> None:
+    """Refuse a name that is taken; `force` takes that of the same kind, and a `folder` takes that of an empty one."""
+    path, there, kinds = Path(path), os.path.lexists(path), ("a file", "a folder")
+    if there and not force and not (folder and path.is_dir() and not any(path.iterdir())):
         raise InputError(f"{path}: exists already; choose another name, or replace it with --force")
+    if there and path.is_dir() != folder:
+        raise InputError(f"{path}: expected {kinds[folder]} to replace, got {kinds[not folder]}; choose another name")
 
 
 def digest(path: Path) -> str | None:
@@ -203,7 +205,7 @@ def new_folder(path: str | Path, force: bool = False) -> Iterator[Path]:
     path = Path(path)
     with lock(path):
         _put_back(path)
-        check_new(path, force)
+        check_new(path, force, folder=True)
         temporary = _temporary(path)
         temporary.mkdir()
         try:
@@ -217,7 +219,7 @@ def new_folder(path: str | Path, force: bool = False) -> Iterator[Path]:
 
 
 def _publish_folder(temporary: Path, path: Path, force: bool) -> None:
-    check_new(path, force)
+    check_new(path, force, folder=True)
     old = {p.relative_to(path) for p in path.rglob("*") if not p.is_dir()} if path.is_dir() else set()
     if foreign := sorted(old - {p.relative_to(temporary) for p in temporary.rglob("*")}):
         raise InputError(f"{path}: holds {foreign[0]}, which is not replaced; move it away, or choose another name")
@@ -226,7 +228,7 @@ def _publish_folder(temporary: Path, path: Path, force: bool) -> None:
     try:
         os.rename(temporary, path)
     except OSError:
-        check_new(path)
+        check_new(path, folder=True)
         raise
     sync(path.parent)
 

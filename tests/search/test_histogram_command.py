@@ -154,6 +154,7 @@ def test_what_is_refused_leaves_nothing(folder, tmp_path):
         [run, background, "-o", out, "--bins", "0,100,200"],
         [run, background, "-o", out, "--pseudo-experiments", "5"],
         [run, str(folder / "none.parquet"), "-o", out],
+        [run, background, f"{folder}/./background.parquet", "-o", out],
     ):
         result = CliRunner().invoke(app, ["histogram", *arguments, "--device", "cpu"])
         assert isinstance(result.exception, InputError), arguments

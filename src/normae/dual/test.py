@@ -178,7 +178,7 @@ def dual(
     data = sample_of(read(run_of(run_a).config), data)
     tested = {"run_a": str(run_a), "run_b": str(run_b), "data": None if data is None else str(data)}
     tested |= {} if reference is None else {"reference": str(reference)}
-    check_new(out, force)
+    check_new(out, force, folder=True)
     result = dual_test(run_a, run_b, data, settings, device, reference)
     with new_folder(out, force) as temporary:
         output.write_dual(temporary, result, tested)

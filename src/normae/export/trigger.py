@@ -35,7 +35,7 @@ from normae.networks.mlp import MLP
 from normae.report import save_figure
 from normae.runs.folder import RunFolder, write_tensors
 from normae.runs.load import run_of
-from normae.scoring.score import open_file, read_events
+from normae.scoring.score import open_files, read_events
 from normae.scoring.scorer import open_scorer
 from normae.statistics.auc import auc, auc_difference
 from normae.statistics.density import pearson
@@ -180,7 +180,7 @@ def export_trigger(
         The content of trigger.json.
     """
     require("trigger", "hls4ml")
-    check_new(out, force)
+    check_new(out, force, folder=True)
     scorer = open_scorer(run, device="cpu")
     model = scorer.model
     expected = f"{run}: a trigger network takes events that are vectors"
@@ -195,7 +195,7 @@ def export_trigger(
     student = distill(teacher, train, settings)
     samples = {"background": test, "noise": noise_around(test, np.random.default_rng(settings.seed + 1))}
     if signal:
-        files = [open_file(scorer, path) for path in signal]
+        files = open_files(scorer, signal)
         pieces = [x.copy() for file in files for x in read_events(scorer, file, 0, min(file.rows, MOST_SIGNAL), 8192)]
         samples["signal"] = np.concatenate(pieces)[:MOST_SIGNAL]
     with new_folder(out, force) as temporary:

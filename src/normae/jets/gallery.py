@@ -67,7 +67,7 @@ def mean_images(path: Place, rows: Rows = None, **options: Any) -> tuple[dict[in
 
 def save_figures(path: Place, folder: Place, rows: Rows = None, force: bool = False, **options: Any) -> list[Path]:
     """Write images and observables of a file, `rows` of it, as PNG, PDF and CSV into `folder`; the paths written."""
-    check_new(folder, force)
+    check_new(folder, force, folder=True)
     means, firsts = mean_images(path, rows, **options)
     refuse(not means, f"{path}: no jets to show")
     columns, _ = file_observables(path, rows, **options)

@@ -136,7 +136,7 @@ def reproduce(
         what not in (*SECTIONS, "jets", "all"), f"reproduce: expected {', '.join(SECTIONS)}, jets or all, got {what!r}"
     )
     if not (out / BEGUN).is_file():
-        check_new(out, force)
+        check_new(out, force, folder=True)
         write_json(out / BEGUN, {"part": what})
     if what == "jets":
         return reproduce_jets(out, settings, watch)

@@ -40,7 +40,7 @@ def gather(
     folders = seed_folders(runs)
     if data is not None and any(read(f.config).data.jets is None or not read(f.config).posteriors for f in folders):
         raise InputError("--jets: expected Bayesian runs on jets with it")
-    check_new(out, force)
+    check_new(out, force, folder=True)
     for folder in folders:
         config = read(folder.config)
         if config.posteriors not in ([], ["bayesian"]) or config.classifier is not None:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -73,6 +74,14 @@ Doer = Callable[[Scorer, Sequence[Part], Path, int, Watch], None]  # writes part
 
 class BadPart(Exception):
     """A part that is not there, or not as it was written."""
+
+
+def open_files(scorer: Scorer, paths: Sequence[str | Path], dataset: str | None = None) -> list[File]:
+    """Files that fit the run, each given once."""
+    counts = Counter(Path(path).resolve() for path in paths)
+    for path in paths:
+        refuse(counts[Path(path).resolve()] > 1, f"{path}: given twice")
+    return [open_file(scorer, path, dataset) for path in paths]
 
 
 def open_file(scorer: Scorer, path: str | Path, dataset: str | None = None) -> File:
@@ -323,13 +332,10 @@ def score(
     number, count = parse_shard(shard)
     refuse(chunk < 1, f"--chunk: expected at least 1 row, got {chunk}")
     refuse(not files, "expected at least one file to score")
-    seen = set()
-    for path in map(Path, files):
-        refuse(path.resolve() in seen, f"{path}: given twice")
-        seen.add(path.resolve())
-    refuse(out.resolve() in seen, f"{out}: the output is one of the inputs; give it another name")
+    taken = any(out.resolve() == Path(path).resolve() for path in files)
+    refuse(taken, f"{out}: the output is one of the inputs; give it another name")
     check_new(out, force)
-    parts = parts_of(scorer, [open_file(scorer, path, dataset) for path in files])
+    parts = parts_of(scorer, open_files(scorer, files, dataset))
     mine = parts[len(parts) * number // count : len(parts) * (number + 1) // count]
     folder = out.with_name(out.name + ".parts")
     with lock(out, shared=shard is not None):

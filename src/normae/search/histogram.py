@@ -21,7 +21,7 @@ from normae.files import check_new, new_folder, write_json, write_text
 from normae.report import save_figure
 from normae.runs.folder import RunFolder
 from normae.runs.load import run_of
-from normae.scoring.score import open_file, read_events
+from normae.scoring.score import open_files, read_events
 from normae.scoring.scorer import Outside, Scorer, open_scorer, tail_probability
 from normae.search import Sample, Templates, hepdata_tables, workspace
 from normae.statistics.arrays import Array, unweighted
@@ -141,7 +141,7 @@ def fill_sample(binner: Binner, name: str, edges: Array, files: Files, dataset: 
     unnamed = column is not None and (scorer.jets or scorer.columns is None)
     refuse(unnamed, f"--weights {column}: expected a run that was trained on named columns, or --columns with it")
     total, seen = None, {}
-    for file in [open_file(scorer, path, dataset) for path in files]:
+    for file in open_files(scorer, files, dataset):
         outside = []
         for x in read_events(scorer, file, 0, file.rows, 8 * scorer.block, [] if column is None else [column]):
             x, weight = (x, None) if column is None else (x[:, :-1], x[:, -1])
@@ -196,7 +196,7 @@ def histogram(
     refuse(scaled and not signal, "--expected-signal: expected --signal, which it scales")
     refuse(experiments and not signal, "--pseudo-experiments: expected --signal, whose strength is fitted")
     require("search", "pyhf", "yaml")
-    check_new(out, force)
+    check_new(out, force, folder=True)
     scorer = open_scorer(run, columns, device)
     binner = Binner(scorer, run_of(run), settings)
     templates = templates_of(binner, files, signal, data, dataset)
