@@ -149,9 +149,9 @@ def test_a_file_takes_the_place_of_no_folder_nor_a_folder_that_of_a_file(tmp_pat
     (tmp_path / "a.txt").write_text("mine")
     with pytest.raises(InputError, match="folder: exists already"):
         check_new(tmp_path / "folder")
-    with pytest.raises(InputError, match="folder: expected a file to replace, got a folder; choose another name"):
+    with pytest.raises(InputError, match="folder: a folder, not a file; choose another name"):
         check_new(tmp_path / "folder", force=True)
-    with pytest.raises(InputError, match=r"a\.txt: expected a folder to replace, got a file; choose another name"):
+    with pytest.raises(InputError, match=r"a\.txt: a file, not a folder; choose another name"):
         check_new(tmp_path / "a.txt", force=True, folder=True)
     check_new(tmp_path / "folder", folder=True)
     check_new(tmp_path / "a.txt", force=True)

@@ -48,8 +48,7 @@ def check_new(path: str | Path, force: bool = False, folder: bool = False) -> No
     path, there, kinds = Path(path), os.path.lexists(path), ("a file", "a folder")
     if there and not force and not (folder and path.is_dir() and not any(path.iterdir())):
         raise InputError(f"{path}: exists already; choose another name, or replace it with --force")
-    if there and path.is_dir() != folder:
-        raise InputError(f"{path}: expected {kinds[folder]} to replace, got {kinds[not folder]}; choose another name")
+    refuse(there and path.is_dir() != folder, f"{path}: {kinds[not folder]}, not {kinds[folder]}; choose another name")
 
 
 def digest(path: Path) -> str | None:
@@ -118,25 +117,20 @@ def lock(path: Path, shared: bool = False) -> Iterator[None]:
     with held(path.with_name(f".{path.name}.lock"), path, shared):
         if not shared:
             stem, suffix = re.escape(path.stem), re.escape(path.suffix)  # what is within one begun was begun too
-            _clear(path.parent, rf"\.+{stem}(\.[0-9a-f]{{8}}\.{PART})+{suffix}(\.lock)?")
+            clear(path.parent, pattern=rf"\.+{stem}(\.[0-9a-f]{{8}}\.{PART})+{suffix}(\.lock)?")
         yield
 
 
-def clear(*folders: Path, also: str = "") -> None:
-    """Remove what killed jobs had begun to write into folders that are locked, and `also` what has such names."""
-    for folder in filter(Path.is_dir, folders):
-        _clear(folder, f"{_BEGUN.pattern}|{also}")
+def clear(*folders: Path, pattern: str = _BEGUN.pattern) -> None:
+    """Remove from folders that are locked what killed jobs had begun, or what else has a name of ours, by `pattern`."""
+    for path in [path for folder in folders if folder.is_dir() for path in folder.iterdir()]:
+        if re.fullmatch(pattern, path.name) and (PART in path.name or path.is_file()):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def untouched(folder: Path) -> bool:
     """Whether a folder holds nothing but what killed jobs had begun: locks, files, and folders for them."""
     return all(untouched(p) if p.is_dir() else p.name == ".lock" or _BEGUN.fullmatch(p.name) for p in folder.iterdir())
-
-
-def _clear(folder: Path, pattern: str) -> None:
-    for path in folder.iterdir():
-        if re.fullmatch(pattern, path.name):
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 # --- whole or not at all
@@ -151,11 +145,8 @@ def _link(temporary: Path, path: Path) -> None:
     """Give a file its name, where that is free."""
     try:
         os.link(temporary, path)
-    except FileExistsError:
-        check_new(path)
-        raise
     except OSError as error:
-        if error.errno not in NO_LINKS:
+        if error.errno not in (errno.EEXIST, *NO_LINKS):
             raise
         check_new(path)
         os.rename(temporary, path)

@@ -77,8 +77,7 @@ WHOLE: dict[type[np.floating[Any]], int] = {np.float32: 2**24, np.float64: 2**53
 
 def keeps(values: NDArray[Any], dtype: type[np.floating[Any]]) -> bool:
     """Whether whole numbers keep all their digits in `dtype`; other numbers are rounded, as they always are."""
-    narrow = values.dtype == dtype or values.dtype.itemsize < np.dtype(dtype).itemsize
-    if narrow or values.dtype.kind not in "iuf" or not values.size:
+    if values.dtype == dtype or values.itemsize < dtype().itemsize or values.dtype.kind not in "iuf" or not values.size:
         return True
     if -WHOLE[dtype] <= values.min() <= values.max() <= WHOLE[dtype]:
         return True

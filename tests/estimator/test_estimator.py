@@ -356,13 +356,13 @@ def test_a_damaged_or_foreign_offset_is_refused(damage, table, tmp_path):
     assert facts["offset"] == estimator.offset_
     if damage == "of another model":
         estimator.run_["model.safetensors"] += b"0"
-        facts = estimator._facts(estimator.offset_, estimator.contamination)
+        facts = estimator._bound({key: facts[key] for key in ("offset", "contamination")})
     changed = {
         "digit": json.dumps(facts | {"offset": facts["offset"] + 1}), "NaN": json.dumps(facts | {"offset": np.nan}),
         "empty": "", "list": "[1]", "unsealed": json.dumps({"offset": -3.0, "contamination": 0.1}),
     }  # fmt: skip
     path.write_text(changed.get(damage, json.dumps(facts)))
-    words = "cannot be read as JSON" if damage == "empty" else "damaged, expected the file that `save` wrote with this"
+    words = "cannot be read as JSON" if damage == "empty" else "damaged, or not of the model beside it; take it"
     with pytest.raises(InputError, match=rf"estimator\.json: {words}"):
         normae.NormalizedAutoencoder.load(tmp_path / "run")
 

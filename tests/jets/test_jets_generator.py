@@ -186,8 +186,8 @@ def test_a_block_that_is_damaged_at_once_is_not_joined(tmp_path: Path, monkeypat
     begun(tmp_path / "a.h5", monkeypatch)
     real = generator.write
 
-    def damaged(part: Path, *rest: Any) -> None:
-        real(part, *rest)
+    def damaged(part: Path, *rest: Any, **more: Any) -> None:
+        real(part, *rest, **more)
         (part.with_name("block-00000-3.h5")).write_bytes(b"")
 
     monkeypatch.setattr(generator, "write", damaged)

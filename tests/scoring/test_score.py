@@ -360,7 +360,7 @@ def test_what_exists_is_not_overwritten(run, parquet, tmp_path, capfd):
     assert "exists already" in capfd.readouterr().err
     assert (tmp_path / "s.csv").read_text() == "mine"
     (tmp_path / "folder.csv").mkdir()
-    for more, words in (([], "exists already"), (["--force"], "expected a file to replace, got a folder; choose")):
+    for more, words in (([], "exists already"), (["--force"], "a folder, not a file; choose")):
         assert command("score", run, parquet, "-o", tmp_path / "folder.csv", *more) == 2
         assert f"folder.csv: {words}" in capfd.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["events.parquet", "folder.csv", "s.csv"]

@@ -141,11 +141,10 @@ def write_columns(columns: Mapping[str, Any], path: Path) -> None:
     import pyarrow.csv
     import pyarrow.parquet
 
-    cell = as_cell if path.suffix == ".csv" else str
+    cell, write = (as_cell, pyarrow.csv.write_csv) if path.suffix == ".csv" else (str, pyarrow.parquet.write_table)
     cells = [[*map(cell, x)] if np.asarray(x).dtype.kind in "OU" else x for x in columns.values()]
-    table = pyarrow.table(cells, names=[*map(cell, columns)])
     with arrow_file(path, "wb") as file:
-        (pyarrow.csv.write_csv if path.suffix == ".csv" else pyarrow.parquet.write_table)(table, file)
+        write(pyarrow.table(cells, names=[*map(cell, columns)]), file)
 
 
 def _beside(path: Path, name: str) -> NDArray[Any]:

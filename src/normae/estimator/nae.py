@@ -190,11 +190,10 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         write_kept(self.run_, folder)
         if self.table_ is not None:
             keep_table(Path(folder), self.table_)
-        write_json(Path(folder) / FACTS, self._facts(self.offset_, self.contamination))
+        write_json(Path(folder) / FACTS, self._bound({"offset": self.offset_, "contamination": self.contamination}))
 
-    def _facts(self, offset: Any, contamination: Any) -> dict[str, Any]:
-        """What `save` adds to a run, bound to its model by a checksum of all."""
-        facts = {"offset": offset, "contamination": contamination}
+    def _bound(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """With a checksum of them and of the model."""
         summed = hashlib.sha256(json.dumps(facts).encode() + self.run_["model.safetensors"])
         return facts | {"checksum": summed.hexdigest()}
 
@@ -228,12 +227,10 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         """From what `save` wrote, else from the rows held out; without either `predict` calls no row anomalous."""
         facts = run.path / FACTS
         if facts.is_file():
-            content = read_json(facts)
-            given = content if isinstance(content, dict) else {}
-            wanted = "the file that `save` wrote with this model; take it from a copy, or fit and save again"
-            sealed = given == self._facts(given.get("offset"), given.get("contamination"))
-            refuse(not sealed, f"{facts}: damaged, expected {wanted}")
-            self.contamination, self.offset_ = float(given["contamination"]), float(given["offset"])
+            said, names = read_json(facts), ("offset", "contamination")
+            whole = isinstance(said, dict) and said == self._bound({name: said.get(name) for name in names})
+            refuse(not whole, f"{facts}: damaged, or not of the model beside it; take it from a copy, or save again")
+            self.offset_, self.contamination = (float(said[name]) for name in names)
             return
         try:
             events = run.events(read(run.config))

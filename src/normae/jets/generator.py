@@ -2,8 +2,7 @@
 
 Block b of a run with seed s has its own Pythia seed and detector stream, both from SeedSequence([s, b]), and yields a
 fixed number of jets. So a file depends on the seed alone: not on the number of workers, and the first jets not on how
-many follow. A finished block is kept in FILE.parts/, with its checksum, until the file is whole; a run that was stopped
-takes up there.
+many follow. Finished blocks stay in FILE.parts/ with checksums until the file is whole; a stopped run takes up there.
 
 Hadronization is slow, and most events have no jet near 600 GeV. A hook clusters the partons of each event (anti-kT,
 R = 0.8, Pythia's own) and vetoes it unless the hardest parton jet lies in a window around the wanted one, which
@@ -14,12 +13,11 @@ import importlib
 import json
 import multiprocessing
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,7 +39,7 @@ JET_RADIUS, PT_RANGE = 0.8, (550.0, 650.0)
 MAX_ETA = 2.0
 BLOCK, MAX_BATCH, MAX_CONSTITUENTS = 500, 100, 200
 HEAVY = {"qcd": 0, "top": 6, "w": 24}  # kinds of jets, and the number of the particle that must decay within one
-_OWN = re.compile(r"block-\d{5,}-\d+\.(h5|sha256)|recipe\.json")
+_OWN = r"block-\d{5,}-\d+\.(h5|sha256)|recipe\.json"
 
 
 @dataclass(frozen=True)
@@ -246,7 +244,7 @@ def generate_block(job: Job, block: int, size: int) -> Jets:
 
 def _write_block(job: Job, part: Path, block: int, size: int) -> int:
     """Generate one block into its part file, which is done when its checksum is beside it; runs in a worker."""
-    write(part, generate_block(job, block, size), job.attributes())
+    write(part, generate_block(job, block, size), job.attributes(), force=True)
     write_text(part.with_suffix(".sha256"), str(digest(part)))
     return size
 
@@ -268,15 +266,13 @@ def check_run(job: Job, path: str | Path, workers: int = 1, force: bool = False)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(f"{folder} is there, but is no folder of a stopped run: move it away first")
         return
-    try:
+    there: Any = None
+    with suppress(ValueError, OSError):
         there = json.loads(recipe.read_text(encoding="utf-8"))
-        if not isinstance(there, dict):
-            raise ValueError("no table of settings")
-    except (ValueError, OSError) as error:
-        raise InputError(f"{recipe} is damaged ({error}): remove {folder} first") from error
-    if there != job.attributes():
-        changed = [k for k, v in job.attributes().items() if there.get(k) != v] or sorted(there)
-        raise InputError(f"{folder} holds blocks of another run ({', '.join(changed)} differ): remove it first")
+    refuse(not isinstance(there, dict), f"{recipe} is damaged: remove {folder} first")
+    own = job.attributes()
+    changed = [name for name in own | there if name not in there or own.get(name) != there[name]]
+    refuse(changed, f"{folder} holds blocks of another run ({', '.join(changed)} differ): remove it first")
 
 
 def generate(job: Job, path: str | Path, workers: int = 1, force: bool = False) -> None:
@@ -286,14 +282,10 @@ def generate(job: Job, path: str | Path, workers: int = 1, force: bool = False) 
     with output(path, force) as temporary:
         clear(folder)
         check_run(job, path, workers, force)
-        folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / "recipe.json").exists():
-            write_json(folder / "recipe.json", job.attributes())
+        write_json(folder / "recipe.json", job.attributes())
         sizes = [min(job.block, job.count - first) for first in range(0, job.count, job.block)]
         blocks = [(folder / f"block-{block:05d}-{size}.h5", block, size) for block, size in enumerate(sizes)]
         todo = [block for block in blocks if not _done(block[0])]
-        for part, *_ in todo:
-            part.unlink(missing_ok=True)
         with progress(f"{job.process.kind} jets", job.count) as tick:
             tick(job.count - sum(size for *_, size in todo))
             _run(job, todo, workers, tick)
@@ -301,8 +293,7 @@ def generate(job: Job, path: str | Path, workers: int = 1, force: bool = False) 
             for part, *_ in blocks:
                 refuse(not _done(part), f"{part}: damaged after it was written; the same command makes it again")
                 append(read(part))
-    for file in [one for one in folder.iterdir() if _OWN.fullmatch(one.name) and one.is_file()]:
-        file.unlink()
+    clear(folder, pattern=_OWN)
     if not any(folder.iterdir()):
         folder.rmdir()
 

@@ -46,9 +46,9 @@ def writing(path: Place, attributes: Mapping[str, Any] = {}, force: bool = False
         file["offsets"] = offsets_of(np.concatenate(counts))
 
 
-def write(path: Place, jets: Jets, attributes: Mapping[str, Any] = {}) -> None:
+def write(path: Place, jets: Jets, attributes: Mapping[str, Any] = {}, force: bool = False) -> None:
     """Write `jets` to `path` in our own HDF5 format, whole or not at all."""
-    with writing(path, attributes) as append:
+    with writing(path, attributes, force) as append:
         append(jets)
 
 

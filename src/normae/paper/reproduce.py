@@ -33,8 +33,6 @@ from normae.runs.writing import Watch
 from normae.sources import KINDS, PUBLIC_JETS, jets_path
 from normae.statistics import Estimate
 
-BEGUN = "reproduction.json"  # tells a folder that was made here from all others
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -127,17 +125,12 @@ def trained_by(name: str, settings: Settings) -> tuple[str, tuple[str, ...]]:
 def reproduce(
     what: str, out: str | Path, settings: Settings | None = None, watch: Watch | None = None, force: bool = False
 ) -> Reproduction:
-    """Figures, table.md and table.json of a part of the paper, "toy", "bayes", "dual", "jets" or "all", into `out`.
-
-    A folder that it began before is gone on with; another one must be new, unless `force` takes it.
-    """
-    out, settings = Path(out), settings or Settings()
-    refuse(
-        what not in (*SECTIONS, "jets", "all"), f"reproduce: expected {', '.join(SECTIONS)}, jets or all, got {what!r}"
-    )
-    if not (out / BEGUN).is_file():
+    """Figures and tables of "toy", "bayes", "dual", "jets" or "all" into `out`: new, begun before, or by `force`."""
+    out, settings, known = Path(out), settings or Settings(), (*SECTIONS, "jets", "all")
+    refuse(what not in known, f"reproduce: expected {', '.join(SECTIONS)}, jets or all, got {what!r}")
+    if not (begun := out / "reproduction.json").is_file():  # it tells a folder that was made here from all others
         check_new(out, force, folder=True)
-        write_json(out / BEGUN, {"part": what})
+        write_json(begun, {"part": what})
     if what == "jets":
         return reproduce_jets(out, settings, watch)
     if what == "all":

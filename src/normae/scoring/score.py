@@ -78,9 +78,9 @@ class BadPart(Exception):
 
 def open_files(scorer: Scorer, paths: Sequence[str | Path], dataset: str | None = None) -> list[File]:
     """Files that fit the run, each given once."""
-    counts = Counter(Path(path).resolve() for path in paths)
-    for path in paths:
-        refuse(counts[Path(path).resolve()] > 1, f"{path}: given twice")
+    refuse(not paths, "expected at least one file")
+    for path, count in Counter(Path(path).resolve() for path in paths).items():
+        refuse(count > 1, f"{path}: given twice")
     return [open_file(scorer, path, dataset) for path in paths]
 
 
@@ -331,7 +331,6 @@ def score(
     refuse(out.suffix not in WRITERS, f"{out}: expected a name that ends in {', '.join(WRITERS)}")
     number, count = parse_shard(shard)
     refuse(chunk < 1, f"--chunk: expected at least 1 row, got {chunk}")
-    refuse(not files, "expected at least one file to score")
     taken = any(out.resolve() == Path(path).resolve() for path in files)
     refuse(taken, f"{out}: the output is one of the inputs; give it another name")
     check_new(out, force)
@@ -344,7 +343,8 @@ def score(
         try:
             notes = _made(scorer, mine, folder, chunk, do, None if shard is not None else out, force)
             if shard is None:
-                clear(folder, also=OWN)
+                clear(folder)
+                clear(folder, pattern=OWN)
         finally:
             if not any(folder.iterdir()):
                 folder.rmdir()

@@ -137,7 +137,6 @@ def _numbers(option: str, text: str) -> list[float]:
 def fill_sample(binner: Binner, name: str, edges: Array, files: Files, dataset: str | None = None) -> Sample:
     """The histogram of all events of `files`; what is observed has no weights."""
     scorer, column = binner.scorer, binner.settings.weights if name != "observed" else None
-    refuse(not files, "expected at least one file to fill")
     unnamed = column is not None and (scorer.jets or scorer.columns is None)
     refuse(unnamed, f"--weights {column}: expected a run that was trained on named columns, or --columns with it")
     total, seen = None, {}
