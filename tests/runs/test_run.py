@@ -294,10 +294,8 @@ def test_reproduce_never_overwrites(tmp_path, tiny_run):
     from normae.paper.reproduce import reproduce
 
     train(tiny_run, tmp_path / "zoo" / "toy-2gauss-nae-paper")
-    with pytest.raises(InputError, match="exists already"):
-        reproduce("toy", tmp_path)
     with pytest.raises(InputError, match="holds another run"):
-        reproduce("toy", tmp_path, force=True)
+        reproduce("toy", tmp_path)
 
 
 def test_bayesian_run(tmp_path, make_run):

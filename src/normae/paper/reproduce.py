@@ -128,9 +128,8 @@ def reproduce(
     """Figures and tables of "toy", "bayes", "dual", "jets" or "all" into `out`: new, begun before, or by `force`."""
     out, settings, known = Path(out), settings or Settings(), (*SECTIONS, "jets", "all")
     refuse(what not in known, f"reproduce: expected {', '.join(SECTIONS)}, jets or all, got {what!r}")
-    if not (begun := out / "reproduction.json").is_file():  # it tells a folder that was made here from all others
-        check_new(out, force, folder=True)
-        write_json(begun, {"part": what})
+    places = [f"{part}{kind}/*" for part in ("", "toy/", "jets/") for kind in ("zoo", "scratch")]
+    check_new(out, force or any([*out.glob(place)] for place in places), folder=True)  # its runs tell what it began
     if what == "jets":
         return reproduce_jets(out, settings, watch)
     if what == "all":
