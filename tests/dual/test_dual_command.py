@@ -5,6 +5,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -13,7 +14,8 @@ import normae
 from normae.cli import main
 from normae.config import structure
 from normae.data import DENSITIES
-from normae.data.labelled import Labelled, cut, draw_labelled
+from normae.data.labelled import Labelled, cut, draw_labelled, read_labelled
+from normae.data.tables import write_columns
 from normae.dual.judge import DualSettings, judge, supported, true_ratio
 from normae.dual.output import default_folder, notes
 from normae.dual.test import dual, dual_test
@@ -25,7 +27,7 @@ from normae.runs.session import train
 from normae.statistics.calibration import calibration, choose_correction
 from normae.training.two_sample import ClassifierReference, classifier_reference
 from tiny_run import tiny
-from tiny_table import rows, trained
+from tiny_table import SETTINGS, rows, trained
 
 A, B = DENSITIES["two-gaussians"](), DENSITIES["one-gaussian"]()
 
@@ -178,6 +180,40 @@ def test_a_zoo_model_and_default_folder(runs):
     )
 
 
+# --- files
+
+
+def test_labels_are_read_from_tables_and_from_arrays(tmp_path):
+    """Columns by name, whatever else is there; arrays of .npz and .h5; and numbers of float64 as they are."""
+    x = np.random.default_rng(0).normal(size=(6, 2)) + 1e6
+    labels = np.array([1, 0, 0, 1, 1, 0])
+    columns = {"eta": x[:, 1], "label": labels, "more": np.zeros(6), "pt": x[:, 0]}
+    write_columns(columns, tmp_path / "a.csv")
+    write_columns(columns, tmp_path / "a.parquet")
+    write_columns({"x": x, "labels": labels}, tmp_path / "a.npz")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["labels"] = x, labels
+    for suffix in ("csv", "parquet", "npz", "h5"):
+        found = read_labelled(tmp_path / f"a.{suffix}", (2,), np.float64, ("pt", "eta"))
+        assert np.array_equal(found.x, x), suffix
+        assert np.array_equal(found.labels, labels == 1), suffix
+    with h5py.File(tmp_path / "flat.h5", "w") as file:
+        file["eta"], file["labels"], file["pt"] = x[:, 1], labels == 1, x[:, 0]
+    assert np.array_equal(read_labelled(tmp_path / "flat.h5", (2,), np.float64).x, x[:, ::-1]), "all but the label"
+    with pytest.raises(InputError, match="no column 'mass'; the file has 'eta', 'label', 'more', 'pt'"):
+        read_labelled(tmp_path / "a.csv", (2,), columns=("pt", "mass"))
+    with pytest.raises(InputError, match=r"expected events of shape \(2,\), got \(3,\)"):
+        read_labelled(tmp_path / "a.csv", (2,))
+
+
+def test_runs_on_other_columns_are_refused(tmp_path):
+    x = np.random.default_rng(0).normal(size=(300, 2))
+    for name, columns in (("a", ["pt", "eta"]), ("b", ["eta", "pt"])):
+        normae.train(x, tmp_path / name, columns=columns, settings=["contrast.iterations=5", *SETTINGS[1:]])
+    with pytest.raises(InputError, match="expected two runs on the same columns and categories, in one order"):
+        dual_test(tmp_path / "a", tmp_path / "b", "none.csv")
+
+
 # --- bad input
 
 
@@ -186,6 +222,8 @@ def bad_arguments(runs: Path, tmp_path: Path) -> dict[str, tuple[list[object], s
     two, one, plane = runs / "two", runs / "one", runs / "plane.npz"
     x = np.zeros((400, 2))
     np.save(tmp_path / "events.npy", x)
+    table = tmp_path / "table.csv"
+    table.write_text("pt,eta\n1,2\n")
     unfinished = tmp_path / "unfinished"
     unfinished.mkdir()
     shutil.copy(two / "config.toml", unfinished)
@@ -199,8 +237,9 @@ def bad_arguments(runs: Path, tmp_path: Path) -> dict[str, tuple[list[object], s
     return {
         "shapes differ": ([two, runs / "file-a", "--data", plane], "expected two runs of one event shape, got (2,)"),
         "other events": ([two, one, "--data", runs / "space.npz"], "expected events of shape (2,), got (3,)"),
-        "no labels in npy": ([two, one, "--data", tmp_path / "events.npy"], "a .npy file holds no labels; give a .npz"),
-        "no labels": ([two, one, "--data", sample(labels=None)], "a sample without labels, it holds x; give a .npz"),
+        "no labels in npy": ([two, one, "--data", tmp_path / "events.npy"], "names of columns, one of them 'labels'"),
+        "no labels": ([two, one, "--data", sample(labels=None)], "no array 'labels' with labels; the file has ['x']"),
+        "no column": ([two, one, "--data", table], "a sample without labels, it holds pt, eta; give a table with a"),
         "one class": ([two, one, "--data", sample(labels=np.ones(800))], "got only label 1 in 800 events"),
         "lengths": ([two, one, "--data", sample(labels=half[:-1])], "expected one label per event, 800, got 799"),
         "labels": ([two, one, "--data", sample(labels=half + 1)], "expected labels 0 and 1, got 2"),
@@ -211,7 +250,7 @@ def bad_arguments(runs: Path, tmp_path: Path) -> dict[str, tuple[list[object], s
             "beyond float32, the first at row 3; remove such rows",
         ),
         "few": ([two, one, "--data", labelled(tmp_path / "few.npz", 2, 50)], "at least 100 events of each class"),
-        "no file": ([two, one, "--data", "none.npz"], "none.npz: no such file; give a .npz file"),
+        "no file": ([two, one, "--data", "none.npz"], "none.npz: no such file; give a table with a column label"),
         "no run": ([two, "none"], "neither a run folder nor a model of the zoo"),
         "not finished": ([unfinished, one], "the run is not finished"),
         "no density": ([runs / "file-a", runs / "file-b"], "so give a labelled sample with --data"),

@@ -87,7 +87,7 @@ def spread(
 def dual(
     run_a: Annotated[str, argument("A: a run folder or a model of the zoo.")],
     run_b: Annotated[str, argument("B: a run folder or a model of the zoo.")],
-    data: Annotated[Path | None, option("Events to test on: an .npz with x and labels (1 for B), or jets.")] = None,
+    data: Annotated[Path | None, option("Events to test on: a table with a column label (1 for B), or jets.")] = None,
     reference: Annotated[str | None, option("A trained classifier of jets, instead of a new one.")] = None,
     out: Annotated[Path | None, option("Folder. Default: dual/A-B-on-SAMPLE-by-REFERENCE.", "--out", "-o")] = None,
     draws: Annotated[int | None, option("Weight draws of a Bayesian run; 100 if not given.")] = None,

@@ -1,6 +1,7 @@
 """Labelled samples for the dual test: label 1 for B, 0 for A; read from a file, or drawn from two known densities."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,15 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from normae.data.table import reading
-from normae.data.tables import read_table
+from normae.data.frames import Categories
+from normae.data.tables import beside, open_table, read_rows, read_table
 from normae.data.toys import Density
 from normae.errors import InputError, refuse
 from normae.files import check_file
 from normae.statistics.arrays import as_labels, cut_indices
 from normae.tensors import stream
 
-WANTED = "give a .npz file with the events as x and their labels, 1 for B and 0 for A, as labels"
+WANTED = "give a table with a column label, or .npz or .h5 with the arrays x and labels; label 1 is of B, 0 of A"
 
 
 class Labelled(NamedTuple):
@@ -30,17 +31,29 @@ class Labelled(NamedTuple):
         return Labelled(self.x[index], self.labels[index])
 
 
-def read_labelled(path: str | Path, event: tuple[int, ...], dtype: type[np.floating[Any]] = np.float32) -> Labelled:
-    """The events of shape `event` and the labels of a .npz file with the arrays `x` and `labels`."""
-    path = Path(path)
+def read_labelled(
+    path: str | Path, event: tuple[int, ...], dtype: type[np.floating[Any]] = np.float32,
+    columns: Sequence[str] | None = None, categories: Categories = (),
+) -> Labelled:  # fmt: skip
+    """The events of shape `event` and the labels of a file: the arrays `x` and `labels`, or columns.
+
+    Of these one is called label or labels, and the events are `columns` in their order, or all others.
+    """
+    path, array = Path(path), False
     check_file(path, f"; {WANTED}")
-    x, _ = read_table(path, dataset="x", dtype=dtype)
+    with suppress(InputError), open_table(path, "x") as table:
+        array = table.columns is None
+    if array:
+        x, labels = read_table(path, dataset="x", dtype=dtype)[0], beside(path, "labels", "labels")
+    else:
+        with open_table(path) as table:
+            names = table.columns or ()
+        label = [name for name in ("label", "labels") if name in names]
+        refuse(not label, f"{path}: a sample without labels, it holds {', '.join(names[:12])}; {WANTED}")
+        chosen = [*(columns or (name for name in names if name not in label)), label[0]]
+        values = read_rows(path, chosen, None, None, categories=categories, dtype=dtype).values
+        x, labels = values[:, :-1], values[:, -1]
     refuse(x.shape[1:] != tuple(event), f"{path}: expected events of shape {tuple(event)}, got {x.shape[1:]}")
-    with reading(path), path.open("rb") as file:
-        found = np.load(file, allow_pickle=False)
-        refuse(not isinstance(found, np.lib.npyio.NpzFile), f"{path}: a .npy file holds no labels; {WANTED}")
-        refuse("labels" not in found, f"{path}: a sample without labels, it holds {', '.join(sorted(found))}; {WANTED}")
-        labels = np.asarray(found["labels"])
     if not (np.issubdtype(labels.dtype, np.number) or labels.dtype == np.bool_):
         raise InputError(f"{path}: expected labels 0 and 1, got dtype {labels.dtype}")
     try:

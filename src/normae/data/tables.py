@@ -121,7 +121,7 @@ def read_rows(
             values[first : first + len(chunk)] = chunk
         kinds = tuple(table.categories.get(name, ()) for name in chosen or ())
         rows = Rows(values, chosen, None, kinds if any(kinds) else ())
-        rows = rows.weighted(weights if named or weights is None else _beside(table.path, weights), str(path))
+        rows = rows.weighted(weights if named or weights is None else beside(table.path, weights), str(path))
         check_unchanged(table.path, table.sources, table.state)
     return rows.whole(str(path)) if missing == "drop" else rows
 
@@ -147,12 +147,13 @@ def write_columns(columns: Mapping[str, Any], path: Path) -> None:
         write(pyarrow.table(cells, names=[*map(cell, columns)]), file)
 
 
-def _beside(path: Path, name: str) -> NDArray[Any]:
+def beside(path: Path, name: str, what: str = "weights") -> NDArray[Any]:
+    """The array called `name`, with what it is for, beside the one that is the table."""
     openers: dict[str, Callable[[Path], Any]] = {".npz": np.load, ".h5": h5py.File, ".hdf5": h5py.File}
     if path.suffix.lower() not in openers:
-        raise InputError(f"{path}: expected names of columns, one of them {name!r} for the weights, got an array")
+        raise InputError(f"{path}: expected names of columns, one of them {name!r} for the {what}, got an array")
     with reading(path), openers[path.suffix.lower()](path) as file:
-        refuse(name not in file, f"{path}: no array {name!r} with weights; the file has {sorted(file)}")
+        refuse(name not in file, f"{path}: no array {name!r} with {what}; the file has {sorted(file)}")
         sources(path, [file[name]] if isinstance(file, h5py.File) else ())  # none of them is gone
         return np.asarray(file[name][...])
 

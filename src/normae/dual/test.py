@@ -74,14 +74,18 @@ def dual_test(
     """The dual test of two runs, each a run folder or a name of the zoo. Nothing is written.
 
     Args:
-        data: a .npz file with the arrays `x` and `labels`; without it, samples of the two densities are drawn, which
-            must be known. For runs on jets: a folder or a file of jets too, and `sample_of` A without it.
+        data: a table with the columns of the runs and one called label, 1 for B, or .npz or .h5 with the arrays `x` and
+            `labels`; without it, samples of the two densities are drawn, which must be known. For runs on jets: a
+            folder or a file of jets too, and `sample_of` A without it.
         reference: a trained jet classifier, a run folder or a name of the zoo, in place of one that is trained here.
     """
     settings = settings or DualSettings()
     a, b = load(run_a, device), load(run_b, device)
     if a.event != b.event:
         raise InputError(f"expected two runs of one event shape, got {a.event} of {run_a} and {b.event} of {run_b}")
+    if None not in (a.columns, b.columns) and (a.columns, a.categories) != (b.columns, b.categories):
+        both = f"{a.columns} of {run_a} and {b.columns} of {run_b}"
+        raise InputError(f"expected two runs on the same columns and categories, in one order, got {both}")
     one, other = a.coordinates.tensors(), b.coordinates.tensors()
     same = one.keys() == other.keys() and all(torch.equal(one[name].cpu(), other[name].cpu()) for name in one)
     if a.coordinates.kind == "components" and not same:
@@ -149,7 +153,7 @@ def _samples(
         return [*cut(drawn, PARTS, settings.seed), test]
     given = Path(data)
     if kinds is None or (given.suffix == ".npz" and not is_jets(given)):
-        test = read_labelled(given, model.event, model.event_dtype)
+        test = read_labelled(given, model.event, model.event_dtype, model.columns, model.categories)
     else:
         test = read_labelled_jets(file_in(given, "test") if given.is_dir() else given, kinds[1], settings.events)
     least = int(min(test.labels.sum(), (~test.labels).sum()))
