@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -28,15 +29,34 @@ def test_a_display_is_told_for_as_long_as_it_lasts():
 
 
 def test_plain_lines_have_the_time_left(capsys):
-    with plain("scoring", 10, every=0.0) as tick:
+    with plain(every=0.0, first=0.0)("scoring", 10) as tick:
         tick(5, "E+ 1")
         tick(5)
     first, second = capsys.readouterr().err.splitlines()
     assert first == "scoring 5/10 E+ 1, 0 s left"
     assert second == "scoring 10/10, 0 s left"
-    with shown_by(plain):
+    with shown_by(plain()):
         list(counted("fast", range(3)))
     assert capsys.readouterr().err == "", "nothing is said of what is over at once"
+
+
+def test_plain_lines_come_for_all_that_lasts_two_seconds(capsys, monkeypatch):
+    """One phase that does, several that do so together, and then no more than one every five seconds."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr("normae.progress.time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def said(phase: str, seconds: float, steps: int) -> list[str]:
+        with progress(phase, steps) as tick:
+            for _ in range(steps):
+                clock.now += seconds / steps
+                tick()
+        return capsys.readouterr().err.splitlines()
+
+    with shown_by(plain()):
+        assert said("base", 1.5, 3) == []
+        assert said("contrast", 1.5, 3) == ["contrast 1/3, 1 s left"]
+        assert said("training", 3.0, 3) == ["training 1/3, 2 s left"]
+        assert said("annealing", 12.0, 12) == [f"annealing {k}/12, {12 - k} s left" for k in (1, 6, 11)]
 
 
 def test_scoring_counts_events():

@@ -5,7 +5,7 @@
             ...
             tick(len(piece))
 
-By default nobody is. The command line shows bars on a terminal; `shown_by(plain)` prints lines.
+By default nobody is. The command line shows bars on a terminal; `shown_by(plain())` prints lines.
 """
 
 import sys
@@ -44,7 +44,7 @@ def counted(what: str, items: Sequence[T]) -> Iterator[T]:
     """The items, each counted when the next one is asked for.
 
     >>> from normae.progress import counted, plain, shown_by
-    >>> with shown_by(plain):
+    >>> with shown_by(plain()):
     ...     sum(counted("adding", [1, 2, 3]))
     6
     """
@@ -64,18 +64,25 @@ def shown_by(display: Display) -> Iterator[None]:
         _display.reset(before)
 
 
-@contextmanager
-def plain(what: str, total: int, every: float = 5.0) -> Iterator[Tick]:
-    """A display of lines on standard error, one every so many seconds, with the time left."""
-    begun = said = time.monotonic()
-    count = 0
+def plain(every: float = 5.0, first: float = 2.0) -> Display:
+    """A display of lines on standard error, with the time left: of work that lasts `first` seconds after the last line.
 
-    def tick(done: int = 1, note: str = "") -> None:
-        nonlocal said, count
-        count += done
-        now = time.monotonic()
-        if now - said >= every and count:
-            said, left = now, (now - begun) * (total - count) / count
-            print(f"{what} {count}/{total} {note}".rstrip() + f", {left:.0f} s left", file=sys.stderr, flush=True)
+    Of the same work there is then one every so many seconds.
+    """
+    said = time.monotonic()  # for all work together, or many short phases would stay silent
 
-    yield tick
+    @contextmanager
+    def lines(what: str, total: int) -> Iterator[Tick]:
+        begun, count, wait = time.monotonic(), 0, first
+
+        def tick(done: int = 1, note: str = "") -> None:
+            nonlocal said, count, wait
+            count += done
+            now = time.monotonic()
+            if now - said >= wait and count:
+                said, wait, left = now, every, (now - begun) * (total - count) / count
+                print(f"{what} {count}/{total} {note}".rstrip() + f", {left:.0f} s left", file=sys.stderr, flush=True)
+
+        yield tick
+
+    return lines

@@ -75,7 +75,7 @@ class Bars:
 
     def __init__(self) -> None:
         self.live: Progress | None = None
-        self.drawn = 0.0
+        self.drawn, self.lines = 0.0, plain(MINUTE, MINUTE)
 
     @contextmanager
     def __call__(self, what: str, total: int) -> Iterator[Tick]:
@@ -84,7 +84,7 @@ class Bars:
             yield ignore
             return
         if not errors.is_terminal:
-            with plain(what, total, every=MINUTE) as line:
+            with self.lines(what, total) as line:
                 yield line
             return
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -145,7 +145,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         )  # fmt: skip
         data = kept_data(rows, *split_sizes(len(values), test=False))
         run = automatic_run(values, data, wishes, type(self).__name__, seed, self.device, weights)
-        with shown_by(plain) if self.verbose else nullcontext():
+        with shown_by(plain()) if self.verbose else nullcontext():
             self._take(train_in_memory(run, load_events(data, seed, rows)))
         self.table_ = rows if len(values) <= MOST_KEPT else None
         self._set_offset(rows.values, rows.weights)

@@ -66,7 +66,7 @@ def train(
     changes, given = [*settings, f"device={device}"], {"encoder": encoder, "decoder": decoder, "energy": energy}
     modules = {name: module for name, module in given.items() if module is not None}
     own = own_network(**modules) if modules else None
-    with TemporaryDirectory() as temporary, shown_by(plain) if verbose else nullcontext():
+    with TemporaryDirectory() as temporary, shown_by(plain()) if verbose else nullcontext():
         kept, wishes = None if out is None else Path(out), Wishes(condition=condition)
         folder = kept or Path(temporary) / "run"
         run, table = planned(data, kept, columns, dataset, seed, changes, own is not None, weights, wishes, missing)
