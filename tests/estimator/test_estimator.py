@@ -19,10 +19,11 @@ from sklearn.utils.estimator_checks import check_estimator
 import normae
 from command import command
 from normae import sources, zoo
+from normae.config import read
 from normae.data.toys import GaussianMixture
 from normae.errors import InputError, LogZUnknown, TrainingDiverged
 from normae.inference import log_z
-from normae.runs import automatic, session
+from normae.runs import automatic, folder, session
 
 TINY = {"start_iterations": 40, "iterations": 5, "batch_size": 32, "hidden": (8,), "chain_steps": 2, "log_z": "never"}
 
@@ -365,6 +366,22 @@ def test_a_damaged_or_foreign_offset_is_refused(damage, table, tmp_path):
     words = "cannot be read as JSON" if damage == "empty" else "damaged, or not of the model beside it; take it"
     with pytest.raises(InputError, match=rf"estimator\.json: {words}"):
         normae.NormalizedAutoencoder.load(tmp_path / "run")
+
+
+def test_a_copy_of_a_saved_run_keeps_its_rows_and_a_run_without_says_so(table, bayesian, tmp_path, monkeypatch):
+    bayesian.save(tmp_path / "run")
+    normae.NormalizedAutoencoder.load(tmp_path / "run").save(tmp_path / "again")
+    first, second = (folder.RunFolder(tmp_path / name) for name in ("run", "again"))
+    assert torch.equal(*(run.events(read(run.config)).train for run in (first, second)))
+    loaded = normae.NormalizedAutoencoder.load(tmp_path / "again")
+    (tmp_path / "again" / "data.npz").unlink()
+    loaded.save(tmp_path / "third")
+    monkeypatch.setattr("normae.estimator.nae.MOST_KEPT", 200)
+    tiny().fit(table).save(tmp_path / "many")
+    for name in ("third", "many"):
+        run = folder.RunFolder(tmp_path / name)
+        with pytest.raises(InputError, match=f"{name}: the rows that it was trained on are not kept in it"):
+            run.events(read(run.config))
 
 
 def test_a_run_of_the_command_line_is_an_estimator(table, tmp_path):

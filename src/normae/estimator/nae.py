@@ -29,7 +29,7 @@ from normae.posterior.draw import Rows as AllDraws
 from normae.progress import plain, shown_by
 from normae.runs.automatic import Wishes, automatic_run, check_table, split_sizes
 from normae.runs.door import keep, keep_table, kept_data, open_kept, train_in_memory, write_kept
-from normae.runs.folder import RunFolder, read_json
+from normae.runs.folder import DATA, RunFolder, read_json
 from normae.sources import load_events
 from normae.statistics.arrays import unweighted
 
@@ -147,7 +147,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         run = automatic_run(values, data, wishes, type(self).__name__, seed, self.device, weights)
         with shown_by(plain()) if self.verbose else nullcontext():
             self._take(train_in_memory(run, load_events(data, seed, rows)))
-        self.table_ = rows if len(values) <= MOST_KEPT else None
+        self.table_: Rows | Path | None = rows if len(values) <= MOST_KEPT else None
         self._set_offset(rows.values, rows.weights)
         if self.score_kind_ == "unnormalized" and self.log_z == "auto":
             log.warning("score_samples is log p up to a constant, since log Z is not known: %s", self._failure())
@@ -219,7 +219,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         estimator.n_features_in_ = model.event[0]
         if model.columns is not None:
             estimator.feature_names_in_ = np.array(model.columns, dtype=object)
-        estimator.table_ = estimator.frame_ = None
+        estimator.table_, estimator.frame_ = Path(folder).resolve() / DATA, None
         estimator._find_offset(RunFolder(folder))
         return estimator
 

@@ -1,5 +1,6 @@
 """`normae.train`: from data to a model, whatever the data are; `normae train` and the estimator are the same call."""
 
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -20,13 +21,12 @@ from normae.jets import is_jets
 from normae.networks.own import own_network
 from normae.progress import plain, shown_by
 from normae.runs.automatic import Wishes, automatic_run, check_table, events_run, own_run, split_sizes, start_iterations
-from normae.runs.folder import RunFolder
+from normae.runs.folder import DATA, RunFolder
 from normae.runs.load import Loaded, load, load_run
 from normae.runs.session import train as train_run
 from normae.sources import KINDS, DataConfig, Events, file_in, load_events, read_jet_images
 
-DATA, WEIGHTS = "data.npz", "weights"
-"""The file of a run folder that keeps a table which came as an array or as a data frame, and its array of weights."""
+WEIGHTS = "weights"  # the array of `DATA` with them
 NO_WISHES = Wishes()
 JETS_TEST, JETS_VALIDATION = 0.2, 0.1  # shares of a file of jets that are held out
 
@@ -141,12 +141,16 @@ def in_memory(
     return rows._replace(values=rows.values.reshape(shape))
 
 
-def keep_table(folder: Path, table: Rows) -> None:
-    """Put a table that was in memory into its run folder."""
-    if not (folder / DATA).exists():
-        with atomic_path(folder / DATA) as temporary:
-            arrays: dict[str, Any] = {"x": table.values} | ({} if table.weights is None else {WEIGHTS: table.weights})
-            np.savez(temporary, **arrays)
+def keep_table(folder: Path, table: Rows | Path) -> None:
+    """Put a table that was in memory into its run folder, or the file of one, where that is still there."""
+    if (folder / DATA).exists() or (isinstance(table, Path) and not table.is_file()):
+        return
+    with atomic_path(folder / DATA) as temporary:
+        if isinstance(table, Path):
+            shutil.copyfile(table, temporary)
+        else:
+            weights: dict[str, Any] = {} if table.weights is None else {WEIGHTS: table.weights}
+            np.savez(temporary, x=table.values, **weights)
 
 
 def _jets_run(path: Path, seed: int, changes: Sequence[str]) -> Run:

@@ -39,6 +39,7 @@ from normae.sources import Events, load_events
 
 log = logging.getLogger(__name__)
 WEIGHTS_FORMAT = "normae-2"
+DATA = "data.npz"  # the file of a table that came as an array or as a data frame
 CHECKSUM = re.compile(rb'\\"checksum\\": \\"([0-9a-f]{64})\\"')  # in the header of a file, JSON in a text of JSON
 COORDINATES, BASE, HALF = "coordinates.", "base.", "half."  # prefix of the tensors of the coordinates there
 CHAINS = "chains"  # name of the persistent chains there, with shape (M, *event)
@@ -116,6 +117,9 @@ class RunFolder:
 
     def events(self, config: Run) -> Events:
         """Those of the finished run; rows, and jets unless others are given, must be those that it was trained with."""
+        lost = config.data.file == DATA and not Path(DATA).is_file()  # one in the folder has a whole path
+        where = "an estimator saves up to 100,000 rows; normae.train(rows, out=RUN) keeps all"
+        refuse(lost, f"{self.path}: the rows that it was trained on are not kept in it; {where}")
         own = config.data.path == read(self.config).data.path
         return load_events(config.data, config.seed, known=self.known | {"own": own})
 
