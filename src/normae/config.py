@@ -318,7 +318,7 @@ def find(source: str | Path) -> Path:
     name, bare = path.name.removesuffix(".toml"), path.name == str(source)
     if bare and name in presets():
         return presets()[name]
-    refuse(path.is_dir(), f"{path}: a folder; expected a TOML file or the name of a preset")
+    refuse(path.is_dir(), f"{path}: a folder; expected a TOML file or the name of a preset, or jets there in train.h5")
     if bare and not path.suffix:
         return preset_path(name)
     hint = nearest(name, presets()) if bare and path.suffix == ".toml" else ""

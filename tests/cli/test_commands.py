@@ -69,6 +69,9 @@ def test_the_user_s_path(preset, tmp_path, capsys):
         (["train", "toy-qick.toml", "-o", "run"], "presets with names like it: toy-quick"),
         (["train", "..", "-o", "run"], "..: a folder; expected a TOML file or the name of a preset"),
         (["train", "../rows.parquet", "-o", "run"], "damaged, or not a .parquet file"),
+        (["train", "..", "-o", "run"], "or jets there in train.h5"),
+        (["train", "../bg.csv.gz", "-o", "run"], "expected a name that ends in .npy, .npz, .csv, .parquet, .h5,"),
+        (["train", "bg.txt", "-o", "run"], "bg.txt: no such file"),
         (["train", "a[/x]b", "-o", "run"], "a[/x]b: no such configuration file"),
         (["evaluate", "PRESET"], "a file, not a folder"),
         (["score", "PRESET", "a[/x]b.csv", "-o", "s.csv"], "neither a run folder nor a model of the zoo"),
@@ -102,6 +105,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(preset, tmp_path, arguments, 
     folder.mkdir()
     monkeypatch.chdir(folder)
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")
+    (tmp_path / "bg.csv.gz").write_bytes(b"no text")
     assert command(*[str(a).replace("PRESET", str(preset)) for a in arguments]) == 2
     error = capsys.readouterr().err
     assert message in error

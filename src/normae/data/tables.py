@@ -58,7 +58,7 @@ def open_table(path: str | Path, dataset: str | None = None) -> Iterator[Table]:
     """
     path = Path(path)
     check_file(path)
-    refuse(not is_table(path), f"{path}: expected a name that ends in {', '.join(OPENERS)}")
+    refuse(not is_table(path), f"{path}: expected a name that ends in {', '.join(OPENERS)}; unpack or convert it")
     with ExitStack() as stack:
         before = states([path])
         with reading(path):

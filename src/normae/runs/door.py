@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from normae.config import Run, override, read
-from normae.data import Rows, as_rows, is_table, read_rows
+from normae.data import Rows, as_rows, read_rows
 from normae.data.frames import Missing
 from normae.errors import InputError, Interrupted, refuse, require_that
 from normae.files import atomic_path, new_folder
@@ -108,7 +108,7 @@ def planned(
         if is_jets(file) and wishes.condition == ():
             refuse(weights is not None, f"{data}: jets are trained on without weights; leave them out, or give a table")
             return _jets_run(file, seed or 0, changes), None
-        if is_table(file):
+        if not file.is_dir():  # of a suffix that no table has, the reader says so
             table = read_rows(data, columns, dataset, weights, missing, None)
             rows, of_rows = check_table(table, str(data))
             table = table._replace(columns=table.columns or (None if columns is None else tuple(columns)))
