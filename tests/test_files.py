@@ -138,6 +138,10 @@ def test_what_is_there_stays_unless_it_is_forced(tmp_path):
     path.write_text("mine")
     with pytest.raises(InputError, match=r"a\.txt: exists already; choose another name, or replace it with --force"):
         output(path).__enter__()
+    with pytest.raises(InputError, match=r"a\.txt: exists already; .*, in Python force=True$"):
+        output(path).__enter__()
+    with pytest.raises(InputError, match=r"a\.txt: exists already; choose another name$"):
+        new_folder(path, None).__enter__()
     with output(path, force=True) as temporary:
         temporary.write_text("new")
     assert content(tmp_path) == {"a.txt": b"new"}

@@ -43,11 +43,15 @@ def check_unchanged(path: Path, sources: Iterable[Path], before: list[list[int]]
     refuse(states(sources) != before, f"{path}: changed while it was read; call again when it is complete")
 
 
-def check_new(path: str | Path, force: bool = False, folder: bool = False) -> None:
-    """Refuse a name that is taken; `force` takes that of the same kind, and a `folder` takes that of an empty one."""
+def check_new(path: str | Path, force: bool | None = False, folder: bool = False) -> None:
+    """Refuse a name that is taken; `force` takes that of the same kind, and a `folder` takes that of an empty one.
+
+    `force` is None where nobody can.
+    """
     path, there, kinds = Path(path), os.path.lexists(path), ("a file", "a folder")
     if there and not force and not (folder and path.is_dir() and not any(path.iterdir())):
-        raise InputError(f"{path}: exists already; choose another name, or replace it with --force")
+        how = "" if force is None else ", or replace it with --force, in Python force=True"
+        raise InputError(f"{path}: exists already; choose another name{how}")
     refuse(there and path.is_dir() != folder, f"{path}: {kinds[not folder]}, not {kinds[folder]}; choose another name")
 
 
@@ -188,7 +192,7 @@ def output(path: str | Path, force: bool = False) -> Iterator[Path]:
 
 
 @contextmanager
-def new_folder(path: str | Path, force: bool = False) -> Iterator[Path]:
+def new_folder(path: str | Path, force: bool | None = False) -> Iterator[Path]:
     """A temporary folder beside `path`, which becomes `path` on success and is removed on failure.
 
     With `force` it takes the place of an earlier one, all of whose files it must have too.
@@ -209,7 +213,7 @@ def new_folder(path: str | Path, force: bool = False) -> Iterator[Path]:
             _put_back(path)
 
 
-def _publish_folder(temporary: Path, path: Path, force: bool) -> None:
+def _publish_folder(temporary: Path, path: Path, force: bool | None) -> None:
     check_new(path, force, folder=True)
     old = {p.relative_to(path) for p in path.rglob("*") if not p.is_dir()} if path.is_dir() else set()
     if foreign := sorted(old - {p.relative_to(temporary) for p in temporary.rglob("*")}):

@@ -206,6 +206,6 @@ def open_kept(kept: Mapping[str, bytes]) -> Loaded:
 
 def write_kept(kept: Mapping[str, bytes], folder: str | Path) -> None:
     """Make a run folder, which must be new."""
-    with new_folder(folder) as temporary:
+    with new_folder(folder, None) as temporary:
         for name, content in kept.items():
             (temporary / name).write_bytes(content)
