@@ -379,6 +379,8 @@ def test_arrays_that_a_model_would_round():
     for wrong in (np.array([[2**24 + 1, 0]]), np.array([[1, 2]], "m8[s]"), np.array([[1 + 1j, 2]])):
         with pytest.raises(InputError, match="expected real numbers that float32 can hold"):
             model.score(wrong)
+    with pytest.raises(InputError, match="expected real numbers that float32 can hold, got text; convert them"):
+        model.score(np.array([["a", "b"]]))
     with pytest.raises(InputError, match="whole numbers beyond 2.53, which float64 rounds"):
         as_rows(np.array([[2**53 + 1]]))
 

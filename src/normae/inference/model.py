@@ -336,9 +336,10 @@ class Model:
                 f"got an array of shape {tuple(events.shape)}"
             )
         array = isinstance(events, np.ndarray)
-        if array and (events.dtype.kind in "mMcO" or not keeps(events, self.event_dtype)):
+        if array and (events.dtype.kind not in "biuf" or not keeps(events, self.event_dtype)):
+            got = "text" if events.dtype.kind in "US" else events.dtype
             expected = f"real numbers that {self.event_dtype.__name__} can hold"
-            raise InputError(f"{self.name}: expected {expected}, got {events.dtype}; convert them")
+            raise InputError(f"{self.name}: expected {expected}, got {got}; convert them")
         return events
 
     def _check_finite(self, finite: Tensor) -> None:
