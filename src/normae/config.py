@@ -378,7 +378,7 @@ def _toml_value(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple | list):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    return repr(value)
+    return str(value)  # numbers of NumPy too, whose repr is no TOML
 
 
 def _lines(config: Any, where: str) -> list[str]:

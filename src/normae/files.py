@@ -242,8 +242,8 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_json(path: str | Path, content: Any) -> None:
-    """Write `content` as indented JSON to `path` atomically; NaN is refused."""
-    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+    """Write `content`, which may hold numbers of NumPy, as indented JSON to `path` atomically; NaN is refused."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False, default=lambda numbers: numbers.tolist()) + "\n")
 
 
 def as_cell(text: str) -> str:

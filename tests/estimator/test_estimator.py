@@ -328,6 +328,9 @@ def test_columns_and_tables_that_are_refused(table):
         tiny().fit(np.full((50, 3), 1e12))
     with pytest.raises(InputError, match="X: expected at least 10 rows, got 5"):
         tiny().fit(table[:5])
+    for text in (np.array([["a", "b"]] * 50), np.array([["a", 1.0]] * 50, dtype=object), [["a", "b"]] * 50):
+        with pytest.raises(InputError, match="X: the array holds text, where real numbers are expected; leave it out"):
+            tiny().fit(text)
 
 
 # --- one model behind three doors
@@ -343,7 +346,7 @@ def test_saved_loaded_and_pickled(table, bayesian, tmp_path):
         assert np.array_equal(other.score_draws(table), bayesian.score_draws(table))
     model = normae.load(tmp_path / "run")
     assert np.allclose(model.log_prob(table), bayesian.score_samples(table), atol=1e-4)
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="run: exists already; choose another name$"):
         bayesian.save(tmp_path / "run")
 
 
@@ -357,7 +360,7 @@ def test_a_damaged_or_foreign_offset_is_refused(damage, table, tmp_path):
     assert facts["offset"] == estimator.offset_
     if damage == "of another model":
         estimator.run_["model.safetensors"] += b"0"
-        facts = estimator._bound({key: facts[key] for key in ("offset", "contamination")})
+        facts = estimator._bound({key: x for key, x in facts.items() if key != "checksum"})
     changed = {
         "digit": json.dumps(facts | {"offset": facts["offset"] + 1}), "NaN": json.dumps(facts | {"offset": np.nan}),
         "empty": "", "list": "[1]", "unsealed": json.dumps({"offset": -3.0, "contamination": 0.1}),
@@ -366,6 +369,21 @@ def test_a_damaged_or_foreign_offset_is_refused(damage, table, tmp_path):
     words = "cannot be read as JSON" if damage == "empty" else "damaged, or not of the model beside it; take it"
     with pytest.raises(InputError, match=rf"estimator\.json: {words}"):
         normae.NormalizedAutoencoder.load(tmp_path / "run")
+
+
+def test_a_loaded_estimator_has_the_settings_of_the_one_that_was_saved(table, tmp_path):
+    """Numbers of NumPy too; of a generator it has the seed that it gave, so that a clone trains the same."""
+    changes = {"hidden": np.array([8, 4]), "contamination": np.float64(0.2), "latent": np.int64(2), "missing": "drop"}
+    saved = tiny(**changes, random_state=3, verbose=0).fit(table)
+    saved.save(tmp_path / "run")
+    loaded = normae.NormalizedAutoencoder.load(tmp_path / "run")
+    assert loaded.get_params() == saved.get_params() | {"hidden": (8, 4)}
+    assert np.array_equal(clone(loaded).fit(table).score_samples(table), saved.score_samples(table))
+    drawn = tiny(random_state=np.random.RandomState(5)).fit(table)
+    drawn.save(tmp_path / "drawn")
+    assert (
+        normae.NormalizedAutoencoder.load(tmp_path / "drawn").random_state == read(tmp_path / "drawn/config.toml").seed
+    )
 
 
 def test_a_copy_of_a_saved_run_keeps_its_rows_and_a_run_without_says_so(table, bayesian, tmp_path, monkeypatch):
@@ -397,3 +415,11 @@ def test_a_run_of_the_command_line_is_an_estimator(table, tmp_path):
 def test_a_run_on_anything_else_is_no_estimator():
     with pytest.raises(InputError, match="expected a run on a table"):
         normae.NormalizedAutoencoder.load(zoo.path("toy-2gauss-nae"))
+
+
+def test_a_run_with_networks_of_one_s_own_is_named_as_it_was_given(table, tmp_path):
+    energy = torch.nn.Sequential(torch.nn.Linear(4, 1), torch.nn.Flatten(0))
+    settings = ["training.iterations=2", "log_z.retries=0", "sampling.generation=20"]
+    normae.train(table, tmp_path / "own", energy=energy, settings=settings)
+    with pytest.raises(InputError, match=f"^{tmp_path}/own: was trained with networks of your own"):
+        normae.NormalizedAutoencoder.load(tmp_path / "own")

@@ -30,6 +30,7 @@ from normae.progress import plain, shown_by
 from normae.runs.automatic import Wishes, automatic_run, check_table, split_sizes
 from normae.runs.door import keep, keep_table, kept_data, open_kept, train_in_memory, write_kept
 from normae.runs.folder import DATA, RunFolder, read_json
+from normae.runs.load import load_run
 from normae.sources import load_events
 from normae.statistics.arrays import unweighted
 
@@ -190,12 +191,14 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         write_kept(self.run_, folder)
         if self.table_ is not None:
             keep_table(Path(folder), self.table_)
-        write_json(Path(folder) / FACTS, self._bound({"offset": self.offset_, "contamination": self.contamination}))
+        # a generator is no number: of it the run keeps the seed that it gave
+        settings = {name: x for name, x in self.get_params().items() if not isinstance(x, np.random.RandomState)}
+        write_json(Path(folder) / FACTS, self._bound({"offset": self.offset_} | settings))
 
     def _bound(self, facts: dict[str, Any]) -> dict[str, Any]:
         """With a checksum of them and of the model."""
-        summed = hashlib.sha256(json.dumps(facts).encode() + self.run_["model.safetensors"])
-        return facts | {"checksum": summed.hexdigest()}
+        words = json.dumps(facts, sort_keys=True, default=lambda numbers: numbers.tolist())
+        return facts | {"checksum": hashlib.sha256(words.encode() + self.run_["model.safetensors"]).hexdigest()}
 
     @classmethod
     def load(cls, folder: str | Path) -> "NormalizedAutoencoder":
@@ -208,7 +211,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         array([ 1, -1])
         """
         kept = keep(folder)
-        model, _, config, _ = open_kept(kept)
+        model, _, config, _ = load_run(folder)
         if config.data.file is None or len(model.event) != 1:
             raise InputError(f"{folder}: expected a run on a table, got events of shape {model.event}")
         estimator = cls(
@@ -227,10 +230,12 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         """From what `save` wrote, else from the rows held out; without either `predict` calls no row anomalous."""
         facts = run.path / FACTS
         if facts.is_file():
-            said, names = read_json(facts), ("offset", "contamination")
-            whole = isinstance(said, dict) and said == self._bound({name: said.get(name) for name in names})
+            said = read_json(facts)
+            whole = isinstance(said, dict) and said == self._bound({k: x for k, x in said.items() if k != "checksum"})
             refuse(not whole, f"{facts}: damaged, or not of the model beside it; take it from a copy, or save again")
-            self.offset_, self.contamination = (float(said[name]) for name in names)
+            self.offset_ = float(said.pop("offset"))
+            del said["checksum"]
+            self.set_params(**{name: tuple(x) if isinstance(x, list) else x for name, x in said.items()})
             return
         try:
             events = run.events(read(run.config))
@@ -262,7 +267,12 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         X = unmasked(no_index(X))
         given = column_names(X)
         if given is None:
-            validate_data(self, X, reset=reset, ensure_min_samples=1 + reset, **ARRAYS)
+            try:
+                validate_data(self, X, reset=reset, ensure_min_samples=1 + reset, **ARRAYS)
+            except ValueError:
+                if np.asarray(X).dtype.kind in "OUS":
+                    as_rows(X, None, "X", missing)  # says that it is text, which is all that NumPy's error shows
+                raise
             return as_rows(np.asarray(X, order="C"), getattr(self, "feature_names_in_", None), "X", missing)
         check_once(given, "X")
         validate_data(self, X if hasattr(X, "shape") else X.to_pandas(), reset=reset, skip_check_array=True)
