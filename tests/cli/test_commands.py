@@ -120,6 +120,14 @@ def test_divergence_is_exit_code_1(preset, tmp_path, capsys):
     assert "Traceback" not in error
 
 
+def test_after_several_seeds_the_next_command_is_one_that_works(preset, tmp_path, capsys):
+    out = tmp_path / "seeds"
+    assert command("train", preset, "--out", out, "--seeds", "4,2") == 0
+    following = capsys.readouterr().out.strip().splitlines()[-1].partition("Next: normae ")[2].split()
+    assert following == ["evaluate", str(out / "seed-2")]
+    assert command(*following, "--no-figures") == 0
+
+
 def long_preset(folder: Path, epochs: int) -> Path:
     path = folder / "long.toml"
     content = tiny(training__epochs=epochs, pretraining__epochs=5, guard={"log_every": 5, "checkpoint_every": 25})

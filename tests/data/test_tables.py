@@ -354,10 +354,28 @@ def test_a_root_file_without_a_tree(tmp_path):
                 file[name] = value
         with uproot.open(path) as file:
             kind = found or next(iter(file.classnames().values()))
-        if kind == "TTree":  # what older versions make of a dictionary
+        if kind in ("TTree", "ROOT::RNTuple"):  # what uproot makes of a dictionary
             continue
-        with pytest.raises(InputError, match=f"expected a TTree, the file has {kind}"):
+        with pytest.raises(InputError, match=f"expected a TTree.*, the file has {kind}"):
             read_table(path)
+
+
+def test_a_root_file_with_an_rntuple(tmp_path):
+    """What uproot makes of a dictionary by default: columns by their names, and those that are no numbers named."""
+    pytest.importorskip("uproot.behaviors.RNTuple")
+    import uproot
+
+    path, pt = tmp_path / "t.root", np.random.default_rng(0).normal(size=5)
+    with uproot.recreate(path) as file:
+        file["events"] = {"pt": pt, "n": np.arange(5), "wide": np.ones((5, 3)), "name": list("abcde")}
+    if "ROOT::RNTuple" not in uproot.open(path).classnames().values():
+        pytest.skip("this uproot writes a TTree")
+    values, names = read_table(path, ["n", "pt"], dtype=np.float64)
+    assert names == ("n", "pt")
+    assert np.array_equal(values, np.column_stack([np.arange(5), pt]))
+    for name in ("wide", "name"):
+        with pytest.raises(InputError, match=f"the column '{name}' holds values of type"):
+            read_table(path, ["pt", name])
 
 
 def outcome(path: Path) -> tuple[np.ndarray | None, str]:

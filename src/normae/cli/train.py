@@ -55,7 +55,8 @@ def train(
     if failed := RunFolder(out).log_z_failure():
         say(f"Note: log p is known up to a constant only, since log Z was not found. {failed}")
     lacking = run.data.file is not None and run.data.test < 1
-    following = f"normae score {out} FILES -o scores.parquet" if lacking else f"normae evaluate {out}"
+    named = next((one.path for one in RunFolder(out).members()), out)  # one of several seeds
+    following = f"normae score {named} FILES -o scores.parquet" if lacking else f"normae evaluate {named}"
     say(f"Trained: {out}. Next: {following}")
 
 

@@ -3,7 +3,7 @@
 .npy is mapped into memory piece by piece; a structured array has the columns of its fields. .npz is streamed out of its
 archive: one array with shape (N, *event), named `x` or alone, or arrays with shape (N,), which are columns. CSV and
 Parquet are streamed by pyarrow. HDF5 has a group of datasets with shape (N,), which are columns; a compound dataset,
-whose fields are columns; or one dataset with shape (N, *event). Of ROOT the branches of a tree are read, by uproot.
+whose fields are columns; or one dataset with shape (N, *event). Of ROOT a TTree or an RNTuple is read, by uproot.
 """
 
 import csv
@@ -423,23 +423,25 @@ def _root(path: Path, dataset: str | None, stack: ExitStack) -> Table:
 
     file = stack.enter_context(uproot.open(path))
     kinds = file.classnames()
-    trees = sorted({key.partition(";")[0] for key, kind in kinds.items() if kind == "TTree"})
-    refuse(not trees, f"{path}: expected a TTree, the file has {', '.join(sorted(set(kinds.values()))) or 'nothing'}")
+    known = ["TTree"] + ["ROOT::RNTuple"] * bool(find_spec("uproot.behaviors.RNTuple"))  # older ones cannot read it
+    trees = sorted({key.partition(";")[0] for key, kind in kinds.items() if kind in known})
+    has = ", ".join(sorted(set(kinds.values()))) or "nothing"
+    refuse(not trees, f"{path}: expected a {' or '.join(known)}, the file has {has}")
     refuse(dataset is None and len(trees) != 1, f"{path}: expected one tree, got {trees}; name one")
     refuse(dataset is not None and dataset not in trees, f"{path}: no tree {dataset!r}; the file has {trees}")
     tree = file[dataset or trees[0]]
-    branches = {branch.name: branch for branch in tree.branches}  # tree[name] would take a name for a path
+    found = tree.branches if hasattr(tree, "branches") else tree.fields
+    branches = {branch.name: branch for branch in found}  # tree[name] would take a name for a path
 
     def kind(column: str) -> str | None:
-        found = getattr(branches[column].interpretation, "to_dtype", None)
-        if found is None or found.shape or found.names:
-            return f"values of type {branches[column].typename}"
-        return not_real(found)
+        held = values(column, 0, 0)
+        real = held.ndim == 1 and not_real(held.dtype) is None
+        return None if real else f"values of type {branches[column].typename}"
 
     def values(column: str, start: int, stop: int) -> NDArray[Any]:
         return np.asarray(branches[column].array(library="np", entry_start=start, entry_stop=stop))
 
-    return column_table(path, int(tree.num_entries), [branch.name for branch in tree.branches], kind, values)
+    return column_table(path, int(tree.num_entries), [branch.name for branch in found], kind, values)
 
 
 OPENERS: Mapping[str, Callable[[Path, str | None, ExitStack], Table]] = {
