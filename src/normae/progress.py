@@ -65,10 +65,7 @@ def shown_by(display: Display) -> Iterator[None]:
 
 
 def plain(every: float = 5.0, first: float = 2.0) -> Display:
-    """A display of lines on standard error, with the time left: of work that lasts `first` seconds after the last line.
-
-    Of the same work there is then one every so many seconds.
-    """
+    """A display of lines on standard error with the time left: of work after `first` seconds, then every so many."""
     said = time.monotonic()  # for all work together, or many short phases would stay silent
 
     @contextmanager

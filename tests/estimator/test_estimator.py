@@ -377,7 +377,7 @@ def test_a_loaded_estimator_has_the_settings_of_the_one_that_was_saved(table, tm
     saved = tiny(**changes, random_state=3, verbose=0).fit(table)
     saved.save(tmp_path / "run")
     loaded = normae.NormalizedAutoencoder.load(tmp_path / "run")
-    assert loaded.get_params() == saved.get_params() | {"hidden": (8, 4)}
+    assert loaded.get_params() == saved.get_params() | {"hidden": [8, 4]}
     assert np.array_equal(clone(loaded).fit(table).score_samples(table), saved.score_samples(table))
     drawn = tiny(random_state=np.random.RandomState(5)).fit(table)
     drawn.save(tmp_path / "drawn")

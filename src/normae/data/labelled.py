@@ -17,8 +17,6 @@ from normae.files import check_file
 from normae.statistics.arrays import as_labels, cut_indices
 from normae.tensors import stream
 
-WANTED = "give a table with a column label, or .npz or .h5 with the arrays x and labels; label 1 is of B, 0 of A"
-
 
 class Labelled(NamedTuple):
     """Events with shape (N, *event), and for each whether it is one of B, with shape (N,)."""
@@ -35,12 +33,11 @@ def read_labelled(
     path: str | Path, event: tuple[int, ...], dtype: type[np.floating[Any]] = np.float32,
     columns: Sequence[str] | None = None, categories: Categories = (),
 ) -> Labelled:  # fmt: skip
-    """The events of shape `event` and the labels of a file: the arrays `x` and `labels`, or columns.
-
-    Of these one is called label or labels, and the events are `columns` in their order, or all others.
-    """
+    """Events and labels of a file: arrays `x` and `labels`, or `columns`, by default all, and one called label(s)."""
     path, array = Path(path), False
-    check_file(path, f"; {WANTED}")
+    check_file(
+        path, "; give a table with a column label, or .npz or .h5 with the arrays x and labels; 1 is of B, 0 of A"
+    )
     with suppress(InputError), open_table(path, "x") as table:
         array = table.columns is None
     if array:
@@ -48,14 +45,11 @@ def read_labelled(
     else:
         with open_table(path) as table:
             names = table.columns or ()
-        label = [name for name in ("label", "labels") if name in names]
-        refuse(not label, f"{path}: a sample without labels, it holds {', '.join(names[:12])}; {WANTED}")
-        chosen = [*(columns or (name for name in names if name not in label)), label[0]]
+        label = "labels" if "labels" in names else "label"
+        chosen = [*(columns or (name for name in names if name != label)), label]
         values = read_rows(path, chosen, None, None, categories=categories, dtype=dtype).values
         x, labels = values[:, :-1], values[:, -1]
     refuse(x.shape[1:] != tuple(event), f"{path}: expected events of shape {tuple(event)}, got {x.shape[1:]}")
-    if not (np.issubdtype(labels.dtype, np.number) or labels.dtype == np.bool_):
-        raise InputError(f"{path}: expected labels 0 and 1, got dtype {labels.dtype}")
     try:
         return Labelled(x, as_labels(labels, len(x)))
     except InputError as error:

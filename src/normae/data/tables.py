@@ -37,11 +37,6 @@ MOST_HEADER = 4 << 20  # bytes of the header of an array, enough for the names o
 LARGE, PACKED = 1 << 28, 300  # bytes from which an array is large, and times that an archive may hold it smaller
 
 
-def is_table(path: str | Path) -> bool:
-    """Whether a name is that of a file which `open_table` reads."""
-    return Path(path).suffix.lower() in OPENERS
-
-
 @contextmanager
 def open_table(path: str | Path, dataset: str | None = None) -> Iterator[Table]:
     """The table of a file: .npy, .npz, .csv, .parquet, .h5, .hdf5 or .root.
@@ -58,7 +53,10 @@ def open_table(path: str | Path, dataset: str | None = None) -> Iterator[Table]:
     """
     path = Path(path)
     check_file(path)
-    refuse(not is_table(path), f"{path}: expected a name that ends in {', '.join(OPENERS)}; unpack or convert it")
+    refuse(
+        path.suffix.lower() not in OPENERS,
+        f"{path}: expected a name that ends in {', '.join(OPENERS)}; unpack or convert it",
+    )
     with ExitStack() as stack:
         before = states([path])
         with reading(path):

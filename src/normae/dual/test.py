@@ -83,9 +83,8 @@ def dual_test(
     a, b = load(run_a, device), load(run_b, device)
     if a.event != b.event:
         raise InputError(f"expected two runs of one event shape, got {a.event} of {run_a} and {b.event} of {run_b}")
-    if None not in (a.columns, b.columns) and (a.columns, a.categories) != (b.columns, b.categories):
-        both = f"{a.columns} of {run_a} and {b.columns} of {run_b}"
-        raise InputError(f"expected two runs on the same columns and categories, in one order, got {both}")
+    apart = None not in (a.columns, b.columns) and (a.columns, a.categories) != (b.columns, b.categories)
+    refuse(apart, f"{run_a} and {run_b}: expected two runs on the same columns and categories, in one order")
     one, other = a.coordinates.tensors(), b.coordinates.tensors()
     same = one.keys() == other.keys() and all(torch.equal(one[name].cpu(), other[name].cpu()) for name in one)
     if a.coordinates.kind == "components" and not same:

@@ -210,7 +210,6 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         >>> normae.NormalizedAutoencoder.load("run").predict([[0.0], [9.0]])
         array([ 1, -1])
         """
-        kept = keep(folder)
         model, _, config, _ = load_run(folder)
         if config.data.file is None or len(model.event) != 1:
             raise InputError(f"{folder}: expected a run on a table, got events of shape {model.event}")
@@ -218,7 +217,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             bayesian=config.halves > 0, latent=config.network.latent, hidden=config.network.hidden,
             condition=config.coordinates.condition or None, random_state=config.seed,
         )  # fmt: skip
-        estimator._take(kept)
+        estimator._take(keep(folder))
         estimator.n_features_in_ = model.event[0]
         if model.columns is not None:
             estimator.feature_names_in_ = np.array(model.columns, dtype=object)

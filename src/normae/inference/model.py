@@ -329,12 +329,9 @@ class Model:
 
     def checked(self, events: Any) -> Any:
         """Events, which must have the right shape and be real numbers; whole ones must keep all their digits."""
-        if tuple(events.shape[1:]) != self.event:
-            whole = ", ".join(map(str, ("N", *self.event)))
-            raise InputError(
-                f"{self.name}: expected events of shape {self.event} in an array of shape ({whole}), "
-                f"got an array of shape {tuple(events.shape)}"
-            )
+        shape, whole = tuple(events.shape), ", ".join(map(str, ("N", *self.event)))
+        expected = f"events of shape {self.event} in an array of shape ({whole})"
+        require_that(shape[1:] == self.event, self.name, expected, f"an array of shape {shape}")
         array = isinstance(events, np.ndarray)
         if array and (events.dtype.kind not in "biuf" or not keeps(events, self.event_dtype)):
             got = "text" if events.dtype.kind in "US" else events.dtype

@@ -56,7 +56,7 @@ def as_labels(labels: ArrayLike | None, n: int) -> Mask:
     values = np.asarray(labels).ravel()
     refuse(values.size != n, f"expected one label per event, {n}, got {values.size}")
     if wrong := sorted(set(np.unique(values).tolist()) - {0, 1})[:3]:
-        raise InputError(f"expected labels 0 and 1, got {', '.join(map(str, wrong))}")
+        raise InputError(f"expected labels 0 and 1, got {', '.join(map(repr, wrong))}")
     positive: Mask = values == 1
     if positive.all() or not positive.any():
         raise InputError(f"expected events of both classes, got only label {int(positive[0])} in {n} events")
