@@ -138,7 +138,7 @@ def test_what_is_there_stays_unless_it_is_forced(tmp_path):
     path.write_text("mine")
     with pytest.raises(InputError, match=r"a\.txt: exists already; choose another name, or replace it with --force"):
         output(path).__enter__()
-    with pytest.raises(InputError, match=r"a\.txt: exists already; .*, in Python force=True$"):
+    with pytest.raises(InputError, match=r"a\.txt: exists already; .* \(force=True\)$"):
         output(path).__enter__()
     with pytest.raises(InputError, match=r"a\.txt: exists already; choose another name$"):
         new_folder(path, None).__enter__()

@@ -157,8 +157,7 @@ class Run:
             return
         if self.base is None or self.training.iterations != 0:
             raise InputError("condition: expected the package's own network and no likelihood training (iterations 0)")
-        if self.posteriors:
-            raise InputError(f"condition: expected no error bars with it, got [{self.posteriors[0]}]")
+        refuse(self.posteriors, f"condition: expected no error bars with it, got [{', '.join(self.posteriors)}]")
         text = self.data.categories and any(self.data.categories[place] for place in self.coordinates.condition)
         refuse(text, "condition: expected columns of numbers, got one of text; train on each category by itself")
         if self.data.weights is not None or self.coordinates.curves != "none":

@@ -377,7 +377,7 @@ def test_a_loaded_estimator_has_the_settings_of_the_one_that_was_saved(table, tm
     saved = tiny(**changes, random_state=3, verbose=0).fit(table)
     saved.save(tmp_path / "run")
     loaded = normae.NormalizedAutoencoder.load(tmp_path / "run")
-    assert loaded.get_params() == saved.get_params() | {"hidden": [8, 4]}
+    assert loaded.get_params() == saved.get_params() | {"hidden": (8, 4)}
     assert np.array_equal(clone(loaded).fit(table).score_samples(table), saved.score_samples(table))
     drawn = tiny(random_state=np.random.RandomState(5)).fit(table)
     drawn.save(tmp_path / "drawn")
@@ -398,7 +398,7 @@ def test_a_copy_of_a_saved_run_keeps_its_rows_and_a_run_without_says_so(table, b
     tiny().fit(table).save(tmp_path / "many")
     for name in ("third", "many"):
         run = folder.RunFolder(tmp_path / name)
-        with pytest.raises(InputError, match=f"{name}: the rows that it was trained on are not kept in it"):
+        with pytest.raises(InputError, match=f"{name}: lacks its rows; an estimator saves up to 100,000"):
             run.events(read(run.config))
 
 

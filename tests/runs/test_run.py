@@ -105,7 +105,7 @@ def test_zoo_models_load_and_are_small():
 
 def test_nothing_is_overwritten(trained, tiny_run):
     before = trained.model.read_bytes()
-    with pytest.raises(InputError, match="holds this run already; add --resume, in Python resume=True"):
+    with pytest.raises(InputError, match="holds this run already; add --resume .resume=True."):
         train(tiny_run, trained.path)
     with pytest.raises(InputError, match="another configuration"):
         train(replace(tiny_run, seed=5), trained.path, resume=True)

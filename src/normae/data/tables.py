@@ -106,10 +106,7 @@ def read_rows(
         if named and weights is not None and columns is not None and weights not in columns:
             wanted = [*columns, weights]
         table.missing = missing == "drop"
-        if categories is None:
-            table.learn(wanted)
-        else:
-            table.know(wanted, categories)
+        table.learn(wanted) if categories is None else table.know(wanted, categories)
         chosen = table.select(wanted)
         event = table.event if chosen is None else (len(chosen),)
         with reading(table.path):

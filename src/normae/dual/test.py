@@ -74,9 +74,8 @@ def dual_test(
     """The dual test of two runs, each a run folder or a name of the zoo. Nothing is written.
 
     Args:
-        data: a table with the columns of the runs and one called label, 1 for B, or .npz or .h5 with the arrays `x` and
-            `labels`; without it, samples of the two densities are drawn, which must be known. For runs on jets: a
-            folder or a file of jets too, and `sample_of` A without it.
+        data: a table with the columns of the runs and one called label, 1 for B, or arrays `x` and `labels`; without it
+            samples of the two known densities are drawn. For runs on jets a folder or a file of jets, or `sample_of` A.
         reference: a trained jet classifier, a run folder or a name of the zoo, in place of one that is trained here.
     """
     settings = settings or DualSettings()

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -143,14 +143,13 @@ def in_memory(
 
 def keep_table(folder: Path, table: Rows | Path) -> None:
     """Put a table that was in memory into its run folder, or the file of one, where that is still there."""
-    if (folder / DATA).exists() or (isinstance(table, Path) and not table.is_file()):
-        return
-    with atomic_path(folder / DATA) as temporary:
-        if isinstance(table, Path):
+    if isinstance(table, Path):
+        with suppress(FileNotFoundError), atomic_path(folder / DATA) as temporary:
             shutil.copyfile(table, temporary)
-        else:
-            weights: dict[str, Any] = {} if table.weights is None else {WEIGHTS: table.weights}
-            np.savez(temporary, x=table.values, **weights)
+    elif not (folder / DATA).exists():
+        with atomic_path(folder / DATA) as temporary:
+            arrays: dict[str, Any] = {"x": table.values} | ({} if table.weights is None else {WEIGHTS: table.weights})
+            np.savez(temporary, **arrays)
 
 
 def _jets_run(path: Path, seed: int, changes: Sequence[str]) -> Run:

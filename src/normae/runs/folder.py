@@ -118,8 +118,7 @@ class RunFolder:
     def events(self, config: Run) -> Events:
         """Those of the finished run; rows, and jets unless others are given, must be those that it was trained with."""
         lost = config.data.file == DATA and not Path(DATA).is_file()  # one in the folder has a whole path
-        where = "an estimator saves up to 100,000 rows; normae.train(rows, out=RUN) keeps all"
-        refuse(lost, f"{self.path}: the rows that it was trained on are not kept in it; {where}")
+        refuse(lost, f"{self.path}: lacks its rows; an estimator saves up to 100,000, normae.train(x, out=RUN) all")
         own = config.data.path == read(self.config).data.path
         return load_events(config.data, config.seed, known=self.known | {"own": own})
 

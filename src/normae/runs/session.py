@@ -49,7 +49,6 @@ from normae.training.backends import Group, processes
 MEMBER = 1_000_000  # between the seeds of two members of an ensemble; the first has the run's own
 NOT_COMPARED = {"output_start"}  # of the network: what only decides the first weights
 HELD_OUT = 2000  # rows of a small validation sample are taken again, each time with other noise, up to about so many
-RESUME = "--resume, in Python resume=True"
 Start = tuple[dict[str, Tensor], dict[str, Any]]  # rows of `State.start`, or weights by name; and what is said of them
 
 
@@ -152,7 +151,7 @@ def _check_folder(group: RunFolder, folders: list[RunFolder], configs: list[Run]
     """Nothing is overwritten: a folder must be new, or hold this very configuration and be resumed."""
     refuse(group.path.exists() and not group.path.is_dir(), f"{group.path}: a file, not a folder; choose another name")
     if not any(folder.config.exists() for folder in folders):
-        refuse(resume and not group.path.exists(), f"{group.path}: nothing to resume; leave out {RESUME}")
+        refuse(resume and not group.path.exists(), f"{group.path}: nothing to resume; leave out --resume (resume=True)")
         if group.path.exists() and not untouched(group.path):
             others = group.config.exists() or group.members()
             why = "holds runs with other seeds" if others else "exists and is not a run folder"
@@ -162,7 +161,7 @@ def _check_folder(group: RunFolder, folders: list[RunFolder], configs: list[Run]
         missing = not folder.config.exists()
         if (missing and group.checkpoints) or (not missing and read(folder.config) != beside(config, folder.path)):
             raise InputError(f"{folder.path}: holds a run with another configuration; choose another folder")
-    refuse(not resume, f"{group.path}: holds this run already; add {RESUME}, or choose another folder")
+    refuse(not resume, f"{group.path}: holds this run already; add --resume (resume=True), or choose another folder")
 
 
 def placed(config: Run, reads: bool) -> Run:
