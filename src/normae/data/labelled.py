@@ -35,9 +35,7 @@ def read_labelled(
 ) -> Labelled:  # fmt: skip
     """Events and labels of a file: arrays `x` and `labels`, or `columns`, by default all, and one called label(s)."""
     path, array = Path(path), False
-    check_file(
-        path, "; give a table with a column label, or .npz or .h5 with the arrays x and labels; 1 is of B, 0 of A"
-    )
+    check_file(path, "; give a table with a column label, 1 for B and 0 for A, or arrays x and labels in .npz or .h5")
     with suppress(InputError), open_table(path, "x") as table:
         array = table.columns is None
     if array:

@@ -51,18 +51,15 @@ def open_table(path: str | Path, dataset: str | None = None) -> Iterator[Table]:
     ...     [(first, chunk.tolist()) for first, chunk in table.chunks(size=2)]
     [(0, [[0.0, 1.0], [2.0, 3.0]]), (2, [[4.0, 5.0]])]
     """
-    path = Path(path)
+    path, suffix = Path(path), Path(path).suffix.lower()
     check_file(path)
-    refuse(
-        path.suffix.lower() not in OPENERS,
-        f"{path}: expected a name that ends in {', '.join(OPENERS)}; unpack or convert it",
-    )
+    refuse(suffix not in OPENERS, f"{path}: expected a name that ends in {', '.join(OPENERS)}; unpack or convert it")
     with ExitStack() as stack:
         before = states([path])
         with reading(path):
-            if path.suffix.lower() in (".h5", ".hdf5") and find_spec("hdf5plugin"):
+            if suffix in (".h5", ".hdf5") and find_spec("hdf5plugin"):
                 import_module("hdf5plugin")  # once imported, HDF5 knows its filters
-            table = OPENERS[path.suffix.lower()](path, dataset, stack)
+            table = OPENERS[suffix](path, dataset, stack)
         table.state = before + states(table.sources[1:])
         if table.rows == 0 or 0 in table.event:
             raise InputError(f"{path}: expected at least one event of at least one feature, got an empty table")
