@@ -276,13 +276,9 @@ class TableCoordinates(Coordinates):
 
     @classmethod
     def of(
-        cls,
-        rows: Tensor,
-        noise: float | None = None,
-        curves: Curves = "none",
-        weights: Tensor | None = None,
+        cls, rows: Tensor, noise: float | None = None, curves: Curves = "none", weights: Tensor | None = None,
         lattice: Tensor | None = None,
-    ) -> "TableCoordinates":
+    ) -> "TableCoordinates":  # fmt: skip
         """Fitted to rows with shape (N, d), with curves as in `CoordinatesConfig`.
 
         Args:

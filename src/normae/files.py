@@ -44,7 +44,7 @@ def check_unchanged(path: Path, sources: Iterable[Path], before: list[list[int]]
 
 
 def check_new(path: str | Path, force: bool | None = False, folder: bool = False) -> None:
-    """Refuse a name that is taken; `force`, or None where nobody has it, takes the same kind, a `folder` an empty one."""
+    """Refuse a name that is taken; `force`, None where nobody has it, takes the same kind, a `folder` an empty one."""
     path, there, kinds = Path(path), os.path.lexists(path), ("a file", "a folder")
     if there and not force and not (folder and path.is_dir() and not any(path.iterdir())):
         how = "" if force is None else ", or replace it with --force (force=True)"

@@ -189,8 +189,8 @@ def test_files_of_others_among_the_parts_stay(scorer, file, tmp_path):
 
 
 def test_what_a_killed_join_had_begun_is_cleared_away(scorer, file, tmp_path, whole):
-    for name in (".s.0123abcd.normae-part.parquet", ".s.parquet.lock"):
-        (tmp_path / name).write_text("begun")
+    (tmp_path / ".s.0123abcd.normae-part.parquet").write_text("begun")
+    (tmp_path / ".s.parquet.lock").touch()
     score(scorer, [file], tmp_path / "s.parquet")
     assert (tmp_path / "s.parquet").read_bytes() == whole
     assert {p.name for p in tmp_path.iterdir()} == {"x.npy", "s.parquet", "whole.parquet"}

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from normae.cli.console import Command, TrainingDisplay, say, show, use_threads
 from normae.cli.options import Device, Folder, Force, Jets, Run, Seed, Set, argument, option
-from normae.errors import InputError, Interrupted, refuse
+from normae.errors import InputError, Interrupted
 
 if TYPE_CHECKING:
     from normae.dual.judge import DualResult
@@ -207,7 +207,8 @@ def search(
     if len(configs) != 2 or out is None:
         given = f"{len(configs)} and {'no' if out is None else 'a'} folder"
         raise InputError(f"expected two configurations and --out FOLDER, got {given}")
-    refuse(len(starts) != 2, f"--start: expected it twice, for A and for B, got {len(starts)}")
+    if len(starts) != 2:
+        raise InputError(f"--start: expected it twice, for A and for B, got {len(starts)}")
     settings = SearchSettings(trainings=trainings, epochs=epochs, events=events, start=first, scatter=scatter)
     a, b = (read(config, [*(override or []), f"device={json.dumps(device)}"]) for config in configs)
     with TrainingDisplay() as display:

@@ -134,11 +134,7 @@ def automatic_run(
         straight = TableCoordinates.of(rows, noise, "none", weights)
         bounds = _bounds(torch.cat([one.forward(rows) for one in (to, straight)]), BOX)
     return Run(
-        data=data,
-        name=name,
-        seed=seed,
-        device=device,
-        threads=1,
+        data=data, name=name, seed=seed, device=device, threads=1,
         coordinates=CoordinatesConfig("table", noise, curves=curves, condition=given, lattice=True),
         base=BaseConfig(),
         network=NetworkConfig(wishes.latent or min(columns + 1, MOST_LATENT), wishes.hidden or (width, width), "gelu"),
@@ -150,7 +146,7 @@ def automatic_run(
         ensemble=EnsembleConfig(events="half") if wishes.bayesian else None,
         sampling=persistent(batch, wishes.chain_steps, 0.3 * columns ** (-1 / 3), bounds),
         log_z=LOG_Z if wishes.log_z and columns > 2 else None,
-    )
+    )  # fmt: skip
 
 
 def _bounds(rows: Tensor | SparseEvents, factor: float = 1.25) -> tuple[float, float]:
@@ -182,28 +178,17 @@ def choose_curves(rows: Tensor, noise: float | None, weights: Tensor | None = No
 
 def _likelihood(iterations: int, events: int, batch: int, rate: float) -> TrainingConfig:
     return TrainingConfig(
-        epochs=max(1, math.ceil(iterations / max(1, events // batch))),
-        iterations=iterations,
-        batch=batch,
-        learning_rate=rate,
-        schedule="cosine",
-        warmup=min(50, iterations // 4),
-        average=0.98,
-        gradient_clip=100.0,
-    )
+        epochs=max(1, math.ceil(iterations / max(1, events // batch))), iterations=iterations, batch=batch,
+        learning_rate=rate, schedule="cosine", warmup=min(50, iterations // 4), average=0.98, gradient_clip=100.0,
+    )  # fmt: skip
 
 
 def persistent(batch: int, steps: int, size: float, bounds: tuple[float, float] | None) -> SamplingConfig:
     """Feature chains that begin at events and go on for as long as the training lasts."""
     return SamplingConfig(
-        buffer=max(BUFFER, 2 * batch),
-        replay=1.0,
-        buffer_space="feature",
-        chains_from="data",
-        generation=GENERATION,
-        latent=ChainConfig(steps=0),
-        feature=ChainConfig(steps=steps, step_size=size, bounds=bounds, adapt=0.65),
-    )
+        buffer=max(BUFFER, 2 * batch), replay=1.0, buffer_space="feature", chains_from="data", generation=GENERATION,
+        latent=ChainConfig(steps=0), feature=ChainConfig(steps=steps, step_size=size, bounds=bounds, adapt=0.65),
+    )  # fmt: skip
 
 
 def events_run(events: Tensor, data: DataConfig, name: str = "events", seed: int = 0) -> Run:
@@ -216,18 +201,15 @@ def events_run(events: Tensor, data: DataConfig, name: str = "events", seed: int
     batch, wishes = min(Wishes.batch, trained), Wishes()
     variance, low, high = float(events.var(0).mean()), float(events.min()), float(events.max())
     margin, rate = WIDER * (high - low), wishes.learning_rate
+    around = (low - margin, high + margin)
     return Run(
-        data=data,
-        name=name,
-        seed=seed,
+        data=data, name=name, seed=seed,
         temperature=TemperatureConfig(2 * variance / features, learning_rate=30 * rate),
         pretraining=PhaseConfig(math.ceil(500 / max(1, trained // batch)), 500, batch, rate, "cosine"),
         training=_likelihood(500, trained, batch, 0.1 * rate),
         guard=replace(GUARD, largest_gap=100.0),
-        sampling=persistent(
-            batch, wishes.chain_steps, 0.3 * variance * features ** (-1 / 3), (low - margin, high + margin)
-        ),
-    )
+        sampling=persistent(batch, wishes.chain_steps, 0.3 * variance * features ** (-1 / 3), around),
+    )  # fmt: skip
 
 
 def own_run(run: Run, own: Autoencoder, events: Events, changes: Sequence[str]) -> Run:
@@ -240,9 +222,7 @@ def own_run(run: Run, own: Autoencoder, events: Events, changes: Sequence[str]) 
         changes: such as "training.iterations=500"; they have the last word.
     """
     run = replace(run, coordinates=replace(run.coordinates, lattice=False))
-    if (
-        run.base is not None and run.coordinates.kind == "table"
-    ):  # curves suit a base, and without one chains need a box
+    if run.base is not None and run.coordinates.kind == "table":  # curves suit a base, and chains need a box without
         free = replace(run.sampling, feature=replace(run.sampling.feature, bounds=None))
         run = replace(run, base=None, coordinates=replace(run.coordinates, curves="none"), sampling=free)
         bounds = _bounds(prepare(run, events).events.train)
