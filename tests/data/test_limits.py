@@ -106,7 +106,8 @@ def test_many_datasets_of_many_kinds(settings, tmp_path, monkeypatch):
                 made.attrs["unit"] = "GeV"
         file["link"], file["same"] = h5py.SoftLink("/7"), file["9"]
         file.create_dataset("out", (3,), "f4", external=[(str(tmp_path / "raw"), 0, 12)])[:] = 1
-        virtual = h5py.VirtualLayout((3,), "f4")
+        virtual = h5py.VirtualLayout((3,), "f4")  # without a source it is a plain dataset to some versions
+        virtual[:] = h5py.VirtualSource(file["out"])
         file.create_virtual_dataset("virtual", virtual)
         file.create_group("group")
     opened = []
