@@ -251,7 +251,7 @@ def grid_draws(
 ) -> Tensor:  # fmt: skip
     """`n` events with shape (n, d), float32, independent and free of any chain, up to the width of a cell.
 
-    A cell by its probability, then a point uniform in the cell.
+    A cell by its probability, then a point uniform in the cell; other arguments as in `grid_log_z`.
     """
     centres = grid_points(cell_centres(bounds, cells), dimension)
     weight = torch.softmax(-evaluate_in_chunks(energy, centres, device) / temperature, dim=0)

@@ -389,7 +389,7 @@ class Model:
     def sample_chain(
         self, n: int, generator: torch.Generator, latent_steps: int | None = None, feature_steps: int | None = None
     ) -> Chain:
-        """The feature chain of `sample`, in y with shape (n, *event), and its acceptance, on the model's device.
+        """The feature chain of `sample`, arguments as there, in y with shape (n, *event), and its acceptance.
 
         A Bayesian model has at most 100 draws, and each chain one of them. Without a base the feature chain begins
         where those of the training ended, if they are known, else where a latent chain from noise has come to.

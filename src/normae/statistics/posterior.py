@@ -197,7 +197,7 @@ def coverage_by_region(
 ) -> Array:  # fmt: skip
     """`coverage` of the events of each of R = `count` regions with shape (R, L), NaN for a region without events.
 
-    `regions` is the number of each event's region, (N,), as `statistics.regions` gives it; others belong to none.
+    `regions` are numbers (N,), as `statistics.regions` gives them; others belong to none. The rest is as in `coverage`.
     """
     refuse(kind not in _RULES, f"expected intervals of kind {' or '.join(map(repr, _RULES))}, got {kind!r}")
     rows, asked = as_draws(draws), as_vector(levels, "levels")
