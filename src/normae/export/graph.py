@@ -104,8 +104,8 @@ class Graph:
         """a(h) for a key of `normae.networks.mlp.ACTIVATIONS`."""
         if kind in ("relu", "tanh"):
             return self.add(kind.capitalize(), h)
-        if kind == "silu":
-            return h * self.add("Sigmoid", h)
+        if kind == "silu":  # a product with a sigmoid is fused by some runtimes into what they have in float32 only
+            return h / (self.add("Exp", -h) + 1.0)
         return h * ((self._erf(h * math.sqrt(0.5)) + 1.0) * 0.5)
 
     def _erf(self, x: Value) -> Value:
