@@ -53,10 +53,12 @@ mutants: $(VENV)/.test
 # Python and the newest: `make lowest PYTHON=python3.13 VERSIONS=/dev/null`.
 VERSIONS := lowest.txt
 EDGES := tests/data tests/coordinates/test_coordinates.py tests/statistics tests/report tests/estimator/test_estimator.py \
-	tests/cli/test_boundary.py tests/scoring/test_names.py tests/runs/test_run.py tests/runs/test_fuzzed_folders.py
+	tests/cli/test_boundary.py tests/scoring/test_names.py tests/runs/test_run.py tests/runs/test_fuzzed_folders.py \
+	tests/export/test_onnx.py tests/search tests/scoring/test_cluster.py tests/estimator/test_pyod.py
 lowest:
 	$(PYTHON) -m venv .venv-lowest
-	.venv-lowest/bin/python -m pip install --quiet --no-compile -c $(VERSIONS) -e . pytest hypothesis pandas polars
+	.venv-lowest/bin/python -m pip install --quiet --no-compile -c $(VERSIONS) \
+		-e ".[blosc,cluster,export,pyod,root,search,trigger]" pytest hypothesis pandas polars
 	.venv-lowest/bin/python -m pytest -o filterwarnings=default $(EDGES)
 
 # Property tests at examples that nobody has seen: may find what `make test`, always at the same ones, does not.
