@@ -276,7 +276,7 @@ def test_a_worker_that_hangs_is_given_up(two, monkeypatch):
     assert work.result(timeout=1) != victim
     psutil.wait_procs([psutil.Process(victim)] if psutil.pid_exists(victim) else [], timeout=30)
     assert not psutil.pid_exists(victim) or psutil.Process(victim).status() == psutil.STATUS_ZOMBIE
-    two.client.wait_for_workers(2, timeout=60)
+    two.client.wait_for_workers(2, timeout=120)
 
 
 @pytest.mark.slow
