@@ -41,9 +41,10 @@ test: $(VENV)/.test
 test-slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
 
-# For whoever has a card: the kernels themselves, which `make test` sees in emulation only.
+# For whoever has a card: the kernels themselves, which `make test` sees in emulation only, and what is only for a card.
 test-gpu: $(VENV)/.test
-	$(BIN)/python -m pytest -m gpu
+	$(BIN)/python -m pytest -m "not slow" tests/networks/test_conv_cuda.py tests/networks/test_mlp_chain.py
+	$(BIN)/python -m pytest -m gpu tests/runs tests/training
 
 # Break the package on purpose, line by line: a fast test must notice each of the changes in tests/mutants/mutants.toml.
 mutants: $(VENV)/.test
