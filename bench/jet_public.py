@@ -1,9 +1,10 @@
 """The components models of the zoo on the public jets, beside our test jets: a last look, on which nothing is chosen.
 
-    python bench/jet_public.py [JETS] [--numbers FILE]
+    python bench/jet_public.py [JETS] [--simulated QCD TOP] [--numbers FILE]
 
-JETS is a folder with the file `test`; without it the AUCs that the models' own metrics.json have stand beside. Errors
-count jets; the last column says how many errors of the difference the two are apart.
+JETS is a folder with the file `test`; without it the AUCs that the models' own metrics.json have stand beside. QCD and
+TOP are files of jets that are simulated as the public ones were. Errors count jets; "errors apart" are those of the
+difference to the public jets.
 """
 
 import argparse
@@ -24,9 +25,9 @@ from normae.statistics.calibration import logistic_slope
 from normae.tensors import stream
 
 
-def numbers(path: Path) -> dict[str, Estimate]:
-    """What the pair of the zoo reaches on the jets of a file."""
-    samples = [read_sparse(path, kind) for kind in KINDS]
+def numbers(qcd: Path, top: Path) -> dict[str, Estimate]:
+    """What the pair of the zoo reaches on the jets of two files, or of one that is given twice."""
+    samples = [read_sparse(path, kind) for path, kind in zip((qcd, top), KINDS, strict=True)]
     labels = np.repeat([0, 1], [len(sample) for sample in samples])
 
     def asked(function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -34,19 +35,19 @@ def numbers(path: Path) -> dict[str, Estimate]:
 
     log_p = {kind: asked(normae.load(f"jets-{kind}-components").log_prob) for kind in KINDS}
     reference = asked(normae.load_classifier("jets-classifier").log_ratio)
-    ratio, top = log_p["top"] - log_p["qcd"], labels == 1
+    ratio, tops = log_p["top"] - log_p["qcd"], labels == 1
     within = within_classes(reference, ratio, labels)
     return {
-        "tags tops, AUC of -log p": auc(-log_p["qcd"][top], -log_p["qcd"][~top]),
-        "tags QCD, AUC of -log p": auc(-log_p["top"][~top], -log_p["top"][top]),
-        "AUC of log r": auc(ratio[top], ratio[~top]),
+        "tags tops, AUC of -log p": auc(-log_p["qcd"][tops], -log_p["qcd"][~tops]),
+        "tags QCD, AUC of -log p": auc(-log_p["top"][~tops], -log_p["top"][tops]),
+        "AUC of log r": auc(ratio[tops], ratio[~tops]),
         "factor b by labels": logistic_slope(ratio, labels),
         "slope m of the pixel classifier on log r": fit_line(
             reference, ratio, labels, generator=stream(0, "bench/public")
         ).slope,
         **{f"the same, {words}": one.slope for words, one in zip(("QCD only", "tops only"), within, strict=True)},
         **{f"Pearson, {words}": one.pearson for words, one in zip(("QCD only", "tops only"), within, strict=True)},
-        "the pixel classifier itself, AUC": auc(reference[top], reference[~top]),
+        "the pixel classifier itself, AUC": auc(reference[tops], reference[~tops]),
     }
 
 
@@ -62,19 +63,27 @@ def known() -> dict[str, Estimate]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("jets", type=Path, nargs="?")
+    parser.add_argument("--simulated", type=Path, nargs=2, help="files of QCD jets and of tops")
     parser.add_argument("--numbers", type=Path, help="a file of docs/numbers, whose table is replaced")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    public, own = numbers(PUBLIC), numbers(file_in(given.jets, "test")) if given.jets else known()
+    public = numbers(PUBLIC, PUBLIC)
+    beside = {"our test jets": numbers(*[file_in(given.jets, "test")] * 2) if given.jets else known()}
+    if given.simulated:
+        beside["simulated like the public ones"] = numbers(*given.simulated)
     rows: list[list[object]] = []
     for words, one in public.items():
-        both = [e for e in (one, own.get(words)) if e is not None]
-        cells: list[object] = [{"value": round(e.value, 5), "error": round(e.error, 5)} for e in both]
-        if words in own:
-            apart = (one.value - own[words].value) / np.hypot(one.error, own[words].error)
-            cells.append(f"{apart:+.1f}")
-        rows.append([words, *cells, *[None] * (3 - len(cells))])
-    table(["", "public jets", "our test jets", "errors apart"], rows, given.numbers)
+        rows.append([words, cell(one)])
+        for other in (found.get(words) for found in beside.values()):
+            apart = None if other is None else (one.value - other.value) / np.hypot(one.error, other.error)
+            rows[-1] += [None, None] if other is None else [cell(other), f"{apart:+.1f}"]
+    header = ["", "public jets", *(title for name in beside for title in (name, "errors apart"))]
+    table(header, rows, given.numbers)
+
+
+def cell(one: Estimate) -> dict[str, float]:
+    """As a file of docs/numbers holds it."""
+    return {"value": round(one.value, 5), "error": round(one.error, 5)}
 
 
 if __name__ == "__main__":
