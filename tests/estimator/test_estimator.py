@@ -63,6 +63,16 @@ def test_check_estimator():
     check_estimator(tiny(start_iterations=10, iterations=2, log_z="auto"), on_skip=None, expected_failed_checks=refused)
 
 
+def test_other_units_are_said_once(bayesian, table, caplog):
+    """By all members together."""
+    for method in (bayesian.score_samples, bayesian.predict, bayesian.score_std):
+        method(table)
+        assert not caplog.records
+        method(1000 * table)
+        assert [record.message.count("same units?") for record in caplog.records] == [1]
+        caplog.clear()
+
+
 # --- what the density is
 
 

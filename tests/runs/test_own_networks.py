@@ -1,11 +1,13 @@
 """Networks that the user brings: trained in place, refused where they are no energy, and back from a run folder."""
 
-from copy import deepcopy
+import pickle
+from copy import copy, deepcopy
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from torch import nn
 
 import normae
@@ -340,3 +342,49 @@ def test_commands_say_so(folders, command, tmp_path, capsys):
     words = [word.replace("RUN", run).replace("OUT", out) for word in command.split()]
     assert invoke(*words) == 2
     assert "networks of your own" in capsys.readouterr().err
+
+
+# --- as an estimator
+
+
+def test_every_run_on_a_table_is_an_estimator(folders, tmp_path):
+    place, models, _ = folders
+    test, (encoder, decoder) = gaussian(20, 1), pair()
+    fresh = {"pair": {"encoder": encoder, "decoder": decoder}, "energy": {"energy": Blind("")}}
+    for name, modules in fresh.items():
+        nae = normae.NormalizedAutoencoder.load(place / name, **modules)
+        expected = models[name].log_prob(test)
+        np.testing.assert_array_equal(nae.score_samples(test), expected)
+        np.testing.assert_array_equal(nae.model_.explain(test), models[name].explain(test))
+        assert nae.sample(4, random_state=0).shape == (4, 2)
+        assert (nae.predict(test) == np.where(expected < nae.offset_, -1, 1)).all()
+        for module in modules.values():  # of the estimator's own from here on
+            nn.init.zeros_(next(module.parameters()).data)
+        nae.contamination = 0.25
+        nae.save(tmp_path / name)
+        others = {key: made(lambda m=m: deepcopy(m)) for key, m in modules.items()}
+        back = normae.NormalizedAutoencoder.load(tmp_path / name, **others)
+        assert (back.offset_, back.contamination) == (nae.offset_, 0.25)
+        np.testing.assert_array_equal(normae.load(tmp_path / name, **others).log_prob(test), expected)
+        for again in (pickle.loads(pickle.dumps(nae)), copy(nae), deepcopy(nae), back):
+            np.testing.assert_array_equal(again.score_samples(test), expected)
+        assert clone(nae).get_params() == nae.get_params()
+    ordinary = nae.set_params(start_iterations=5, log_z="never").fit(test)
+    assert pickle.loads(pickle.dumps(ordinary)).score_samples(test).shape == (20,)
+
+
+def test_an_estimator_without_the_networks_of_its_run(folders, tmp_path):
+    load = normae.NormalizedAutoencoder.load
+    with pytest.raises(normae.InputError, match="give them to load, in Python, as encoder= and decoder="):
+        load(folders[0] / "pair")
+    with pytest.raises(normae.InputError, match=r"expected energy="):
+        load(folders[0] / "energy", **dict(zip(("encoder", "decoder"), pair(), strict=True)))
+    encoder, decoder = (
+        nn.Sequential(nn.Flatten(), nn.Linear(4, 2)),
+        nn.Sequential(nn.Linear(2, 4), nn.Unflatten(1, (2, 2))),
+    )
+    images = np.random.default_rng(0).normal(size=(40, 2, 2))
+    short = ["pretraining.iterations=1", "training.iterations=1"]
+    normae.train(images, tmp_path / "images", settings=short, encoder=encoder, decoder=decoder)
+    with pytest.raises(normae.InputError, match=r"expected a run on a table, got events of shape \(2, 2\)"):
+        load(tmp_path / "images", encoder=encoder, decoder=decoder)

@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+import torch
 from scipy.stats import kstest
 
 import normae
@@ -109,6 +110,24 @@ def test_other_units_are_said_loudly(table_run, scorer, tmp_path, capfd):
     assert "same units?" in said
     both = score(scorer, [good, bad], tmp_path / "c.parquet").notes
     assert both[0].startswith(f"{bad}: ALL 300 rows")
+
+
+def test_other_units_are_said_in_python_too(table_run, caplog):
+    """Once a call, however many pieces it has, and by every way to a score; not of a few rows, nor of good ones."""
+    model, new = normae.load(table_run.path), rows(9000, seed=1)
+    wrong = new * [1e-3, 1, 1]
+    said = "more than half of the rows lie outside the range of the training sample in `pt` ("
+    for method in (model.score, model.log_prob):
+        for given in (wrong, pd.DataFrame(wrong, columns=NAMES), torch.from_numpy(wrong[:50])):
+            method(given)
+            assert said in caplog.text
+            assert caplog.text.count("same units?") == 1
+            caplog.clear()
+        few = new.copy()
+        few[:4000, 0] *= 1e-3
+        for silent in (new, few, wrong[:9]):
+            method(silent)
+    assert not caplog.records
 
 
 def test_the_worst_three_columns_are_named(tmp_path):

@@ -18,6 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import nn
 
 from normae.config import read
 from normae.data import Rows
@@ -25,6 +26,8 @@ from normae.data.frames import Missing, as_frame, as_rows, column_names, no_inde
 from normae.errors import InputError, LogZUnknown, check_once, refuse
 from normae.files import write_json
 from normae.inference import LogZ
+from normae.networks import Autoencoder
+from normae.networks.own import own_network
 from normae.posterior.draw import Rows as AllDraws
 from normae.progress import plain, shown_by
 from normae.runs.automatic import Wishes, automatic_run, check_table, split_sizes
@@ -154,8 +157,8 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             log.warning("score_samples is log p up to a constant, since log Z is not known: %s", self._failure())
         return self
 
-    def _take(self, run: dict[str, bytes]) -> None:
-        self.run_ = run
+    def _take(self, run: dict[str, bytes], own: Autoencoder | None = None) -> None:
+        self.run_, self._own = run, own
         self._open()
         self.temperature_ = self.model_.temperature
         facts = [json.loads(line) for line in run.get("metrics.jsonl", b"").splitlines()]
@@ -166,10 +169,10 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
                 self.score_kind_ = "log_prob"
 
     def _open(self) -> None:
-        self.model_ = open_kept(self.run_).model
+        self.model_ = open_kept(self.run_, self._own).model
         self.model_.name = type(self).__name__
-        # in float64: a row's score must not depend on the rows that are scored with it
-        self._precise = deepcopy(self.model_).to(torch.float64)
+        # in float64: a row's score must not depend on the rows that are scored with it; the user's code is in float32
+        self._precise = deepcopy(self.model_).to(torch.float64) if self._own is None else self.model_
 
     def _failure(self) -> str:
         return str(json.loads(self.run_["provenance.json"]).get("log_z", {}).get("failed", "it was not asked for"))
@@ -201,8 +204,11 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         return facts | {"checksum": hashlib.sha256(words.encode() + self.run_["model.safetensors"]).hexdigest()}
 
     @classmethod
-    def load(cls, folder: str | Path) -> "NormalizedAutoencoder":
+    def load(cls, folder: str | Path, **modules: nn.Module | None) -> "NormalizedAutoencoder":
         """The estimator of a run folder on a table, whether `save`, `normae train` or `normae.train` made it.
+
+        Args:
+            modules: `encoder` and `decoder`, or `energy`, as in `normae.load`. A pickle holds them; `fit` takes others.
 
         >>> import numpy as np, normae
         >>> nae = normae.NormalizedAutoencoder(start_iterations=20, iterations=5, log_z="never", random_state=0)
@@ -210,14 +216,15 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         >>> normae.NormalizedAutoencoder.load("run").predict([[0.0], [9.0]])
         array([ 1, -1])
         """
-        model, _, config, _ = load_run(folder)
+        own = own_network(**modules)
+        model, _, config, _ = load_run(folder, own=own)
         if config.data.file is None or len(model.event) != 1:
             raise InputError(f"{folder}: expected a run on a table, got events of shape {model.event}")
         estimator = cls(
-            bayesian=config.halves > 0, latent=config.network.latent, hidden=config.network.hidden,
+            bayesian=config.halves > 0, latent=config.network.latent or None, hidden=config.network.hidden,
             condition=config.coordinates.condition or None, random_state=config.seed,
         )  # fmt: skip
-        estimator._take(keep(folder))
+        estimator._take(keep(folder), own and model.autoencoder)
         estimator.n_features_in_ = model.event[0]
         if model.columns is not None:
             estimator.feature_names_in_ = np.array(model.columns, dtype=object)
@@ -293,7 +300,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _all(self, table: Floats) -> AllDraws:
         """-log p of every member, or -log p up to a constant."""
-        rows: AllDraws = self._precise.rows(table)
+        rows: AllDraws = self._precise.rows(self._precise.doubted(table))
         return rows if self.score_kind_ == "unnormalized" else rows._replace(scores=-rows.log_prob_draws())
 
     def score_samples(self, X: Any) -> Floats:

@@ -44,7 +44,7 @@ class Members(Posterior):
 
     def energies(self, x: Tensor) -> Tensor:
         """E of every member at rows x of the table, with shape (K, N)."""
-        scores = torch.stack([model.score(x) for model in self.models]) + self.coordinates.log_slope(x)
+        scores = torch.stack([model.rows(x).scores[0] for model in self.models]) + self.coordinates.log_slope(x)
         if self.log_z is not None:
             scores = scores + (self.log_z - self.log_z.mean()).to(scores)[:, None]
         return scores * self.temperature.to(scores)[:, None]

@@ -7,6 +7,7 @@ what all draws say, and `energy`, `score` and `log_prob` what 100 fixed draws (s
 not the log of the mean, unless the posterior is a mixture.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -32,11 +33,14 @@ from normae.sampling.chain import Chain, into_bounds, run_chain
 from normae.sampling.config import SamplingConfig
 from normae.tensors import keeps, stream
 
+log = logging.getLogger(__name__)
+
 DRAWS = 100  # number of draws behind `energy`, `score` and `log_prob`
 CELLS = 300
 """Most cells along each axis for log Z of a draw: the midpoint rule has converged on a density that chains can walk."""
 CHUNK = 1 << 20  # numbers of events that many draws see at once; at least 64 events, and at most 8192
 MOST_SAMPLES = 100_000_000  # of one call, which holds them in memory
+FEWEST_OUTSIDE, LOOKED_AT = 10, 1000  # events of a call whose units are doubted, and those of them that are looked at
 
 
 class Model:
@@ -224,14 +228,13 @@ class Model:
         draws = self.draw_set(DRAWS, 0)
         if not self.mixture:
             return self._through(lambda events: draws.energies(self._seen(events)).mean(0), x)
-        scores = self._through(lambda e: draws.energies(self._seen(e)) / draws.temperature[:, None], x)
-        return self.temperature * Rows(scores, self.normalization(), mixture=True).score()
+        return self.temperature * self.score(x)
 
     energy.stands_for = _chain_energy  # type: ignore[attr-defined]
 
     def score(self, x: Any) -> Any:
         """E/T in the user's units with shape (N,): always defined, higher is more anomalous."""
-        return self._rows(x, DRAWS, 0, self.normalization(DRAWS, 0) if self.mixture else None).score()
+        return self._rows(self.doubted(x), DRAWS, 0, self.normalization(DRAWS, 0) if self.mixture else None).score()
 
     def explain(self, x: Any) -> Any:
         """The part of each feature in the score, with shape (N, *event): their sum is `score(x)`.
@@ -259,7 +262,7 @@ class Model:
 
     def log_prob(self, x: Any) -> Any:
         """log p with shape (N,); a named error where log Z is not known."""
-        return self._rows(x, DRAWS, 0, self.log_z_draws()).log_prob()
+        return self._rows(self.doubted(x), DRAWS, 0, self.log_z_draws()).log_prob()
 
     # --- draws of a Bayesian model
 
@@ -315,6 +318,21 @@ class Model:
     def event_dtype(self) -> type[np.floating[Any]]:
         """The type in which events are read: coordinates are in float64, so that a large offset costs no digits."""
         return np.float32 if self._as_they_are else np.float64
+
+    def doubted(self, x: Any) -> Any:
+        """Events x as they are, of a data frame as an array; a logged warning where they may be in other units."""
+        seen, events = self.coordinates.range, as_events(x, self.columns, self.categories, self.name)
+        if seen is None or len(events) < FEWEST_OUTSIDE or tuple(events.shape[1:]) != self.event:
+            return events
+        some = torch.as_tensor(self.checked(events)[:: -(-len(events) // LOOKED_AT)]).detach().to(seen.low)
+        for k in (seen.outside(some).double().mean(0) > 0.5).nonzero().flatten().tolist()[:1]:
+            name = f"feature {k}" if self.columns is None else f"`{self.columns[k]}`"
+            ranges = (
+                f"{seen.low[k]:.6g} to {seen.high[k]:.6g} there, {some[:, k].min():.6g} to {some[:, k].max():.6g} here"
+            )
+            words = "more than half of the rows lie outside the range of the training sample in"
+            log.warning("%s: %s %s (%s); is it in the same units?", self.name, words, name, ranges)
+        return events
 
     def _through(self, function: Callable[[Tensor], Tensor], x: Any) -> Any:
         """`function` of a tensor, or of an array in pieces."""

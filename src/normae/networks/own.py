@@ -56,8 +56,11 @@ class OwnEnergy(ReconstructionEnergy):
     encode = decode = latent = latent_noise = _without_latent  # type: ignore[assignment]
 
 
-def own_network(**modules: Any) -> Autoencoder:
-    """The network of the modules that the user gave, not copied: `encoder` and `decoder`, or `energy`."""
+def own_network(**given: Any) -> Autoencoder | None:
+    """The network of the modules that the user gave, not copied: `encoder` and `decoder`, or `energy`; None of none."""
+    modules = {name: module for name, module in given.items() if module is not None}
+    if not modules:
+        return None
     if set(modules) not in ({"encoder", "decoder"}, {"energy"}):
         raise InputError(f"expected encoder= and decoder=, or energy= alone, got {' and '.join(modules)}")
     for name, module in modules.items():

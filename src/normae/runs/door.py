@@ -18,6 +18,7 @@ from normae.errors import InputError, Interrupted, refuse, require_that
 from normae.files import atomic_path, new_folder
 from normae.inference import Model
 from normae.jets import is_jets
+from normae.networks import Autoencoder
 from normae.networks.own import own_network
 from normae.progress import plain, shown_by
 from normae.runs.automatic import Wishes, automatic_run, check_table, events_run, own_run, split_sizes, start_iterations
@@ -63,9 +64,8 @@ def train(
     >>> model.log_prob([[0.0]]).round()  # the truth is -log(2 pi)/2 = -0.92
     array([-1.])
     """
-    changes, given = [*settings, f"device={device}"], {"encoder": encoder, "decoder": decoder, "energy": energy}
-    modules = {name: module for name, module in given.items() if module is not None}
-    own = own_network(**modules) if modules else None
+    changes, modules = [*settings, f"device={device}"], {"encoder": encoder, "decoder": decoder, "energy": energy}
+    own = own_network(**modules)
     with TemporaryDirectory() as temporary, shown_by(plain()) if verbose else nullcontext():
         kept, wishes = None if out is None else Path(out), Wishes(condition=condition)
         folder = kept or Path(temporary) / "run"
@@ -195,12 +195,12 @@ def keep(folder: str | Path) -> dict[str, bytes]:
     return {name: (run.path / name).read_bytes() for name in FILES if (run.path / name).is_file()}
 
 
-def open_kept(kept: Mapping[str, bytes]) -> Loaded:
-    """The model of a run in memory, with its configuration."""
+def open_kept(kept: Mapping[str, bytes], own: Autoencoder | None = None) -> Loaded:
+    """The model of a run in memory, with its configuration; networks `own` as in `load_run`."""
     with TemporaryDirectory() as temporary:
         folder = Path(temporary) / "run"
         write_kept(kept, folder)
-        return load_run(folder)
+        return load_run(folder, own=own)
 
 
 def write_kept(kept: Mapping[str, bytes], folder: str | Path) -> None:

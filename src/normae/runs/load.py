@@ -64,23 +64,19 @@ def load(
     >>> normae.load("toy-1gauss-nae").log_prob([[0.0, 0.0]]).round(1)  # the truth is -log 2 pi = -1.84
     array([-1.8], dtype=float32)
     """
-    given = {"encoder": encoder, "decoder": decoder, "energy": energy}
-    modules = {key: module for key, module in given.items() if module is not None}
-    own = own_network(**modules) if modules else None
-    model = load_run(name, device, own).model
-    if own is not None:
-        fill(own, all_tensors(model.autoencoder))
-    return model
+    return load_run(name, device, own_network(encoder=encoder, decoder=decoder, energy=energy)).model
 
 
 def load_run(name: str | Path, device: str = "cpu", own: Autoencoder | None = None) -> Loaded:
-    """As `load`, with the run that the model is from."""
+    """As `load`, with the run that the model is from; networks `own` get the trained weights."""
     folder = run_of(name)
     config = read(folder.config)
     refuse(config.classifier, f"{name}: a classifier, which has no energy; load it with normae.load_classifier")
     check_own(config, own, str(name))
     tensors, header, digest = read_stored(folder.model)
     model = build_model(config, tensors, header, str(name), own).to(choose_device(device))
+    if own is not None:
+        fill(own, all_tensors(model.autoencoder))
     return Loaded(model, folder, config, digest)
 
 
@@ -89,7 +85,7 @@ def check_own(config: Run, own: Autoencoder | None, name: str) -> None:
     expected = "encoder= and decoder=" if config.network.latent else "energy="
     asked, given = config.network.kind == "own", own is not None
     refuse(given and not asked, f"{name}: has its network with it; leave out encoder, decoder and energy")
-    how = f"which are Python code; use normae.load with {expected}"
+    how = f"which are Python code; give them to load, in Python, as {expected}"
     refuse(asked and not given, f"{name}: was trained with networks of your own, {how}")
     other = given and isinstance(own, EnergyNetwork) != (config.network.latent == 0)
     refuse(other, f"{name}: expected {expected} as it was trained with")
