@@ -18,7 +18,7 @@ from normae.scoring.score import open_scorer
 from normae.scoring.scorer import tail_probability
 from normae.search.histogram import Binner, HistogramSettings, histogram
 from tiny_run import tiny
-from tiny_table import TableRun
+from tiny_table import TableRun, trained
 from tiny_table import rows as table_rows
 from tiny_table import write as write_table
 
@@ -106,6 +106,19 @@ def test_a_bayesian_run(folder, tmp_path, quantity):
     shares = found.background.value / found.background.value.sum()
     order = np.sort(shares)[::-1]
     assert np.allclose(order, [0.5, 0.25, 0.125, 0.0625, 0.0625], atol=0.04)  # of 2000 held-out events
+
+
+def test_a_table_with_error_bars(tmp_path):
+    """Its draws are its members, fewer than were asked for."""
+    halves = ["ensemble.members=8", "ensemble.events=half", "training.iterations=0", "contrast.iterations=20"]
+    run = trained(tmp_path, table_rows(), halves)
+    scores = normae.load(run.path).score_draws(table_rows())
+    middle = round(float(np.median(scores)), 3)
+    settings = HistogramSettings(bins=f"0,{middle},{2 * middle}", draws=20)
+    found, _ = histogram(run.path, [run.file], tmp_path / "out", settings)
+    counts = [np.histogram(one, [-np.inf, middle, np.inf])[0] for one in scores]
+    assert found.background.draws.shape == (8, 2)
+    assert np.abs(found.background.draws - counts).max() <= 2  # float32 scores next to an edge
 
 
 def _held_out(run):

@@ -82,8 +82,8 @@ def _plain(run: Run, device: torch.device, normalized: bool = True) -> Any:
 
 
 def _scores(report: timing.Result, run: Run, events: SparseEvents, device: torch.device, n: int, rounds: int) -> None:
-    model = Model(untrained(run, events.shape[1:]), run.temperature.initial, tuple(events.shape[1:]), run.sampling)
-    model = model.to(device)
+    event = tuple(events.shape[1:])
+    model = Model(untrained(run, event), run.temperature.initial, event, run.sampling).to(device)
     x = events[torch.arange(n) % len(events)].cpu()
     works: dict[str, timing.Work] = {"ours": lambda: model.score(x.numpy())}
     with report.optional():

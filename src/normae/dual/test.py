@@ -88,8 +88,7 @@ def dual_test(
     same = one.keys() == other.keys() and all(torch.equal(one[name].cpu(), other[name].cpu()) for name in one)
     if a.coordinates.kind == "components" and not same:
         raise InputError(f"expected two runs in the same components, got others of {run_a} and of {run_b}")
-    certain = a.posterior.certain and b.posterior.certain
-    if certain and settings.draws is not None:
+    if settings.draws is not None and a.posterior.certain and b.posterior.certain:
         raise InputError(f"draws: {a.name} and {b.name} are deterministic and have no weight draws")
     configs = [read(run_of(run).config) for run in (run_a, run_b)]
     kinds = jet_classes(*configs)
@@ -113,7 +112,7 @@ def dual_test(
             raise
         trains, samples = False, _samples(data, kinds, densities, a, settings, False)  # no jets to train one with
     test = samples[2]
-    sides = [model.rows(test.x, 1 if certain else settings.draws or DRAWS, settings.seed) for model in (a, b)]
+    sides = [model.rows(test.x, settings.draws or DRAWS, settings.seed) for model in (a, b)]
     classifier, rows = _trained(samples, a, settings) if trains else None, None
     if reference is not None and kinds is not None:
         rows, found = classifier, load_classifier(reference, device)

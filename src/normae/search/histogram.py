@@ -61,12 +61,12 @@ class Binner:
     def __init__(self, scorer: Scorer, run: RunFolder, settings: HistogramSettings) -> None:
         self.scorer, self.settings = scorer, settings
         self.notes: list[str] = []  # which rows of the samples lie outside the range of the training sample
-        self.bayesian = not scorer.model.posterior.certain
+        self.draws = len(scorer.model.draw_set(settings.draws, 0).temperature)  # members of a table may be fewer
         self.log_z = scorer.model.log_z_draws(settings.draws).mean() if settings.quantity == "log_prob" else 0.0
         if settings.quantity == "p_value" and not len(scorer.background):
             raise InputError(f"--quantity p_value: {scorer.notes[0]}")
         self.references: NDArray[np.float32] | None = None  # scores of held-out background, rising, each draw's, (K, n)
-        if settings.quantity == "p_value" and self.bayesian:
+        if settings.quantity == "p_value" and self.draws > 1:
             events = run.events(read(run.config))
             weights = None if events.weights is None else events.weights.test[:MOST_REFERENCES]
             scores = scorer.model.rows(events.test[:MOST_REFERENCES].numpy(), settings.draws).scores
@@ -81,12 +81,12 @@ class Binner:
             nominal, each = self._quantity(rows.score()), rows.scores
         if self.references is not None:
             each = np.stack([tail_probability(*pair)[0] for pair in zip(each, self.references, strict=True)])
-        return nominal, each if self.bayesian else None
+        return nominal, each if self.draws > 1 else None
 
     def sample(self, x: NDArray[Any], edges: Array, weights: NDArray[Any] | None = None) -> Sample:
         """The histogram of events with shape (N, *event), of which the network sees a block at a time."""
         nothing = np.zeros(len(edges) - 1)
-        total = Sample(nothing, nothing, np.tile(nothing, (self.settings.draws, 1)) if self.bayesian else None, 0)
+        total = Sample(nothing, nothing, np.tile(nothing, (self.draws, 1)) if self.draws > 1 else None, 0)
         for start in range(0, len(x), self.scorer.block):
             rows = slice(start, start + self.scorer.block)
             own = None if weights is None else weights[rows].astype(np.float64)

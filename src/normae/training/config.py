@@ -205,10 +205,9 @@ class ClassifierSettings(MLPSettings):
     test: int = 150_000
 
     def __post_init__(self) -> None:
-        if min(self.points, self.train, self.validation, self.test, self.batch, self.max_epochs, self.patience) < 1:
-            raise InputError("the sizes, the batch, the epochs and the patience of a classifier test must be positive")
-        if not self.learning_rate > 0 or min(self.hidden, default=1) < 1:
-            raise InputError("the learning rate and the widths of a classifier test must be positive")
+        sizes = ("points", "train", "validation", "test", "batch", "max_epochs", "patience", "learning_rate")
+        _check(self, sizes, table="evaluation.classifier.")
+        require_that(min(self.hidden, default=1) > 0, "evaluation.classifier.hidden", "positive widths", self.hidden)
         if self.train + self.validation + self.test > 2 * self.points:
             parts = f"{self.train} + {self.validation} + {self.test}"
             raise InputError(f"the parts of the classifier test, {parts}, exceed two times {self.points} points")
