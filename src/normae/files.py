@@ -20,6 +20,7 @@ from typing import Any
 
 from normae.errors import InputError, refuse
 
+Place = str | Path  # of a file or a folder
 PART, OLD = "normae-part", "normae-old"  # marks in the names of what is not finished, and of what was moved aside
 _BEGUN = re.compile(rf"\..*\.[0-9a-f]{{8}}\.{PART}(\..*)?")
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)

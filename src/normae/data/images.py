@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from normae.errors import refuse
+from normae.tensors import Device
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,7 @@ class SparseEvents:
         """All images, with shape (N, 1, side, side)."""
         return self[torch.arange(len(self), device=self.device)]
 
-    def to(self, device: torch.device | str) -> "SparseEvents":
+    def to(self, device: Device) -> "SparseEvents":
         """The same images on `device`."""
         return SparseEvents(self.pixel.to(device), self.value.to(device), self.filter.to(device))
 
@@ -100,9 +101,7 @@ ROWS = 4096
 Sample = Tensor | SparseEvents
 
 
-def linear_errors(
-    train: Sample, held: Sample, components: Sequence[int], device: torch.device | str = "cpu"
-) -> list[Tensor]:
+def linear_errors(train: Sample, held: Sample, components: Sequence[int], device: Device = "cpu") -> list[Tensor]:
     """e_k of the events `held`, float64 with shape (N,), for each k of `components`; mean and axes are of `train`.
 
     Args:
@@ -131,7 +130,7 @@ def leading(covariance: Tensor, k: int) -> Tensor:
 
 
 def moments(
-    events: Sample, device: torch.device | str = "cpu", function: Callable[[Tensor], Tensor] = lambda x: x
+    events: Sample, device: Device = "cpu", function: Callable[[Tensor], Tensor] = lambda x: x
 ) -> tuple[Tensor, Tensor]:
     """Mean with shape (d,) and covariance with shape (d, d), float64, of a `function` of events (n, d)."""
     refuse(not len(events), "expected at least one event")
@@ -145,7 +144,7 @@ def moments(
     return shift + offset, products / len(events) - torch.outer(offset, offset)
 
 
-def _blocks(events: Sample, device: torch.device | str) -> Iterator[Tensor]:
+def _blocks(events: Sample, device: Device) -> Iterator[Tensor]:
     """Dense events as float64 with shape (n, d)."""
     for rows in torch.split(torch.arange(len(events), device=events.device), ROWS):
         yield events[rows].to(device).flatten(1).double()

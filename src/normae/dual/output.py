@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 import normae.figures as style
 from normae.dual.judge import REFERENCES, Against, DualResult, fitted_shift
 from normae.figures import ratios
-from normae.files import write_json, write_text
+from normae.files import Place, write_json, write_text
 from normae.inference import grid_points
 from normae.report import Picture, Report, SavedFigure, render, save_figure
 from normae.statistics.arrays import Array, Estimate
 from normae.training.two_sample import ClassifierReference
 from normae.version import __version__
 
-Place = str | Path
 Tested = dict[str, str | None]  # what is tested: run_a, run_b, data, and reference where there is one
 CHOICES = {"c0": "$C = 0$", "log_z": r"$C$ from $\log\, Z$", "fit": "$C$ fitted"}
 INDEX = {"true": "true", "classifier": "class", "rows": "rows"}

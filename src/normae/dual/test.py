@@ -18,7 +18,7 @@ from normae.data import DENSITIES, Density
 from normae.data.labelled import Labelled, cut, draw_labelled, read_labelled
 from normae.dual.judge import FEWEST_EVENTS, DualResult, DualSettings, judge
 from normae.errors import InputError, refuse
-from normae.files import check_new, new_folder
+from normae.files import Place, check_new, new_folder
 from normae.inference import Model
 from normae.jets import is_jets
 from normae.runs.classifier import Classifier, load_classifier
@@ -29,8 +29,7 @@ from normae.statistics.calibration import calibration
 from normae.tensors import stream
 from normae.training.two_sample import ClassifierReference, classifier_reference
 
-Place = str | Path
-DRAWS, QUICK = 100, 20_000  # weight draws, and jets of each class that a classifier is trained on here
+QUICK = 20_000  # jets of each class that a classifier is trained on here
 FILE_PARTS = (0.5, 0.125, 0.375)  # shares of a file that train the classifier, correct it, and test the models
 PARTS = (0.8, 0.2)  # the same where the test has a sample of its own
 
@@ -112,7 +111,7 @@ def dual_test(
             raise
         trains, samples = False, _samples(data, kinds, densities, a, settings, False)  # no jets to train one with
     test = samples[2]
-    sides = [model.rows(test.x, settings.draws or DRAWS, settings.seed) for model in (a, b)]
+    sides = [model.rows(test.x, settings.draws, settings.seed) for model in (a, b)]
     classifier, rows = _trained(samples, a, settings) if trains else None, None
     if reference is not None and kinds is not None:
         rows, found = classifier, load_classifier(reference, device)

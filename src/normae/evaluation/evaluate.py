@@ -18,14 +18,13 @@ from normae.dual.output import short_name
 from normae.errors import InputError, refuse
 from normae.figures import PANEL, figure_style, new_figure
 from normae.figures.curves import pretraining_curve
-from normae.files import check_new, output, write_json
+from normae.files import Place, check_new, output, write_json
 from normae.report import Check, Comparison, Picture, Report, Status, render, save_figure
 from normae.report.page import Columns, markdown_table
 from normae.report.paper import PaperValue
 from normae.runs.folder import RunFolder, locked
 from normae.statistics.arrays import Array, Estimate, line_mean
 
-Place = str | Path
 Metrics = dict[str, Estimate]
 Draw = Callable[[], None]
 Captions = dict[str, tuple[str, str]]

@@ -9,12 +9,11 @@ import numpy as np
 
 from normae.config import read
 from normae.errors import InputError, refuse
-from normae.files import check_new, output, write_json
+from normae.files import Place, check_new, output, write_json
 from normae.runs.folder import RunFolder, is_number, is_pair, read_json
 from normae.runs.load import run_of, seed_folders, shared_settings
 from normae.statistics.arrays import Estimate, student
 
-Place = str | Path
 Numbers = dict[str, Estimate]
 ROUNDING = 1e-12  # share of a number by which the same one differs from sum to sum
 

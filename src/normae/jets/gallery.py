@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from normae.errors import refuse
-from normae.files import check_new, new_folder
+from normae.files import Place, check_new, new_folder
 from normae.jets.container import UNLABELLED, Jets
 from normae.jets.imaging import PIXEL_ETA, PIXEL_PHI, SIDE, images
-from normae.jets.pipeline import Place, file_observables, in_frame, made_of_file, write_columns
+from normae.jets.pipeline import file_observables, in_frame, made_of_file, write_columns
 from normae.jets.reader import Rows, is_images
 
 CLASSES = {0: "QCD", 1: "top", UNLABELLED: "jets"}

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from normae.data import tables
 from normae.errors import InputError, refuse
-from normae.files import check_new, output
+from normae.files import Place, check_new, output
 from normae.jets import imaging
 from normae.jets.container import UNLABELLED, BadJet, Jets, offsets_of
 from normae.jets.imaging import NAMES, THRESHOLD, SparseImages, join_images, observables, sparse_images
 from normae.jets.reader import FORMAT, IMAGES, VERSION, Rows, chunks, info, is_images, read_images, row_range
 
 T = TypeVar("T")
-Place = str | Path
 Fit = Callable[[Any], NDArray[np.bool_]]
 BATCH = 1024  # images that are made dense at a time
 SUFFIXES = (".csv", ".parquet", ".npz")

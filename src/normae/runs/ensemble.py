@@ -6,7 +6,6 @@ modes, whose density is the mean of theirs; the constants that this needs come f
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +16,7 @@ from normae import zoo
 from normae.config import Run, read, to_toml
 from normae.data import SparseEvents
 from normae.errors import InputError, refuse
-from normae.files import check_new, new_folder, write_json, write_text
+from normae.files import Place, check_new, new_folder, write_json, write_text
 from normae.runs.folder import CHAINS, COORDINATES, HALF, RunFolder, read_stored, write_tensors
 from normae.runs.load import PREFIX, load, seed_folders, shared_settings
 from normae.sources import pieces
@@ -27,9 +26,7 @@ from normae.training import EnsembleConfig
 Part = tuple[dict[str, Tensor], dict[str, Any]]  # the tensors and the header of a model
 
 
-def gather(
-    runs: Sequence[str | Path], out: str | Path, data: str | Path | None = None, force: bool = False
-) -> RunFolder:
+def gather(runs: Sequence[Place], out: Place, data: Place | None = None, force: bool = False) -> RunFolder:
     """Write to the new folder `out` the ensemble of finished runs that differ in their seeds.
 
     Args:
@@ -126,7 +123,7 @@ def _as_members(folders: list[RunFolder], parts: list[Part]) -> Part:
     return shared, headers[0] | {"members": headers}
 
 
-def _constants(config: Run, folders: list[RunFolder], parts: list[Part], path: str | Path | None) -> list[float]:
+def _constants(config: Run, folders: list[RunFolder], parts: list[Part], path: Place | None) -> list[float]:
     """-log Z where all members know theirs, of mean weights; else those that give them equal shares of validation."""
     known = [header.get("log_z") for _, header in parts]
     if all(known):
