@@ -50,8 +50,8 @@ def test_the_best_validation_loss_is_restored() -> None:
     x, labels = sample(300, 300, 4)
     hungry = RatioSettings(hidden=(64, 64), learning_rate=2e-2, batch=64, max_epochs=40, patience=5)
     classifier = train_ratio_classifier(x, labels, hungry, generator=stream())
-    best = int(np.argmin(classifier.validation_loss)) + 1
-    assert len(classifier.validation_loss) == len(classifier.train_loss) == best + 5
+    best = int(np.argmin(classifier.losses.validation)) + 1
+    assert len(classifier.losses.validation) == len(classifier.losses.train) == best + 5
     again = train_ratio_classifier(
         x,
         labels,

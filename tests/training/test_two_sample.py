@@ -37,7 +37,7 @@ def test_the_defaults_are_the_papers() -> None:
 def test_identical_distributions_cannot_be_told_apart() -> None:
     result = classifier_test(normal(15_000, 0, 1), normal(15_000, 0, 2), SMALL, generator=stream())
     assert abs(result.auc.value - 0.5) < 3 * result.auc.error
-    assert min(result.validation_loss) == pytest.approx(math.log(2), abs=2e-3)
+    assert min(result.losses.validation) == pytest.approx(math.log(2), abs=2e-3)
 
 
 @pytest.mark.parametrize("shift", [0.3, 1.0])
@@ -49,8 +49,8 @@ def test_a_shift_is_found_as_well_as_can_be(shift: float) -> None:
 def test_early_stopping_keeps_the_best() -> None:
     settings = ClassifierSettings((64, 64), 1e-2, 64, 100, 3, 600, 600, 300, 300)
     result = classifier_test(normal(600, 0, 5), normal(600, 0.5, 6), settings, generator=stream())
-    best = int(np.argmin(result.validation_loss)) + 1
-    assert result.epochs == len(result.train_loss) == len(result.validation_loss) == best + 3
+    best = int(np.argmin(result.losses.validation)) + 1
+    assert len(result.losses.train) == len(result.losses.validation) == best + 3
 
 
 def test_the_same_generator_gives_the_same_numbers_and_the_global_one_is_untouched() -> None:
@@ -70,7 +70,7 @@ def test_an_array_may_be_read_only() -> None:
     true, model = normal(600, 0, 1).numpy(), normal(600, 0, 2).numpy()
     true.setflags(write=False)
     settings = ClassifierSettings(points=600, train=600, validation=300, test=300, max_epochs=1)
-    assert classifier_test(true, model, settings, generator=stream()).epochs == 1
+    assert len(classifier_test(true, model, settings, generator=stream()).losses.train) == 1
 
 
 def test_it_trains_under_no_grad_too() -> None:

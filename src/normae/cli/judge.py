@@ -91,9 +91,7 @@ def dual(
     reference: Annotated[str | None, option("A trained classifier of jets, instead of a new one.")] = None,
     out: Annotated[Path | None, option("Folder. Default: dual/A-B-on-SAMPLE-by-REFERENCE.", "--out", "-o")] = None,
     draws: Annotated[int | None, option("Weight draws of a Bayesian run; 100 if not given.")] = None,
-    events: Annotated[
-        int, option("Events drawn from each density without --data. Of jets: the most of each class.")
-    ] = 100_000,
+    events: Annotated[int, option("Events of each density, without --data; most jets of each class.")] = 100_000,
     seed: Seed = 0,
     classifier: Annotated[bool, option("Train a classifier to compare with.")] = True,
     device: Device = "auto", force: Force = False,

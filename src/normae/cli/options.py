@@ -18,9 +18,7 @@ def argument(words: str, **settings: Any) -> Any:
 
 Run = Annotated[str, argument("A run folder or a model of the zoo.")]
 Folder = Annotated[Path, argument("A run folder.")]
-Jets = Annotated[
-    Path | None, option("A folder or file of jets. Default: $NORMAE_JETS, or, to judge, the public jets.", "--jets")
-]
+Jets = Annotated[Path | None, option("Jets. Default: $NORMAE_JETS, or, to judge, the public ones.", "--jets")]
 Device = Annotated[str, option("auto, cpu or cuda.", "--device")]
 Seed = Annotated[int, option("Fixes all random numbers.", "--seed")]
 NewRun = Annotated[Path, option("The run folder to write.", "--out", "-o", show_default=False)]

@@ -16,7 +16,7 @@ def score(
     columns: Columns = None,
     dataset: Dataset = None,
     shard: Annotated[
-        str | None, option("i/n: only the i-th of n shares, from 0. A last call without it joins them.")
+        str | None, option("i/n: the i-th of n shares, from 0. A last call without it joins them.")
     ] = None,
     chunk: Annotated[int, option("Rows that are read at a time.")] = 1 << 16,
     explain: Annotated[bool, option("Add columns part_NAME: what each column adds to the score.", "--explain")] = False,
@@ -24,9 +24,7 @@ def score(
     cluster: Annotated[str | None, option("local, slurm, htcondor, or tls://HOST:PORT of a dask scheduler.")] = None,
     workers: Annotated[int | None, option("With --cluster: how many workers; local: one for each core.")] = None,
     threads: Annotated[int | None, option("With --cluster: CPU threads of a worker; 1 if not given.")] = None,
-    cluster_options: Annotated[
-        Path | None, option("With --cluster: a TOML file with memory, queue, directives and so on.")
-    ] = None,
+    cluster_options: Annotated[Path | None, option("With --cluster: a TOML file with memory, queue and so on.")] = None,
     insecure: Annotated[bool, option("Allow --cluster tcp://HOST:PORT, without TLS.", "--insecure")] = False,
     force: Force = False,
 ) -> None:
@@ -135,9 +133,7 @@ def export(
     trigger: Annotated[bool, option("A small fixed-point network as an hls4ml project.", "--trigger")] = False,
     draws: Annotated[int, option("Weight draws of a Bayesian run.")] = 100,
     tolerance: Annotated[float, option("ONNX: largest difference of scores.")] = 1e-3,
-    signal: Annotated[
-        list[Path] | None, option("Trigger: a file of signal to compare on. Any number of times.")
-    ] = None,
+    signal: Annotated[list[Path] | None, option("Trigger: a file of signal to compare on. Any number.")] = None,
     hidden: Annotated[str, option("Trigger: widths of the hidden layers.")] = "32,16",
     bits: Annotated[int, option("Trigger: bits of weights, inputs and results.")] = 16,
     epochs: Annotated[int, option("Trigger: epochs of the distillation.")] = 30,

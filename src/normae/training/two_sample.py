@@ -48,12 +48,10 @@ MEMBERS = 4  # classifiers of a reference: twice the work of one on the full sam
 
 
 class ClassifierResult(NamedTuple):
-    """The AUC on the test part, the epochs that ran, and the loss of each epoch on the first two parts."""
+    """The AUC on the test part, and the loss of each epoch that ran on the first two parts."""
 
     auc: Estimate
-    epochs: int
-    train_loss: tuple[float, ...]
-    validation_loss: tuple[float, ...]
+    losses: Losses
 
 
 class Part(NamedTuple):
@@ -83,7 +81,7 @@ def classifier_test(
     layers, losses = fit_logits(train, validation, settings, generator)
     scores, label = logits(layers, test.x).double().cpu().numpy(), test.label.cpu().numpy() == 1
     counts = None if test.weight is None else test.weight.cpu().numpy()[~label]
-    return ClassifierResult(auc(scores[label], unweighted(scores[~label], counts)), len(losses.train), *losses)
+    return ClassifierResult(auc(scores[label], unweighted(scores[~label], counts)), losses)
 
 
 def events(sample: Sample, name: str) -> Tensor:
@@ -222,8 +220,7 @@ class RatioClassifier:
     centre: Tensor
     width: Tensor
     prior: float
-    train_loss: tuple[float, ...]
-    validation_loss: tuple[float, ...]
+    losses: Losses
 
     def __call__(self, x: Sample) -> Array:
         """log r = log p_B - log p_A with shape (N,), float64, for events with shape (N, *event)."""
@@ -256,4 +253,4 @@ def train_ratio_classifier(
         for index in (train, validation)
     ]
     weights, losses = fit_logits(parts[0], parts[1], settings, generator)
-    return RatioClassifier(tuple(weight.detach() for weight in weights), centre, width, prior, *losses)
+    return RatioClassifier(tuple(weight.detach() for weight in weights), centre, width, prior, losses)
