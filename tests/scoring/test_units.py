@@ -128,6 +128,9 @@ def test_other_units_are_said_in_python_too(table_run, caplog):
         for silent in (new, few, wrong[:9]):
             method(silent)
     assert not caplog.records
+    for no_rows in (None, "t.csv", wrong[:, :2], wrong.astype(str)):
+        with pytest.raises(InputError, match="expected (events of shape|real numbers)"):
+            model.score(no_rows)
 
 
 def test_the_worst_three_columns_are_named(tmp_path):

@@ -322,7 +322,7 @@ class Model:
     def doubted(self, x: Any) -> Any:
         """Events x as they are, of a data frame as an array; a logged warning where they may be in other units."""
         seen, events = self.coordinates.range, as_events(x, self.columns, self.categories, self.name)
-        if seen is None or len(events) < FEWEST_OUTSIDE or tuple(events.shape[1:]) != self.event:
+        if seen is None or tuple(events.shape[1:]) != self.event or len(events) < FEWEST_OUTSIDE:
             return events
         some = torch.as_tensor(self.checked(events)[:: -(-len(events) // LOOKED_AT)]).detach().to(seen.low)
         for k in (seen.outside(some).double().mean(0) > 0.5).nonzero().flatten().tolist()[:1]:
