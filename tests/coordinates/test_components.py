@@ -190,3 +190,12 @@ def test_a_file_of_jets_is_judged_and_reported(run, tmp_path):
     chosen, _ = planned(SAMPLE, tmp_path / "run", changes=["data.jets=qcd"])
     assert chosen.coordinates.kind == "components"
     assert (chosen.data.test, chosen.data.validation, chosen.contrast.batch) == (20, 10, 17)
+
+
+def test_a_file_of_one_class_is_judged_and_reported(tmp_path):
+    """Without an AUC, which needs the other one."""
+    every = normae.jets.read(SAMPLE)
+    normae.jets.write(tmp_path / "qcd.h5", every[every.labels == 0])
+    assert train(read("jets-components-qcd", [*TINY, f"data.path={tmp_path / 'qcd.h5'}"]), tmp_path / "run")
+    assert "auc" not in evaluate(tmp_path / "run", figures=True)
+    assert "Jets of the other class" not in report(tmp_path / "run").read_text()

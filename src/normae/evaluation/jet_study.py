@@ -398,12 +398,12 @@ class ComponentsStudy(TableStudy):
 
     def summary(self, metrics: Metrics) -> str:
         number = sum(name.startswith("wasserstein component") for name in metrics)
-        tags = f" Jets of the other class score higher in {100 * metrics['auc'].value:.1f} % of pairs (AUC)."
+        share = 100 * metrics["auc"].value if "auc" in metrics else None  # the file may have no jets of the other class
+        tags = "" if share is None else f" Jets of the other class score higher in {share:.1f} % of pairs (AUC)."
         return (
             f"The model is a density of jets in {number} components of their pictures, with the noise that is stated "
             "below; the score of a jet is the negative log-likelihood of its components. A classifier tells samples of "
-            f"the model from held-out jets with AUC {metrics['auc_samples']} (0.5: not at all)."
-            + (tags if "auc" in metrics else "")
+            f"the model from held-out jets with AUC {metrics['auc_samples']} (0.5: not at all).{tags}"
         )
 
     def sample(self) -> dict[str, str]:
