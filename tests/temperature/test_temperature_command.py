@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import normae
 from normae.cli import main
-from normae.config import Run, structure, to_toml
+from normae.config import Run, read, structure, to_toml
 from normae.errors import InputError
 from normae.runs.folder import RunFolder
 from normae.runs.session import train
@@ -18,6 +19,7 @@ from normae.temperature.estimates import estimate_temperatures, write_temperatur
 from normae.temperature.search import SearchSettings, _reference, search_temperature
 from tiny_jets import CONFIGS, SAMPLE, tiny_jets
 from tiny_run import tiny
+from tiny_table import rows, trained
 
 
 def toy(density: str) -> Run:
@@ -128,6 +130,17 @@ def test_estimates_are_written_beside_the_run(tmp_path):
     assert content["estimates"].keys() == found.estimates.keys()
     assert content["events"] == 300
     assert {p.suffix for p in (tmp_path / "run" / "figures").glob("temperature.*")} == {".svg", ".pdf", ".csv"}
+
+
+def test_of_members_one_is_asked_in_its_own_coordinates(tmp_path):
+    halves = ["ensemble.members=8", "ensemble.events=half", "training.iterations=0", "contrast.iterations=20"]
+    run = RunFolder(trained(tmp_path, rows(), halves).path)
+    member, held = normae.load(run.path).members[0], run.events(read(run.config)).validation
+    y = member.coordinates.forward(held).float()
+    error = (y - member.autoencoder(y)).square().mean(1).mean()
+    found = estimate_temperatures(run.path)
+    assert found.mean_energy.value == pytest.approx(float(error), rel=1e-5)
+    assert found.model == member.temperature
 
 
 def test_an_unknown_error_is_null(tmp_path):

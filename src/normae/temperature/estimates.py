@@ -222,7 +222,7 @@ def estimate_temperatures(
     refuse(events < 10, f"events: expected at least 10, got {events}")
     if read(run_of(run).config).modes:
         raise InputError(f"{run}: a mixture of several trainings, which have a temperature each; give one of them")
-    model = load(run, device)
+    model = load(run, device).centre  # of members with coordinates of their own, one of them
     x = model.coordinates.forward(_events(run, data, events).to(model.device).double())
     refuse(len(x) < 10, f"{run}: expected at least 10 events that it was not trained on, got {len(x)}")
     energy = ScoringEnergy(copy.deepcopy(model.autoencoder).double())
