@@ -54,7 +54,7 @@ def training_energies(axes: Sequence[Axes], records: Records, events: str = "jet
 
 
 def pretraining_curve(ax: Axes, epoch: Array, train: Array, held: Array, levels: Mapping[str, float]) -> Axes:
-    """Reconstruction errors over epochs, of training and validation events, (N,), and of simpler models by name."""
+    """Errors over `epoch` of the events `train` and `held`, (N,) each, and `levels` of simpler models by name."""
     if not len(epoch) == len(train) == len(held) > 0:
         raise InputError(f"expected errors of one length, got {len(epoch)}, {len(train)} and {len(held)}")
     ax.plot(epoch, train, color="#9ecae1", linewidth=3.0, marker="o" if len(epoch) < 3 else None, label="training")
@@ -67,7 +67,7 @@ def pretraining_curve(ax: Axes, epoch: Array, train: Array, held: Array, levels:
 
 
 def loss_curves(ax: Axes, epoch: Array, train: Array, validation: Array, unit: str = "epoch") -> Axes:
-    """The cross-entropy of a classifier on both samples over epochs, each with shape (N,), and the epoch kept."""
+    """A classifier's cross-entropy on `train` and `validation`, (N,) each, over `epoch` in `unit`, and the one kept."""
     _line(ax, epoch, train, "tab:gray", "training")
     _line(ax, epoch, validation, "tab:blue", "validation")
     best = int(np.argmin(validation))
@@ -109,7 +109,7 @@ def score_histograms(ax: Axes, scores: Mapping[str, Values]) -> Axes:
 def column_histograms(
     axes: Sequence[Axes], names: Sequence[str], held_out: Values, sampled: Values, texts: Sequence[str]
 ) -> Sequence[Axes]:
-    """One axis for each of d columns: rows held out, shape (N, d), and rows drawn from the model, shape (M, d)."""
+    """An axis for each of d columns `names`: rows `held_out` (N, d) and `sampled` (M, d), and `texts` of them."""
     for k, (ax, name, text) in enumerate(zip(axes, names, texts, strict=True)):
         edges = even_edges(held_out[:, k], 0.002, 40, 1.0)
         for values, kind in ((held_out[:, k], "held out"), (sampled[:, k], "sampled")):
@@ -154,7 +154,7 @@ def trigger_rates(ax: Axes, original: Mapping[str, ArrayLike], fixed: Mapping[st
 
 
 def speed_bars(ax: Axes, labels: Sequence[str], values: ArrayLike, errors: ArrayLike) -> Axes:
-    """A bar for each of n positive ratios of speeds, with its error, the first on top; grey where it is below 1."""
+    """A bar for each of n positive `values`, with `errors` and `labels`, the first on top; grey where it is below 1."""
     ratios, widths = np.asarray(values, dtype=np.float64), np.asarray(errors, dtype=np.float64)
     if not len(labels) == len(ratios) == len(widths) or not (ratios > 0).all():
         raise InputError(f"expected a positive ratio and an error for each of {len(labels)} labels")

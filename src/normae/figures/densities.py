@@ -65,7 +65,7 @@ def colour_limits(*fields: ArrayLike, log: bool = True) -> Limits:
 
 
 def region_map(ax: Axes, x: ArrayLike, y: ArrayLike, regions: ArrayLike) -> Axes:
-    """The bands 0..4 on an even grid, in the colours of `likelihood_correlation`; shapes as in `field_map`."""
+    """The bands `regions`, 0..4, in the colours of `likelihood_correlation`; x, y and shapes as in `field_map`."""
     bands = np.asarray(regions)
     norm = Normalize(-0.5, len(style.REGION_COLOURS) - 0.5)
     _image(ax, x, y, bands, ListedColormap(style.REGION_COLOURS), norm)

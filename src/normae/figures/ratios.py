@@ -187,7 +187,7 @@ def _log_bars(values: Array, errors: Array) -> Array:
 
 
 def slope_against_temperature(ax: Axes, points: Sequence[SlopePoint], line: SlopeLine | None, root: Estimate) -> Axes:
-    """The slopes m of trainings, the power law through them, and where it is 1, with its error as a band."""
+    """The slopes m of trainings, `points`, the power law `line` through them, and `root`, where it is 1, as a band."""
     ordered = sorted(points)
     t, m, error = (np.array(column) for column in zip(*((p.temperature, *p.slope) for p in ordered), strict=True))
     low, high = t.min() / 1.5, t.max() * 1.5

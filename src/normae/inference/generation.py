@@ -111,7 +111,7 @@ def drawn_at(of: Based, t: Tensor, generator: torch.Generator) -> Tensor:
 def loosened(
     energy: Energy, chains: Tensor, config: ChainConfig, temperature: float | Tensor, generator: torch.Generator
 ) -> Tensor:
-    """Chains with shape (M, *event) after small steps; the density stays.
+    """`chains` with shape (M, *event) at `temperature` after small steps, as `config` has them; the density stays.
 
     A chain that began at an outlier overshoots with steps that suit the bulk, is rejected, and stays where it is: small
     steps free it.

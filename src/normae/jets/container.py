@@ -105,7 +105,7 @@ class Jets:
 
 
 def from_counts(labels: NDArray[Any], counts: NDArray[Any], pt: Any, eta: Any, phi: Any) -> Jets:
-    """Jets of `labels` and `counts` with shape (N,) and flat constituents with shape (C,), cast to the stored types."""
+    """Jets of `labels` and `counts` (N,), with pt, eta and phi of all constituents (C,), cast to the stored types."""
     pt, eta, phi = (np.ascontiguousarray(a, dtype=np.float32) for a in (pt, eta, phi))
     return Jets(np.asarray(labels).astype(np.int8), offsets_of(counts), pt, eta, phi)
 

@@ -66,7 +66,7 @@ def mean_images(path: Place, rows: Rows = None, **options: Any) -> tuple[dict[in
 
 
 def save_figures(path: Place, folder: Place, rows: Rows = None, force: bool = False, **options: Any) -> list[Path]:
-    """Write images and observables of a file, `rows` of it, as PNG, PDF and CSV into `folder`; the paths written."""
+    """Write images and observables of a file into `folder`, as PNG, PDF and CSV; the others as in `read`; the paths."""
     check_new(folder, force, folder=True)
     means, firsts = mean_images(path, rows, **options)
     refuse(not means, f"{path}: no jets to show")

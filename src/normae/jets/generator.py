@@ -256,7 +256,7 @@ def _done(part: Path) -> bool:
 
 
 def check_run(job: Job, path: str | Path, workers: int = 1, force: bool = False) -> None:
-    """Refuse a run that cannot be done, before anything is written; parts that are there must belong to this run."""
+    """Refuse what `generate` cannot do, before anything is written; parts that are there must belong to this job."""
     path = Path(path)
     refuse(workers < 1, f"expected at least one worker, got {workers}")
     check_new(path, force)
@@ -276,7 +276,12 @@ def check_run(job: Job, path: str | Path, workers: int = 1, force: bool = False)
 
 
 def generate(job: Job, path: str | Path, workers: int = 1, force: bool = False) -> None:
-    """Generate the jets of `job` into `path`, in `workers` processes; blocks of an earlier run are taken up."""
+    """Generate the jets of `job` into the HDF5 file `path`; blocks of an earlier run are taken up.
+
+    Args:
+        workers: processes; the jets do not depend on how many.
+        force: replace what is there.
+    """
     path = Path(path)
     folder = path.with_name(path.name + ".parts")
     with output(path, force) as temporary:

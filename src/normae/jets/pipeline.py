@@ -46,7 +46,7 @@ def writing(path: Place, attributes: Mapping[str, Any] = {}, force: bool = False
 
 
 def write(path: Place, jets: Jets, attributes: Mapping[str, Any] = {}, force: bool = False) -> None:
-    """Write `jets` to `path` in our own HDF5 format, whole or not at all."""
+    """Write `jets` to `path` in our own HDF5 format, with `attributes`; `force` replaces what is there."""
     with writing(path, attributes, force) as append:
         append(jets)
 
@@ -62,7 +62,7 @@ def write_images(path: Place, images: SparseImages, force: bool = False) -> None
 def convert(
     path: Place, out: Place, rows: Rows = None, *, skip_bad: bool = False, key: str = "table", force: bool = False
 ) -> tuple[int, int]:
-    """Write the jets of any file, chosen as by `read`, in our own format to `out`; (jets written, jets skipped)."""
+    """Write the jets of any file to `out` in our own format, other arguments as in `read`; (jets written, skipped)."""
     check_output(path, out, force)
     written = skipped = 0
     with writing(out, {"source": Path(path).name}, force) as append:
@@ -76,7 +76,7 @@ def convert_images(
     path: Place, out: Place, rows: Rows = None, *, skip_bad: bool = False, key: str = "table",
     dtype: Any = np.float16, force: bool = False,
 ) -> tuple[int, int]:  # fmt: skip
-    """Write sparse images of the jets of a file, chosen as by `read`, values as `dtype`; (images, jets skipped)."""
+    """Write sparse images of a file, values as `dtype`, to `out`; the others as in `read`; (images, jets skipped)."""
     check_output(path, out, force)
     info(path, key)  # which refuses images
     made = list(made_of_file(lambda jets: sparse_images(jets, dtype), in_frame, path, rows, skip_bad, key))
@@ -133,7 +133,10 @@ def _parts(path: Place, rows: Rows, skip_bad: bool, key: str) -> Iterator[tuple[
 def file_observables(
     path: Place, rows: Rows = None, *, skip_bad: bool = False, key: str = "table", threshold: float = THRESHOLD
 ) -> tuple[dict[str, NDArray[Any]], int]:
-    """Columns label, eta, phi, mass, tau1, tau2, tau3 of a file of jets or images, chosen as by `read`; the skipped."""
+    """Columns label, eta, phi, mass, tau1, tau2, tau3 of a file of jets or images, and how many were skipped.
+
+    Arguments as in `read`, and `threshold` as in `observables`.
+    """
     imaging.check_threshold(threshold)
     make, fit = partial(observables, threshold=threshold), partial(imaging.usable, threshold=threshold)
     made = list(made_of_file(make, fit, path, rows, skip_bad, key))

@@ -244,7 +244,7 @@ def _checked(loaded: tuple[NDArray[Any], ...], start: int, skip_bad: bool) -> Je
 def chunks(
     path: str | Path, rows: Rows = None, *, skip_bad: bool = False, key: str = "table", size: int = CHUNK
 ) -> Iterator[Jets]:
-    """The jets of a file, chosen as by `read`, in chunks of about `size`, in the order of the file."""
+    """The jets of a file in chunks of about `size`, in its order; other arguments as in `read`."""
     with open_source(path, key) as source:
         edges = _edges(*row_range(rows, source.count), size, source.alignment)
         parts = in_order(lambda rows: _checked(source.load(*rows), rows[0], skip_bad), pairwise(edges))

@@ -125,7 +125,13 @@ def trained_by(name: str, settings: Settings) -> tuple[str, tuple[str, ...]]:
 def reproduce(
     what: str, out: str | Path, settings: Settings | None = None, watch: Watch | None = None, force: bool = False
 ) -> Reproduction:
-    """Figures and tables of "toy", "bayes", "dual", "jets" or "all" into `out`: new, begun before, or by `force`."""
+    """The paper's figures and tables, ours beside them.
+
+    Args:
+        what: "toy", "bayes", "dual", "jets" or "all".
+        out: a folder that is new, or was begun before; any other one is replaced with `force` only.
+        watch: called with everything that happens to a training.
+    """
     out, settings, known = Path(out), settings or Settings(), (*SECTIONS, "jets", "all")
     refuse(what not in known, f"reproduce: expected {', '.join(SECTIONS)}, jets or all, got {what!r}")
     places = [f"{part}{kind}/*" for part in ("", "toy/", "jets/") for kind in ("zoo", "scratch")]

@@ -326,6 +326,12 @@ def score(
         dataset: as for `normae.data.open_table`; the pandas key of a file of jets.
         do: scores parts and writes them, in this process or elsewhere (`normae.scoring.cluster`).
         force: replace what is there.
+
+    >>> import numpy as np, normae.scoring.score
+    >>> np.save("x.npy", [[0.0, 0.0], [3.0, 0.0]])
+    >>> scorer = normae.scoring.score.open_scorer("toy-1gauss-nae")
+    >>> normae.scoring.score.score(scorer, ["x.npy"], "scores.csv").whole
+    True
     """
     out = Path(out)
     refuse(out.suffix not in WRITERS, f"{out}: expected a name that ends in {', '.join(WRITERS)}")

@@ -46,7 +46,7 @@ def auc(positive_scores: ArrayLike, negative_scores: ArrayLike) -> Estimate:
 def auc_difference(
     positive_first: ArrayLike, negative_first: ArrayLike, positive_second: ArrayLike, negative_second: ArrayLike
 ) -> Estimate:
-    """AUC of a first score minus that of a second of the same events, (M,) and (N,), with DeLong's error of both."""
+    """AUC of a first score minus that of a second of the same events, positive (M,), negative (N,); DeLong's error."""
     first, second = _row_means(positive_first, negative_first), _row_means(positive_second, negative_second)
     return _mean(first[0] - second[0], first[1] - second[1])
 

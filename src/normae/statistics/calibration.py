@@ -76,7 +76,7 @@ class Calibration(NamedTuple):
 def calibration(
     log_ratio: ArrayLike, labels: ArrayLike, seed: int, bins: int = BINS, n_bootstrap: int = 200
 ) -> Calibration:
-    """Whether log r (N,) gives labels (N,) of 1 the probability that they have, in `bins` of equal numbers or fewer."""
+    """Whether log r (N,) gives labels (N,) of 1 their probability, in `bins` of equal numbers; bootstrap errors."""
     ratio, positive = _held_out(log_ratio, labels)
     score, n = expit(ratio + prior_log_odds(positive)), ratio.size
     edges = np.unique(np.concatenate([[0.0], np.quantile(score, np.linspace(0, 1, bins + 1)[1:-1]), [1.0]]))

@@ -249,7 +249,13 @@ def compare_ratios(
     reference: ArrayLike, model: ArrayLike, labels: Labels, rule: DualRule | None = None, n_bootstrap: int = 200,
     *, generator: torch.Generator, limit: float = 1.0, slope_spread: float = 0.0,
 ) -> RatioComparison:  # fmt: skip
-    """The dual test of one log r against the reference: all numbers and the verdict. Shapes as in `fit_line`."""
+    """The dual test of one log r against the reference: all numbers and the verdict.
+
+    Args:
+        reference, model, labels, n_bootstrap, generator: as in `fit_line`.
+        rule, slope_spread: as in `verdict`.
+        limit: difference of the two from which on an event counts as outside.
+    """
     rule = rule or DualRule()
     ref, mod, positive = _sample(reference, model, labels)
     line = fit_line(ref, mod, positive, n_bootstrap, generator=generator)
@@ -272,7 +278,7 @@ class PairLines(NamedTuple):
 
 
 def pair_lines(reference: ArrayLike, draws_a: ArrayLike, draws_b: ArrayLike, labels: Labels) -> PairLines:
-    """The line of `fit_line`, without errors, for every pair of draws of log p, with shapes (n_a, N) and (n_b, N)."""
+    """The line of `fit_line`, without errors, for every pair of `draws_a` (n_a, N) and `draws_b` (n_b, N) of log p."""
     a, b = _pair(draws_a, draws_b)
     ref = as_events(reference, "reference", a.shape[1])
     covariance, means = _second_moments(a, b, ref, balanced_weights(as_labels(labels, ref.size)))

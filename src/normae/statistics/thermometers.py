@@ -48,7 +48,7 @@ LEAST_POINTS = 50  # of those spread evenly that must count; with 30 errors come
 def configurational_temperature(
     gradient_square: ArrayLike, laplacian: ArrayLike, n_bootstrap: int = 200, *, generator: torch.Generator
 ) -> Estimate:
-    """<|grad E|^2> / <laplacian E> over events, each with shape (N,); the error is infinite for a mean of no sign."""
+    """<|grad E|^2> / <laplacian E> over events, (N,) each, with a bootstrap's error: infinite for a mean of no sign."""
     above, below = as_vector(gradient_square, "gradient_square", least=2), as_vector(laplacian, "laplacian", least=2)
     refuse(above.size != below.size, f"expected a laplacian for each of {above.size} events, got {below.size}")
     all_alike = np.ones(above.size, dtype=bool)

@@ -218,7 +218,7 @@ class Temperatures:
 def estimate_temperatures(
     run: str | Path, events: int = 2000, seed: int = 0, device: str = "auto", data: str | Path | None = None
 ) -> Temperatures:
-    """The estimates for a run, from at most so many events, of other `data` than its own where given."""
+    """The estimates for `run`, from at most so many `events`, of other `data` than its own where given."""
     refuse(events < 10, f"events: expected at least 10, got {events}")
     if read(run_of(run).config).modes:
         raise InputError(f"{run}: a mixture of several trainings, which have a temperature each; give one of them")

@@ -10,7 +10,12 @@ FOLDER = Path(__file__).parent
 
 
 def names() -> list[str]:
-    """The models of the zoo."""
+    """The models of the zoo.
+
+    >>> from normae import zoo
+    >>> "toy-2gauss-nae" in zoo.names()
+    True
+    """
     return sorted(p.parent.name for p in FOLDER.glob("*/model.safetensors"))
 
 
