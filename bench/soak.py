@@ -35,13 +35,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+import publish
 from normae import jets
 from normae.cli import main as normae_main
+from normae.cli.console import run
 from normae.config import structure, to_toml
 from normae.dual import test  # noqa: F401  # imported here once, not in every child
 from normae.evaluation import evaluate, spread, toy_posterior  # noqa: F401
@@ -192,7 +195,10 @@ def start(words: Sequence[str], log: Path, at: int | None = None, done: bool = F
             note = None if at is None else mined(at, done, log.with_suffix(".calls"))
             sys.argv = ["normae", *words]
             try:
-                normae_main()
+                if words[0] == "publish":
+                    run(partial(publish.main, words[1:]))
+                else:
+                    normae_main()
                 code = 0
             finally:
                 if note is not None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import runpy
 import shutil
 import sys
 from dataclasses import replace
@@ -33,7 +34,6 @@ from normae.evaluation.jets import (
 from normae.inference import BayesianModel, Model
 from normae.jets import PUBLIC, public, write
 from normae.paper.jets import ESTIMATED, TITLES, models, pair_of
-from normae.paper.publish import publish
 from normae.paper.reproduce import Reproduction, Settings, reproduce
 from normae.report.paper import TAGGING
 from normae.runs.classifier import load_classifier
@@ -47,6 +47,7 @@ from normae.statistics.arrays import student
 from normae.temperature.estimates import late_mean
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+publish = runpy.run_path(str(CONFIGS.parent / "bench" / "publish.py"))["publish"]
 SAMPLE = Path(__file__).parents[1] / "jets" / "data" / "sample.npz"
 SMALL = ["device=cpu", "data.train=60", "data.test=100", "data.validation=20", "network.channels=2",
          "network.hidden=[8]"]  # fmt: skip

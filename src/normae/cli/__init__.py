@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 from normae.cli import jets
 from normae.cli.console import Command, common, run
-from normae.cli.judge import bench, coverage, dual, evaluate, publish, report, reproduce, spread, temperature
+from normae.cli.judge import bench, coverage, dual, evaluate, report, reproduce, spread, temperature
 from normae.cli.train import ensemble, info, presets, train
 from normae.cli.use import export, histogram, sample, score
 
@@ -26,11 +26,10 @@ PANELS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
 class InOrder(TyperGroup):
     """Commands in the order of `PANELS`; typer has groups last."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The names of all commands, those without a panel last."""
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """The names of all commands."""
         every = [command for commands in PANELS.values() for command in commands]
-        shown = [str(c.info.name if isinstance(c, typer.Typer) else c.__name__) for c in every]
-        return [*shown, *(name for name in super().list_commands(ctx) if name not in shown)]
+        return [str(c.info.name if isinstance(c, typer.Typer) else c.__name__) for c in every]
 
 
 app = typer.Typer(cls=InOrder, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -40,6 +39,5 @@ for panel, commands in PANELS.items():
             app.add_typer(command, rich_help_panel=panel)
         else:
             app.command(cls=Command, rich_help_panel=panel)(command)
-app.command(cls=Command, hidden=True)(publish)
 app.callback()(common)
 main = partial(run, app)

@@ -256,17 +256,6 @@ def reproduce(
     say(f"Tables: {out / 'table.md'}; figures and reports in the folders beside it")
 
 
-def publish(
-    group: Folder,
-    target: Annotated[Path, argument("Folder of the zoo to write.")],
-    seed: Annotated[int, option("The seed that ships.")] = 0,
-) -> None:
-    """Put an evaluated run of a folder of seeds into the zoo of `reproduce`, with a card over all seeds."""
-    from normae.paper.publish import publish as publish_run
-
-    say(f"Published: {publish_run(group, seed, target)}")
-
-
 def bench(
     out: Annotated[Path, option("Folder for bench.json and the picture.", "--out", "-o")] = Path("runs/bench"),
     only: Annotated[str | None, option("toy, sampling, scoring, jets or images.")] = None,

@@ -1,10 +1,16 @@
-"""Put a trained model into the zoo: its run folder without the checkpoint, and a card that states what it is."""
+"""Put a trained model into the zoo: its run folder without the checkpoint, and a card that states what it is.
 
+`python bench/publish.py RUNS ZOO/NAME` takes the run of `--seed`, 0 by default, out of a folder of seeds.
+"""
+
+import argparse
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from normae.cli.console import run
 from normae.config import read, to_toml
 from normae.errors import InputError, refuse
 from normae.evaluation.evaluate import study_of
@@ -88,3 +94,16 @@ Over {number:.0f} independent trainings on independent samples (`normae coverage
 
 {markdown_table(rows)}
 """
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("runs", help="a run folder, or a folder of seeds")
+    parser.add_argument("target", help="folder of the zoo to write")
+    parser.add_argument("--seed", type=int, default=0, help="the seed that ships")
+    given = parser.parse_args(words)
+    print(f"Published: {publish(given.runs, given.seed, given.target)}")
+
+
+if __name__ == "__main__":
+    run(main)
