@@ -169,6 +169,11 @@ def test_side_by_side():
         torch.testing.assert_close(grad[5 * k : 5 * k + 5], alone[1])
 
 
+def test_a_single_setting_and_the_name_of_a_model_in_memory():
+    model = normae.train(gaussian(40, 0), settings="contrast.iterations=2")
+    assert model.name == "table"
+
+
 # --- refused
 
 

@@ -131,6 +131,7 @@ def test_annealing_shrinks_the_noise():
     ("change", "message"),
     [
         ({"temperature": 0.0}, "temperature: expected a positive number, got 0.0"),
+        ({"generator": 0}, "generator: expected a torch.Generator, got 0"),
         ({"temperature": math.nan}, "temperature"),
         ({"step_size": -1.0}, "step_size: expected a positive number"),
         ({"steps": -1}, "steps"),

@@ -64,7 +64,8 @@ def train(
     >>> model.log_prob([[0.0]]).round()  # the truth is -log(2 pi)/2 = -0.92
     array([-1.])
     """
-    changes, modules = [*settings, f"device={device}"], {"encoder": encoder, "decoder": decoder, "energy": energy}
+    changes = [*([settings] if isinstance(settings, str) else settings), f"device={device}"]
+    modules = {"encoder": encoder, "decoder": decoder, "energy": energy}
     own = own_network(**modules)
     with TemporaryDirectory() as temporary, shown_by(plain()) if verbose else nullcontext():
         kept, wishes = None if out is None else Path(out), Wishes(condition=condition)
@@ -78,7 +79,9 @@ def train(
             keep_table(kept, table)
         if not finished:
             raise Interrupted(f"stopped; go on with resume=True, out={str(out)!r}")
-        return load(folder, device, **modules)
+        model = load(folder, device, **modules)
+        model.name = run.name if kept is None else model.name
+        return model
 
 
 def planned(

@@ -124,6 +124,7 @@ def langevin(
         clip=clip, clip_rule=clip_rule, sphere=sphere, anneal=anneal,
     )  # fmt: skip
     require_that(0 < temperature < math.inf, "temperature", "a positive number", temperature)
+    require_that(isinstance(generator, torch.Generator), "generator", "a torch.Generator", repr(generator))
     require_that(trace is None or trace >= 1, "trace", "a number of steps of at least 1", trace)
     chain = run_chain(energy, _start(start, config), config, float(temperature), generator, trace=trace)
     chain = chain._replace(acceptance=chain.acceptance[:, 0])
