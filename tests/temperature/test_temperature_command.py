@@ -135,12 +135,25 @@ def test_estimates_are_written_beside_the_run(tmp_path):
 def test_of_members_one_is_asked_in_its_own_coordinates(tmp_path):
     halves = ["ensemble.members=8", "ensemble.events=half", "training.iterations=0", "contrast.iterations=20"]
     run = RunFolder(trained(tmp_path, rows(), halves).path)
-    member, held = normae.load(run.path).members[0], run.events(read(run.config)).validation
-    y = member.coordinates.forward(held).float()
-    error = (y - member.autoencoder(y)).square().mean(1).mean()
+    member, held = normae.load(run.path).members[0], run.events(read(run.config)).test
     found = estimate_temperatures(run.path)
-    assert found.mean_energy.value == pytest.approx(float(error), rel=1e-5)
+    assert found.mean_energy.value == pytest.approx(float(member.energy(held).mean()), rel=1e-4)
     assert found.model == member.temperature
+
+
+def test_a_table_is_asked_at_rows_at_which_its_base_has_no_kernels(tmp_path):
+    """At its validation rows the estimate would be negative."""
+    run = trained(tmp_path, rows(), ["training.iterations=0"])
+    found = estimate_temperatures(run.path)
+    assert found.estimates.keys() == {"configurational", "denoising", "components"}
+    for one in found.estimates.values():
+        assert one.value == pytest.approx(found.model, rel=0.3)
+    nae = normae.NormalizedAutoencoder(start_iterations=5, log_z="never").fit(rows(100))
+    nae.save(tmp_path / "saved")  # with no test rows
+    with pytest.raises(InputError, match="no test rows were held out; give others with --data"):
+        estimate_temperatures(tmp_path / "saved")
+    np.save(tmp_path / "more.npy", rows(100, seed=1))
+    assert estimate_temperatures(tmp_path / "saved", data=tmp_path / "more.npy").events == 20  # as the run cuts a file
 
 
 def test_an_unknown_error_is_null(tmp_path):

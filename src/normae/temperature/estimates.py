@@ -9,8 +9,10 @@
 | manifold | where exp(-E~/T) over the latent sphere has the mean of E~ of the events; on a sphere only |
 | equipartition | 2 <E> / d_eff, d_eff the effective dimension of the residuals |
 
-The events are the run's validation sample, or its test sample where it has none: the training has not seen them. Of a
-folder of jets as many are used as it holds. `statistics.thermometers` makes temperatures of gradients and curvatures.
+The events are the run's validation sample, or its test sample where it has none: the training has not seen them. A base
+has kernels at validation events too, so that a run with one is asked at test events; its energy is not the residuals'
+alone, and neither "latent" nor "equipartition" holds. Of a folder of jets as many are used as it holds.
+`statistics.thermometers` makes temperatures of gradients and curvatures.
 
 **The laplacian** is a second difference along random directions v of unit covariance,
 
@@ -224,11 +226,14 @@ def estimate_temperatures(
         raise InputError(f"{run}: a mixture of several trainings, which have a temperature each; give one of them")
     model = load(run, device).centre  # of members with coordinates of their own, one of them
     x = model.coordinates.forward(_events(run, data, events).to(model.device).double())
+    if model.coordinates.kind == "components":  # the density is of jets with the noise that the training added
+        x = model.coordinates.noisy(x, 1, stream(seed, "temperature/noise"))
     refuse(len(x) < 10, f"{run}: expected at least 10 events that it was not trained on, got {len(x)}")
     energy = ScoringEnergy(copy.deepcopy(model.autoencoder).double())
     with torch.no_grad():
         z = torch.cat([energy.encode(rows) for rows in torch.split(x, ROWS)])
         residual = (x - torch.cat([energy.decode(at) for at in torch.split(z, ROWS)])).flatten(1)
+        energies, based = torch.cat([energy(rows) for rows in torch.split(x, ROWS)]), model.autoencoder.base is not None
     value = residual.square().mean(1)
     few, pairs = (part[:MOST_PAIRS].cpu().numpy() for part in (value, residual))
     parted = statistics.equipartition(few, pairs, generator=stream(seed, "equipartition"))
@@ -243,36 +248,42 @@ def estimate_temperatures(
     shares: list[float] = (leading / covariance.trace()).tolist()
     along = curvature_along(energy, x, vectors.flip(1)[:, :COMPONENTS], WIDTH * leading.sqrt())
     smeared = denoising(energy, x, width, stream(seed, "temperature/denoising", x.device))
-    found = {"configurational": whole, "denoising": smeared, "components": along, "latent": inner}
+    found = {"configurational": whole, "denoising": smeared, "components": along}
+    found |= {} if based else {"latent": inner}
     estimates = {name: part.temperature(None, seed) for name, part in found.items()}
     if sphere:
         even = even_energies(ScoringEnergy(model.autoencoder), z.float(), seed, EVEN_POINTS)
         estimates["manifold"] = statistics.manifold_temperature(even, latent_energies(energy, z))
-    estimates["equipartition"] = parted.temperature
+    estimates |= {} if based else {"equipartition": parted.temperature}
     by_component = [along.temperature(k, seed) for k in range(len(shares))]
-    mean = statistics.sample_mean(value.cpu().numpy())
+    mean = statistics.sample_mean(energies.cpu().numpy())
     return Temperatures(model.temperature, estimates, by_component, shares, parted.dimension, mean, len(x))
 
 
 def _events(run: str | Path, data: str | Path | None, most: int) -> Tensor:
     """The first events, with shape (N, *event), that the run was not trained on; of a folder of jets what is there."""
     config = read(run_of(run).config)
-    source = config.data
+    source, based = config.data, config.base is not None
     if data is not None:
         if source.density is not None:
             raise InputError("--data: the run was trained on a known density, and its events are drawn; leave it out")
         source = replace(source, path=str(data)) if source.jets is not None else replace(source, file=str(data))
     if source.jets in KINDS:
-        path, part = check_jets(jets_path(source, judged=True), run_of(run).known), 2 if source.validation else 1
+        path, part = (
+            check_jets(jets_path(source, judged=True), run_of(run).known),
+            2 if source.validation and not based else 1,
+        )
         if not path.is_dir():
             return held_out(read_sparse(path, source.jets), source, config.seed, part).first(most).dense()
         try:
-            path = file_in(path, "val")
+            path = file_in(path, "test" if based else "val")
         except InputError:
             path = file_in(path, "test")
         return read_sparse(path, source.jets).first(most).dense()
+    lacking = based and data is None and source.test == 0
+    refuse(lacking, f"{run}: its base knows all rows, since no test rows were held out; give others with --data")
     events = run_of(run).events(config) if data is None else load_events(source, config.seed)
-    held = events.test if events.validation is None else events.validation
+    held = events.test if events.validation is None or based else events.validation
     assert not isinstance(held, SparseEvents)  # jets are above
     return held[:most]
 
