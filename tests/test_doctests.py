@@ -8,8 +8,8 @@ import pytest
 from pages import ROOT
 
 SOURCE = ROOT / "src" / "normae"
-LEAST = 45
-"""Docstrings with an example: those of some fifty functions and classes that users meet."""
+LEAST = 55
+"""Docstrings with an example: those of more than fifty functions and classes that users meet."""
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef
 
 

@@ -62,7 +62,18 @@ def write_images(path: Place, images: SparseImages, force: bool = False) -> None
 def convert(
     path: Place, out: Place, rows: Rows = None, *, skip_bad: bool = False, key: str = "table", force: bool = False
 ) -> tuple[int, int]:
-    """Write the jets of any file to `out` in our own format, other arguments as in `read`; (jets written, skipped)."""
+    """Write the jets of any file in our own HDF5 format; how many were written, and skipped.
+
+    Args:
+        path, rows, skip_bad, key: as in `read`.
+        out: the file to write.
+        force: replace what is there.
+
+    >>> from normae import jets
+    >>> jets.write("two.h5", jets.from_lists([[[30.0, 0.0, 0.0]], [[10.0, 0.0, 0.2]]]))
+    >>> jets.convert("two.h5", "one.h5", rows=1)
+    (1, 0)
+    """
     check_output(path, out, force)
     written = skipped = 0
     with writing(out, {"source": Path(path).name}, force) as append:
@@ -76,7 +87,7 @@ def convert_images(
     path: Place, out: Place, rows: Rows = None, *, skip_bad: bool = False, key: str = "table",
     dtype: Any = np.float16, force: bool = False,
 ) -> tuple[int, int]:  # fmt: skip
-    """Write sparse images of a file, values as `dtype`, to `out`; the others as in `read`; (images, jets skipped)."""
+    """Write sparse images of the jets of a file, values as `dtype`; arguments and what comes back as in `convert`."""
     check_output(path, out, force)
     info(path, key)  # which refuses images
     made = list(made_of_file(lambda jets: sparse_images(jets, dtype), in_frame, path, rows, skip_bad, key))

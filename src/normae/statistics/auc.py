@@ -46,7 +46,16 @@ def auc(positive_scores: ArrayLike, negative_scores: ArrayLike) -> Estimate:
 def auc_difference(
     positive_first: ArrayLike, negative_first: ArrayLike, positive_second: ArrayLike, negative_second: ArrayLike
 ) -> Estimate:
-    """AUC of a first score minus that of a second of the same events, positive (M,), negative (N,); DeLong's error."""
+    """AUC of a first score minus that of a second of the same events, with DeLong's error of both.
+
+    Args:
+        positive_first, positive_second: both scores of the positive events, with shape (M,).
+        negative_first, negative_second: of the negative events, with shape (N,).
+
+    >>> from normae.statistics import auc_difference
+    >>> round(auc_difference([2, 3, 4], [1, 2, 3], [1, 2, 3], [1, 2, 3]).value, 3)
+    0.278
+    """
     first, second = _row_means(positive_first, negative_first), _row_means(positive_second, negative_second)
     return _mean(first[0] - second[0], first[1] - second[1])
 

@@ -76,7 +76,13 @@ class Calibration(NamedTuple):
 def calibration(
     log_ratio: ArrayLike, labels: ArrayLike, seed: int, bins: int = BINS, n_bootstrap: int = 200
 ) -> Calibration:
-    """Whether log r (N,) gives labels (N,) of 1 their probability, in `bins` of equal numbers; bootstrap errors."""
+    """Whether a log r gives labels of 1 the probability that they have.
+
+    Args:
+        log_ratio, labels: with shape (N,).
+        seed, n_bootstrap: of the resamples that give the errors.
+        bins: of equal numbers of events, or fewer.
+    """
     ratio, positive = _held_out(log_ratio, labels)
     score, n = expit(ratio + prior_log_odds(positive)), ratio.size
     edges = np.unique(np.concatenate([[0.0], np.quantile(score, np.linspace(0, 1, bins + 1)[1:-1]), [1.0]]))
