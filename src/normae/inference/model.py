@@ -228,7 +228,8 @@ class Model:
         draws = self.draw_set(DRAWS, 0)
         if not self.mixture:
             return self._through(lambda events: draws.energies(self._seen(events)).mean(0), x)
-        return self.temperature * self.score(x)
+        scores = self._through(lambda e: draws.energies(self._seen(e)) / draws.temperature[:, None], x)
+        return self.temperature * Rows(scores, self.normalization(), mixture=True).score()
 
     energy.stands_for = _chain_energy  # type: ignore[attr-defined]
 
