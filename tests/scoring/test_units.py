@@ -127,6 +127,10 @@ def test_other_units_are_said_in_python_too(table_run, caplog):
         few[:4000, 0] *= 1e-3
         for silent in (new, few, wrong[:9]):
             method(silent)
+    fixed = new[::-1].copy()
+    fixed.flags.writeable = False
+    for other in (new[::-1], fixed, new.astype(">f8")[::-1], new.astype(np.longdouble)[::-1]):
+        assert np.array_equal(model.score(other), model.score(new)[::-1])
     assert not caplog.records
     for no_rows in (None, "t.csv", wrong[:, :2], wrong.astype(str)):
         with pytest.raises(InputError, match="expected (events of shape|real numbers)"):

@@ -325,14 +325,15 @@ class Model:
         seen, events = self.coordinates.range, as_events(x, self.columns, self.categories, self.name)
         if seen is None or tuple(events.shape[1:]) != self.event or len(events) < FEWEST_OUTSIDE:
             return events
-        some = torch.as_tensor(self.checked(events)[:: -(-len(events) // LOOKED_AT)]).detach().to(seen.low)
+        few = self.checked(events)[:: -(-len(events) // LOOKED_AT)]
+        some = (few.detach() if isinstance(few, Tensor) else torch.from_numpy(np.array(few, float))).to(seen.low)
         for k in (seen.outside(some).double().mean(0) > 0.5).nonzero().flatten().tolist()[:1]:
             name = f"feature {k}" if self.columns is None else f"`{self.columns[k]}`"
-            ranges = (
-                f"{seen.low[k]:.6g} to {seen.high[k]:.6g} there, {some[:, k].min():.6g} to {some[:, k].max():.6g} here"
+            ends = (float(end) for end in (seen.low[k], seen.high[k], some[:, k].min(), some[:, k].max()))
+            words = "%s: more than half of the rows lie outside the range of the training sample in %s"
+            log.warning(
+                f"{words} (%.6g to %.6g there, %.6g to %.6g here); is it in the same units?", self.name, name, *ends
             )
-            words = "more than half of the rows lie outside the range of the training sample in"
-            log.warning("%s: %s %s (%s); is it in the same units?", self.name, words, name, ranges)
         return events
 
     def _through(self, function: Callable[[Tensor], Tensor], x: Any) -> Any:
