@@ -25,7 +25,7 @@ from normae.jets import PUBLIC, read, read_images, sparse_images
 from normae.jets.container import UNLABELLED
 from normae.jets.imaging import SIGMA, SparseImages, filter_matrix
 from normae.jets.reader import is_images
-from normae.tensors import stream
+from normae.tensors import beyond, stream
 
 LARGEST = 1e18  # number that can be trained on
 OUTSIDE = 1e-3  # share of the rows that may lie outside the bounds of the chain: the tails of a toy density do
@@ -227,7 +227,7 @@ def check_rows(rows: Tensor, bounds: Bounds | None, columns: Sequence[str] | Non
     _check_sizes(rows, columns, source)
     if bounds is None:
         return
-    outside = ((rows < bounds[0]) | (rows > bounds[1])).flatten(1)
+    outside = beyond(rows, bounds).flatten(1)
     count = int(outside.any(1).sum())
     if count > allowed * len(rows):
         place = int(outside.sum(0).argmax())

@@ -9,6 +9,7 @@ import torch
 from normae.coordinates import TableCoordinates
 from normae.errors import InputError, LogZUnknown
 from normae.inference import LogZ, Model, grid_draws, grid_log_z
+from normae.lattice import IMPOSSIBLE
 from normae.networks import NetworkConfig, build_mlp_autoencoder
 from normae.networks.reconstruction import ExplicitEnergy
 from normae.sampling import ChainConfig, SamplingConfig, langevin
@@ -59,12 +60,12 @@ def model() -> Model:
 
 def test_score_and_log_prob(model):
     x = np.array([[0.5, 1.0], [100.0, -3.0]])
-    energy = model.energy(x)
+    energy, beyond = model.energy(x), np.array([0.0, IMPOSSIBLE])
     assert energy.shape == (2,)
     assert isinstance(energy, np.ndarray)
-    assert np.allclose(model.score(x), energy / 0.2)
-    assert np.allclose(model.log_prob(x), -energy / 0.2 - 1.5)
-    assert np.isfinite(model.log_prob(x)).all(), "finite outside the grid too"
+    assert np.allclose(model.score(x), energy / 0.2 + beyond)
+    assert np.allclose(model.log_prob(x), -energy / 0.2 - 1.5 - beyond)
+    assert np.isfinite(model.log_prob(x)).all(), "finite outside the grid too, so that rows can be ordered"
 
 
 def test_tensors_stay_tensors_and_differentiable(model):

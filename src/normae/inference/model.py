@@ -5,6 +5,9 @@
 `coordinates` are the map y(x), `posterior` is where the draws come from; a deterministic model has one draw. `rows` has
 what all draws say, and `energy`, `score` and `log_prob` what 100 fixed draws (seed 0) say together: the mean of log p,
 not the log of the mean, unless the posterior is a mixture.
+
+A base makes E rise by itself. Without one chains end at their bounds, Z is taken within them, and nothing is known of E
+beyond: p is 0 there, as it is for a value off a lattice, and each such value adds `IMPOSSIBLE` to the score.
 """
 
 import logging
@@ -24,6 +27,7 @@ from normae.errors import InputError, LogZUnknown, refuse, require_that
 from normae.inference.generation import GENERATION_FACTOR, ChainEnergy, drawn, lengthened, loosened, samples_at
 from normae.inference.log_z import Based, LogZ, choose_log_z, draws_log_z
 from normae.inference.parts import parts_of
+from normae.lattice import IMPOSSIBLE
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.scoring_energy import scoring_energy
@@ -31,7 +35,7 @@ from normae.posterior.draw import Certain, Draws, Posterior, Rows, as_events, in
 from normae.progress import counted, progress
 from normae.sampling.chain import Chain, into_bounds, run_chain
 from normae.sampling.config import SamplingConfig
-from normae.tensors import keeps, stream
+from normae.tensors import beyond, keeps, stream
 
 log = logging.getLogger(__name__)
 
@@ -84,12 +88,16 @@ class Model:
         self.name, self.columns, self.categories, self.cells, self.chains = name, columns, categories, cells, chains
         self.coordinates: Coordinates = Identity() if coordinates is None else coordinates
         self.event = coordinates.event if isinstance(coordinates, ComponentsCoordinates) else event
-        self._log_z = log_z
+        self._log_z, rejects = log_z, sampling.feature.bounds_rule == "reject"
+        self.box = sampling.feature.bounds if rejects and autoencoder.base is None else None
         self._own = energy is None
         self._energy = scoring_energy(autoencoder) if energy is None else energy
         self.posterior = self._certain() if posterior is None else posterior
         self._kept: dict[tuple[int, int], Draws] = {}
         self._log_z_draws: dict[tuple[int, int], NDArray[np.float64] | None] = {}
+
+    box: tuple[float, float] | None
+    """Beyond which, in what the network sees, p is 0: None with a base, and where bounds clamp chains; may be unset."""
 
     bar = 1.0
     """What the standard deviation over draws is multiplied by to be the error of the score."""
@@ -182,7 +190,10 @@ class Model:
         return Rows(scores, log_z, self.mixture, error, self._unknown(self.posterior.certain), self.bar)
 
     def _scores(self, draws: Draws, events: Tensor) -> Tensor:
-        scores = draws.energies(self._seen(events)) / draws.temperature[:, None]
+        seen = self._seen(events)
+        scores = draws.energies(seen) / draws.temperature[:, None]
+        if self.box is not None:
+            scores = scores + IMPOSSIBLE * beyond(seen, self.box).flatten(1).sum(1)
         return scores if self._as_they_are else scores - self.coordinates.log_slope(events)
 
     def normalization(self, n: int = DRAWS, seed: int = 0) -> NDArray[np.float64] | None:
@@ -249,7 +260,7 @@ class Model:
         True
         """
         draws, log_z = self.draw_set(DRAWS, 0), self.normalization(DRAWS, 0) if self.mixture else None
-        given = (self._energy, self.temperature, self.coordinates, self.posterior.certain)
+        given = (self._energy, self.temperature, self.coordinates, self.posterior.certain, self.box)
 
         def score(at: Tensor) -> Tensor:
             if self.event == self.seen_event:

@@ -32,10 +32,12 @@ from normae.lattice import IMPOSSIBLE, cannot_occur
 from normae.runs.folder import RunFolder, locked
 from normae.runs.load import load_run
 from normae.statistics.arrays import unweighted
+from normae.tensors import beyond
 
 Columns = dict[str, NDArray[Any]]
 QUANTILES = {"q16": 0.16, "q50": 0.5, "q84": 0.84}  # over weight draws, of log p where it is known, else of the score
 SIDE = 64
+NEVER = f"their probability is 0, and each such value adds {IMPOSSIBLE:,.0f} to the score"
 NAMED = 3  # columns that are named where rows lie outside the range of the training sample
 TABLE_BLOCK, JETS_BLOCK = 1 << 13, 512  # events that the network sees at once
 
@@ -76,16 +78,22 @@ class Scorer:
 
     def outside(self, x: NDArray[Any]) -> "Outside":
         """Which of rows with shape (N, d) lie outside the range of the training sample; of no column without one."""
-        return Outside.of(torch.from_numpy(x), self.coordinates)
+        rows, box = torch.from_numpy(x), self.model.box
+        never = 0 if box is None else int(beyond(self.coordinates.forward(rows), box).flatten(1).any(1).sum())
+        return Outside.of(rows, self.coordinates)._replace(never=never)
 
     def said_of(self, files: Mapping[str, "Outside"]) -> list[str]:
         """What the user should know of rows outside, a sentence a column; a file in other units is named."""
-        seen = self.coordinates.range
+        seen, never = self.coordinates.range, sum(found.never for found in files.values())
+        said = []
+        if self.model.box is not None and never:
+            rows, (low, high) = sum(found.rows for found in files.values()), self.model.box
+            said.append(f"{never:,} of {rows:,} rows lie outside the bounds of the chain, {low:g} to {high:g}; {NEVER}")
         if seen is None or not files:
-            return []
+            return said
         other = {name: found for name, found in files.items() if found.rows in found.counts and len(files) > 1}
         first = list(other.items())[:NAMED]
-        said = [f"{name}: {sentence}" for name, found in first for sentence in found.sentences(seen, self.columns)]
+        said += [f"{name}: {sentence}" for name, found in first for sentence in found.sentences(seen, self.columns)]
         if len(other) > NAMED:
             said.append(f"and ALL rows of {len(other) - NAMED} more files")
         rest = [found for name, found in files.items() if name not in other]
@@ -108,7 +116,8 @@ class Scorer:
 class Outside(NamedTuple):
     """Of `rows` those outside the range of the training sample, and of each column its smallest and largest value.
 
-    `counts` and `impossible` are, for each column, of rows outside and of rows with a value that cannot occur.
+    `counts` and `impossible` are, for each column, of rows outside and of rows with a value that cannot occur; `never`
+    is of rows outside the bounds of the chain.
     """
 
     rows: int
@@ -116,6 +125,7 @@ class Outside(NamedTuple):
     low: list[float]
     high: list[float]
     impossible: list[int]
+    never: int = 0
 
     @staticmethod
     def of(rows: torch.Tensor, coordinates: Coordinates) -> "Outside":
@@ -135,15 +145,14 @@ class Outside(NamedTuple):
         counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
         low, high = list(map(min, self.low, other.low)), list(map(max, self.high, other.high))
         never = [a + b for a, b in zip(self.impossible, other.impossible, strict=True)]
-        return Outside(self.rows + other.rows, counts, low, high, never)
+        return Outside(self.rows + other.rows, counts, low, high, never, self.never + other.never)
 
     def sentences(self, seen: Range, columns: Sequence[str] | None) -> list[str]:
         """One for each column with values that cannot occur, for each of those most outside, and for the others."""
         names = [f"`{name}`" for name in columns] if columns else [f"feature {k}" for k in range(len(self.counts))]
         never = [
             f"{count:,} of {self.rows:,} rows have a value in {name} that cannot occur, such as one between whole "
-            "numbers, or a category that the training had not; their probability is 0, and each such value adds "
-            f"{IMPOSSIBLE:,.0f} to the score"
+            f"numbers, or a category that the training had not; {NEVER}"
             for name, count in zip(names, self.impossible, strict=True)
             if count
         ]
