@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from h5py import h5d, h5p, h5s, h5t
 
 import normae
 from normae import errors
@@ -183,6 +184,24 @@ def test_rows_whose_file_is_gone_are_refused(tmp_path, gone):
         assert gone == "dataset" or "near.h5: the file" in str(found.value)
     with pytest.raises(InputError, match=r"source\.h5"):
         read_rows(tmp_path / "weighted.h5", None, "x", "w")
+
+
+def test_numbered_sources_of_a_virtual_dataset_are_refused(tmp_path):
+    """Those that are gone are left out, or filled, without a word; a name with %b in it is a name."""
+    for name in ("block-0.h5", "block-1.h5", "rate%b.h5"):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["x"] = np.ones((3, 2))
+    rows = h5s.create_simple((6, 2), (h5s.UNLIMITED, 2))
+    rows.select_hyperslab((0, 0), (h5s.UNLIMITED, 1), stride=(3, 1), block=(3, 2))
+    made = h5p.create(h5p.DATASET_CREATE)
+    made.set_virtual(rows, str(tmp_path / "block-%b.h5").encode(), b"x", h5s.create_simple((3, 2)))
+    with h5py.File(tmp_path / "v.h5", "w") as file:
+        h5d.create(file.id, b"x", h5t.IEEE_F64LE, rows, dcpl=made)
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"v\.h5: shows .*block-%b\.h5"):
+            read_table(tmp_path / "v.h5")
+        (tmp_path / "block-0.h5").unlink(missing_ok=True)
+    np.testing.assert_array_equal(read_table(virtual(tmp_path / "named.h5", ("rate%%b.h5", "x")))[0], np.ones((3, 2)))
 
 
 def test_virtual_datasets_without_an_end_are_refused(tmp_path):

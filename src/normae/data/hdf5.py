@@ -21,6 +21,7 @@ from normae.errors import InputError, refuse, require_that
 
 NAMES = "utf-8", "surrogateescape"  # of names, which may be any bytes
 IN_FILE = h5d.CHUNKED, h5d.COMPACT
+NAMED = "expected virtual datasets of files by their names"
 MANY, MISSES = 100, 8  # in groups of more datasets headers are compared, until so often few are alike
 
 
@@ -119,9 +120,10 @@ def sources(path: Path, datasets: Iterable[Any], levels: int = 8) -> list[Path]:
         own = Path(data.file.filename)
         others += [own, *(Path(str(entry[0])) for entry in data.external or ())]
         for source in data.virtual_sources() if data.is_virtual else ():
+            numbered = "%b" in (source.file_name + source.dset_name).replace("%%", "")
+            refuse(numbered, f"{own}: shows {source.file_name}, whose rows HDF5 fills where a number is gone; {NAMED}")
             name, inside = source.file_name.replace("%%", "%"), source.dset_name.replace("%%", "%")
-            if "%b" not in name + inside:  # a number: HDF5 has the rows of as many as there are
-                shown.setdefault(own if name == "." else _place(name, own), set()).add(inside)
+            shown.setdefault(own if name == "." else _place(name, own), set()).add(inside)
     for file, names in shown.items():
         with reading(file), h5py.File(file, "r") as opened:
             others += sources(file, [opened[name] for name in names], levels - 1)
