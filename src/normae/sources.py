@@ -21,6 +21,7 @@ from torch import Tensor
 from normae.data import DENSITIES, Density, Rows, SparseEvents, read_rows, split
 from normae.data.frames import Categories, Missing
 from normae.errors import DataChanged, InputError, decided, refuse, require_that
+from normae.files import check_unchanged, states
 from normae.jets import PUBLIC, read, read_images, sparse_images
 from normae.jets.container import UNLABELLED
 from normae.jets.imaging import SIGMA, SparseImages, filter_matrix
@@ -262,7 +263,7 @@ def load_jets(config: DataConfig, seed: int, known: Known = NOTHING) -> Events:
     @cache
     def everything() -> tuple[SparseEvents, list[Tensor]]:
         """All jets of the one file, and which of them train, test and validate."""
-        events = read_sparse(check_jets(path, known), kind)
+        events = read_sparse(path, kind, known)
         return events, _parts(len(events), config, seed, str(path), f"{kind} jets")
 
     def part(k: int, name: str, size: int) -> SparseEvents:
@@ -270,7 +271,7 @@ def load_jets(config: DataConfig, seed: int, known: Known = NOTHING) -> Events:
         if not path.is_dir():
             events, parts = everything()
             return events.rows(parts[k])
-        sample = read_sparse(check_jets(file_in(path, name), known), kind)
+        sample = read_sparse(file_in(path, name), kind, known)
         refuse(size > len(sample), f"{path}: expected {size} {kind} jets in {name}, got {len(sample)}")
         return sample.first(size or len(sample))
 
@@ -278,9 +279,9 @@ def load_jets(config: DataConfig, seed: int, known: Known = NOTHING) -> Events:
     return Events(lambda: part(0, "train", config.train), held, lambda: part(1, "test", config.test).dense())
 
 
-def load_both(config: DataConfig, seed: int) -> tuple[list[SparseEvents], list[SparseEvents]]:
+def load_both(config: DataConfig, seed: int, known: Known = NOTHING) -> tuple[list[SparseEvents], list[SparseEvents]]:
     """Training and validation jets of QCD and of top: what a classifier is made from."""
-    both = [load_jets(replace(config, jets=kind), seed) for kind in KINDS]
+    both = [load_jets(replace(config, jets=kind), seed, known) for kind in KINDS]
     return [events.train for events in both], [events.validation for events in both]  # type: ignore[misc] # stay sparse
 
 
@@ -295,14 +296,13 @@ def jets_hashes(config: DataConfig) -> dict[str, str]:
     return {} if config.jets is None else {str(file): _sha256(file) for file in _jet_files(jets_path(config))}
 
 
-def check_jets(path: Path, known: Known) -> Path:
-    """A file or folder of jets; refused where a file is not as the run knows it, or, of its own, none that it knows."""
+def check_jets(path: Path, known: Known) -> None:
+    """Refuse a file or folder of jets where one is not as the run knows it, or, of its own, none that it knows."""
     hashes = known.get("jets_sha256", {})
     for file in _jet_files(path) if hashes else ():
         before, found = hashes.get(str(file)), _sha256(file)
         if found != before and (before is not None or (known.get("own") and found not in hashes.values())):
             raise DataChanged(f"{file}: not the jets that the run was made with; put them back, or train again")
-    return path
 
 
 def _sha256(path: Path) -> str:
@@ -339,14 +339,18 @@ def held_out(events: SparseEvents, config: DataConfig, seed: int, part: int = 1)
     return events.rows(_parts(len(events), config, seed)[part])
 
 
-def read_sparse(path: Path, kind: Kind) -> SparseEvents:
+def read_sparse(path: Path, kind: Kind, known: Known = NOTHING) -> SparseEvents:
     """Images of all jets of one class in a file of jets or of images."""
-    return events_of_class(read_jet_images(path), kind)
+    return events_of_class(read_jet_images(path, known), kind)
 
 
-def read_jet_images(path: Path) -> SparseImages:
-    """The images of all jets of a file of jets or of images."""
-    return read_images(path) if is_images(path) else sparse_images(read(path))
+def read_jet_images(path: Path, known: Known = NOTHING) -> SparseImages:
+    """The images of all jets of a file of jets or of images, which is `known`, as by `check_jets`, until it is read."""
+    before = states([path])
+    check_jets(path, known)
+    images = read_images(path) if is_images(path) else sparse_images(read(path))
+    check_unchanged(path, [path], before)
+    return images
 
 
 def events_of_class(images: SparseImages, kind: Kind) -> SparseEvents:

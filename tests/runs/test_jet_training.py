@@ -3,6 +3,7 @@
 import shutil
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from normae import zoo
 from normae.cli import main
 from normae.config import read
 from normae.errors import InputError
+from normae.files import digest
 from normae.inference import BayesianModel
 from normae.runs.folder import RunFolder, read_tensors
 from normae.runs.session import train
@@ -23,6 +25,7 @@ from normae.sources import load_events
 from normae.training import Record
 from plain_conv import PlainConv
 from tiny_jets import CONFIGS, SAMPLE, TINY, same, tiny_jets
+from watched import watched
 
 PRESETS = ["jets-paper-qcd-nae", "jets-paper-top-nae", "jets-paper-qcd-bnae", "jets-paper-top-bnae"]
 
@@ -75,6 +78,28 @@ def test_other_jets_than_those_of_the_training_are_refused(tmp_path, folder, cap
     shutil.copy(SAMPLE, file)
     assert command(*calls[0]) == 0
     assert "p_value" in (tmp_path / "s.csv").read_text()
+
+
+@pytest.mark.parametrize("read", [1, 2])
+def test_jets_that_change_while_a_training_reads_them_are_not_taken_for_those_it_read(tmp_path, read):
+    """The file that is read, or, while another one is, one that has been: what the run knows is what it has read."""
+    place, seen = tmp_path / "jets", []
+    place.mkdir()
+    for name in ("train", "val", "test"):
+        shutil.copy(SAMPLE, place / f"{name}.npz")
+
+    def change(*_: int) -> None:
+        seen.append(1)
+        if len(seen) == read:
+            with np.load(SAMPLE) as content:
+                np.savez(place / "train.npz", **{key: array[::-1] for key, array in content.items()})
+
+    run = tiny_jets("jets-paper-qcd-nae", f"data.path={place}")
+    with watched(change), pytest.raises(InputError, match="changed while it was read") if read == 1 else nullcontext():
+        train(run, tmp_path / "run")
+    if read == 2:
+        known = RunFolder(tmp_path / "run").read_provenance()["jets_sha256"]
+        assert known[str(place / "train.npz")] == digest(SAMPLE) != digest(place / "train.npz")
 
 
 def test_jets_that_the_environment_names_are_known_by_what_they_hold(tmp_path, monkeypatch, capfd):

@@ -80,7 +80,7 @@ def held_out_jets(config: Run, known: Known = NOTHING) -> JetTest:
     """
     path, label = jets_path(config.data, judged=True), KINDS.index("top") if config.data.jets == "top" else 0
     file = sources.file_in(path, "test") if path.is_dir() else path
-    images = sources.read_jet_images(sources.check_jets(file, known))
+    images = sources.read_jet_images(file, known)
     chosen = []
     for kind in (KINDS[label], KINDS[1 - label]):
         events = sources.events_of_class(images, kind)

@@ -90,7 +90,9 @@ def train(
         if team.rank == 0:
             check()
         choose_device(config.device)  # one that is not there is refused before the events are read
-        raw = [sources.load_events(c.data, c.seed) if events is None else events for c in configs]
+        jets = sources.jets_hashes(config.data)
+        known = {"jets_sha256": jets}  # they are read again when all is done
+        raw = [sources.load_events(c.data, c.seed, None, known) if events is None else events for c in configs]
         runs = [prepare(c, one) for c, one in zip(configs, raw, strict=True)]
         event = tuple(runs[0].events.train.shape[1:])
         if config.log_z is not None and len(event) != 1:  # it could not be done when the training is over
@@ -101,7 +103,7 @@ def train(
         with locked(group.path) if team.rank == 0 else nullcontext():
             if team.rank == 0:
                 check()
-            hashes, jets = [sources.events_hash(one) for one in raw], sources.jets_hashes(config.data)
+            hashes = [sources.events_hash(one) for one in raw]
             journal = Journal(group, folders, configs, hashes, replicas, team, jets)
             return _sit(_trainer(configs, runs, team, own), journal, runs, starts, watch, deadline)
 
