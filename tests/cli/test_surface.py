@@ -144,6 +144,17 @@ def test_no_text_commands_the_terminal(tmp_path, capfd):
     assert not {*"\x1b\x07\x9b\x7f"} & {*(captured.out + captured.err)}
 
 
+def test_no_warning_commands_the_terminal(tmp_path):
+    """What is logged has the names of files in it."""
+    file = tmp_path / "a\x1b]0;title\x07b\x9b2J.npz"
+    np.savez(file, x=np.where(np.arange(24).reshape(12, 2) % 7, 1.0, np.nan))
+    words = [sys.executable, "-m", "normae", "train", file, "--missing", "drop", "-o", tmp_path / "run"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "a]0;titleb2J.npz: 4 of 12 rows with missing values are left out" in done.stderr
+    assert not {*"\x1b\x07\x9b"} & {*done.stderr}
+
+
 def test_a_table_too_wide_for_its_words_is_printed_row_by_row(capsys, monkeypatch):
     monkeypatch.setattr(console, "output", Console(width=40))
     show(("pair", "correlation", "uncertainty"), [("one", 0.8, 0.1)], "fits")

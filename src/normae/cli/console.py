@@ -206,6 +206,13 @@ def use_threads(count: int) -> None:
 # --- the whole
 
 
+class Plain(logging.Formatter):
+    """Warnings may have names of files and columns in them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).translate(CONTROL)
+
+
 def _version(asked: bool) -> None:
     if asked:
         say(__version__)
@@ -220,7 +227,9 @@ def common(
     Example: normae train toy-quick -o runs/toy, then normae evaluate runs/toy and normae report runs/toy.
     """
     del version
-    logging.basicConfig(format="normae: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(Plain("normae: %(message)s"))
+    logging.basicConfig(handlers=[handler])
 
 
 @contextmanager
