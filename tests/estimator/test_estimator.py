@@ -360,6 +360,25 @@ def test_saved_loaded_and_pickled(table, bayesian, tmp_path):
         bayesian.save(tmp_path / "run")
 
 
+def test_an_estimator_whose_table_was_gone_is_saved_and_finds_it_again(table, tmp_path, caplog):
+    """Its threshold is not known: no JSON of an infinite number, and no threshold that stays unknown."""
+    settings = ["contrast.iterations=5", "training.iterations=0"]
+    normae.train(table[:200], tmp_path / "run", settings=settings, device="cpu")
+    rows = (tmp_path / "run" / "data.npz").rename(tmp_path / "rows.npz")
+    lost = normae.NormalizedAutoencoder.load(tmp_path / "run")
+    assert lost.offset_ == -np.inf
+    lost.set_params(contamination=0.3)
+    lost.save(tmp_path / "kept")
+    assert json.loads((tmp_path / "kept" / "estimator.json").read_text())["offset"] is None
+    caplog.clear()
+    again = normae.NormalizedAutoencoder.load(tmp_path / "kept")
+    assert (again.offset_, again.contamination) == (-np.inf, 0.3)
+    assert "predict calls no row anomalous" in caplog.text
+    rows.rename(tmp_path / "kept" / "data.npz")
+    found = normae.NormalizedAutoencoder.load(tmp_path / "kept")
+    assert (found.predict(table) == -1).any()
+
+
 @pytest.mark.parametrize("damage", ["digit", "NaN", "empty", "list", "unsealed", "of another model"])
 def test_a_damaged_or_foreign_offset_is_refused(damage, table, tmp_path):
     """It alone says which rows are anomalous."""

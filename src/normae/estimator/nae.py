@@ -196,7 +196,8 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             keep_table(Path(folder), self.table_)
         # a generator is no number: of it the run keeps the seed that it gave
         settings = {name: x for name, x in self.get_params().items() if not isinstance(x, np.random.RandomState)}
-        write_json(Path(folder) / FACTS, self._bound({"offset": self.offset_} | settings))
+        offset = self.offset_ if np.isfinite(self.offset_) else None  # of a run whose table was not there
+        write_json(Path(folder) / FACTS, self._bound({"offset": offset} | settings))
 
     def _bound(self, facts: dict[str, Any]) -> dict[str, Any]:
         """With a checksum of them and of the model."""
@@ -239,10 +240,12 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             said = read_json(facts)
             whole = isinstance(said, dict) and said == self._bound({k: x for k, x in said.items() if k != "checksum"})
             refuse(not whole, f"{facts}: damaged, or not of the model beside it; take it from a copy, or save again")
-            self.offset_ = float(said.pop("offset"))
+            offset = said.pop("offset")
             del said["checksum"]
             self.set_params(**{name: tuple(x) if isinstance(x, list) else x for name, x in said.items()})
-            return
+            if offset is not None:
+                self.offset_ = float(offset)
+                return
         try:
             events = run.events(read(run.config))
             self._set_offset(events.test.numpy(), None if events.weights is None else events.weights.test.numpy())
