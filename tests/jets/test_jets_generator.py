@@ -198,6 +198,27 @@ def test_a_block_that_is_damaged_at_once_is_not_joined(tmp_path: Path, monkeypat
     assert jets.info(tmp_path / "a.h5").attributes["normae"] == generator.__version__
 
 
+def test_locks_of_killed_jobs_go_with_the_blocks_and_the_recipe_goes_last(tmp_path, monkeypatch) -> None:
+    """A job killed while it clears up leaves what the next one still knows as its own."""
+    path, real = tmp_path / "a.h5", generator.clear
+    folder = begun(path, monkeypatch)
+    for name in (".block-00000-3.h5.lock", ".block-00002-3.h5.lock"):
+        (folder / name).touch()
+
+    def killed(place: Path, pattern: str = "") -> None:
+        if "recipe" in pattern:
+            raise KeyboardInterrupt
+        real(place, **({"pattern": pattern} if pattern else {}))
+
+    monkeypatch.setattr(generator, "clear", killed)
+    with pytest.raises(KeyboardInterrupt):
+        jets.generate(job(count=9), path)
+    assert [p.name for p in folder.iterdir()] == ["recipe.json"]
+    monkeypatch.setattr(generator, "clear", real)
+    jets.generate(job(count=9), path, force=True)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.h5"]
+
+
 def test_blocks_of_another_version_are_not_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(tmp_path / "a.h5", monkeypatch)
     monkeypatch.setattr(generator, "__version__", "0.1.0")

@@ -39,7 +39,8 @@ JET_RADIUS, PT_RANGE = 0.8, (550.0, 650.0)
 MAX_ETA = 2.0
 BLOCK, MAX_BATCH, MAX_CONSTITUENTS = 500, 100, 200
 HEAVY = {"qcd": 0, "top": 6, "w": 24}  # kinds of jets, and the number of the particle that must decay within one
-_OWN = r"block-\d{5,}-\d+\.(h5|sha256)|recipe\.json"
+_OWN = r"block-\d{5,}-\d+\.(h5|sha256)|\.block-\d{5,}-\d+\.h5\.lock", r"recipe\.json"
+"""In the order in which they go: blocks with the locks of killed jobs, then what says whose they are."""
 
 
 @dataclass(frozen=True)
@@ -298,7 +299,8 @@ def generate(job: Job, path: str | Path, workers: int = 1, force: bool = False) 
             for part, *_ in blocks:
                 refuse(not _done(part), f"{part}: damaged after it was written; the same command makes it again")
                 append(read(part))
-    clear(folder, pattern=_OWN)
+    for pattern in _OWN:
+        clear(folder, pattern=pattern)
     if not any(folder.iterdir()):
         folder.rmdir()
 
