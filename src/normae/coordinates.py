@@ -19,7 +19,7 @@ variance is added to the training rows, and y of the rows with their noise has u
 has width of its own and needs none. The density of the table is that of y times |dy/dx|. All of it is in float64.
 
 Columns on a lattice (`lattice`) have a probability of every value in place of a density: their part of |dy/dx| is that
-of a step, and for a value that cannot occur it is 0.
+of a step, and for a value that cannot occur it is 0. Bounds of events that are taken as they are make such values too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -94,8 +94,9 @@ class Coordinates(Protocol):
         """Events x with shape (N, *event) of y with shape (N, *event); values that can occur, next to y."""
 
     def log_slope(self, x: Tensor) -> Tensor:
-        """log |dy/dx| with shape (N,); zeros where the density is that of y."""
-        return x.new_zeros(len(x))
+        """log |dy/dx| with shape (N,); zeros where the density is that of y, and hardly any for what cannot occur."""
+        on, zeros = self.lattice, x.new_zeros(len(x))
+        return zeros if on is None else zeros - IMPOSSIBLE * cannot_occur(x, on).flatten(1).sum(1)
 
     def noisy(self, y: Tensor, copies: int, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         """`copies` of rows y that a training sees, with shape (copies * N, *event), each with its own noise, if any."""
@@ -128,6 +129,7 @@ class Identity(Coordinates):
 
     kind: ClassVar[str] = "identity"
     range: Range | None = None
+    lattice: Tensor | None = None  # of any feature, with shape (4, 1), where they have bounds: step 0, low and high
 
     def forward(self, x: Tensor) -> Tensor:
         return x

@@ -55,7 +55,10 @@ def check_new(path: str | Path, force: bool | None = False, folder: bool = False
 
 def digest(path: Path) -> str | None:
     """SHA-256 of a file; None where there is none."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync(path: Path) -> None:

@@ -88,10 +88,10 @@ def no_lattice(d: int) -> Tensor:
 
 
 def nearest(x: Tensor, lattice: Tensor) -> Tensor:
-    """The values that can occur next to rows x, with shape (N, d), in float64; x itself in columns without lattice."""
+    """The values that can occur next to rows x, with shape (N, d), in float64; any within low and high at step 0."""
     origin, step, low, high = lattice
     k = ((x - origin) / step.where(step > 0, 1)).round().maximum(low).minimum(high)
-    found: Tensor = (origin + step * k).where(step > 0, x)
+    found: Tensor = (origin + step * k).where(step > 0, x.maximum(low).minimum(high))
     return found
 
 

@@ -21,12 +21,12 @@ from torch import Tensor
 from normae.data import DENSITIES, Density, Rows, SparseEvents, read_rows, split
 from normae.data.frames import Categories, Missing
 from normae.errors import DataChanged, InputError, decided, refuse, require_that
-from normae.files import check_unchanged, states
+from normae.files import check_unchanged, digest, states
 from normae.jets import PUBLIC, read, read_images, sparse_images
 from normae.jets.container import UNLABELLED
 from normae.jets.imaging import SIGMA, SparseImages, filter_matrix
 from normae.jets.reader import is_images
-from normae.tensors import beyond, stream
+from normae.tensors import stream
 
 LARGEST = 1e18  # number that can be trained on
 OUTSIDE = 1e-3  # share of the rows that may lie outside the bounds of the chain: the tails of a toy density do
@@ -180,11 +180,11 @@ def _rows(config: DataConfig, seed: int, given: Rows | None, expected: str | Non
             rows = read_rows(file, config.columns, config.dataset, config.weights, config.missing, config.categories)
             _check_sizes(torch.from_numpy(rows.values), rows.columns, file)
         rows = rows._replace(columns=rows.columns or config.columns)  # names that the configuration gives to an array
-        if expected is not None and digest(rows) != expected:
+        if expected is not None and hashed(rows) != expected:
             raise DataChanged(f"{file}: not the rows that the run was trained on; put them back, or train again")
         return rows, _parts(len(rows.values), config, seed, file)
 
-    def digest(rows: Rows) -> str:
+    def hashed(rows: Rows) -> str:
         """Of values, names and weights, in the order of the file, and of what is cut out of them."""
         facts = [rows.columns, rows.values.shape, config.train, config.test, config.validation, seed]
         found = hashlib.sha256(json.dumps(facts).encode())
@@ -201,7 +201,7 @@ def _rows(config: DataConfig, seed: int, given: Rows | None, expected: str | Non
         return None if given is None else Weights(*(_mean_one(given[parts[k]], config) for k in (0, 2, test)))
 
     parts = (lambda: part(0), lambda: part(2) if config.validation else None, lambda: part(test))
-    return Events(*parts, None, lambda: table()[0].columns, weights, lambda: digest(table()[0]))
+    return Events(*parts, None, lambda: table()[0].columns, weights, lambda: hashed(table()[0]))
 
 
 def _mean_one(given: NDArray[np.float64], config: DataConfig) -> Tensor:
@@ -228,7 +228,7 @@ def check_rows(rows: Tensor, bounds: Bounds | None, columns: Sequence[str] | Non
     _check_sizes(rows, columns, source)
     if bounds is None:
         return
-    outside = beyond(rows, bounds).flatten(1)
+    outside = ((rows < bounds[0]) | (rows > bounds[1])).flatten(1)
     count = int(outside.any(1).sum())
     if count > allowed * len(rows):
         place = int(outside.sum(0).argmax())
@@ -263,7 +263,7 @@ def load_jets(config: DataConfig, seed: int, known: Known = NOTHING) -> Events:
     @cache
     def everything() -> tuple[SparseEvents, list[Tensor]]:
         """All jets of the one file, and which of them train, test and validate."""
-        events = read_sparse(path, kind, known)
+        events = read_sparse(check_jets(path, known), kind)
         return events, _parts(len(events), config, seed, str(path), f"{kind} jets")
 
     def part(k: int, name: str, size: int) -> SparseEvents:
@@ -271,7 +271,7 @@ def load_jets(config: DataConfig, seed: int, known: Known = NOTHING) -> Events:
         if not path.is_dir():
             events, parts = everything()
             return events.rows(parts[k])
-        sample = read_sparse(file_in(path, name), kind, known)
+        sample = read_sparse(check_jets(file_in(path, name), known), kind)
         refuse(size > len(sample), f"{path}: expected {size} {kind} jets in {name}, got {len(sample)}")
         return sample.first(size or len(sample))
 
@@ -293,21 +293,17 @@ def _jet_files(path: Path) -> list[Path]:
 
 def jets_hashes(config: DataConfig) -> dict[str, str]:
     """SHA-256 of all files of jets that a run may read, by their paths; nothing of other runs."""
-    return {} if config.jets is None else {str(file): _sha256(file) for file in _jet_files(jets_path(config))}
+    return {} if config.jets is None else {str(file): str(digest(file)) for file in _jet_files(jets_path(config))}
 
 
-def check_jets(path: Path, known: Known) -> None:
-    """Refuse a file or folder of jets where one is not as the run knows it, or, of its own, none that it knows."""
+def check_jets(path: Path, known: Known) -> Path:
+    """A file or folder of jets; refused where a file is not as the run knows it, or, of its own, none that it knows."""
     hashes = known.get("jets_sha256", {})
     for file in _jet_files(path) if hashes else ():
-        before, found = hashes.get(str(file)), _sha256(file)
+        before, found = hashes.get(str(file)), digest(file)
         if found != before and (before is not None or (known.get("own") and found not in hashes.values())):
             raise DataChanged(f"{file}: not the jets that the run was made with; put them back, or train again")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return path
 
 
 def jets_path(config: DataConfig, judged: bool = False) -> Path:
@@ -339,15 +335,14 @@ def held_out(events: SparseEvents, config: DataConfig, seed: int, part: int = 1)
     return events.rows(_parts(len(events), config, seed)[part])
 
 
-def read_sparse(path: Path, kind: Kind, known: Known = NOTHING) -> SparseEvents:
+def read_sparse(path: Path, kind: Kind) -> SparseEvents:
     """Images of all jets of one class in a file of jets or of images."""
-    return events_of_class(read_jet_images(path, known), kind)
+    return events_of_class(read_jet_images(path), kind)
 
 
-def read_jet_images(path: Path, known: Known = NOTHING) -> SparseImages:
-    """The images of all jets of a file of jets or of images, which is `known`, as by `check_jets`, until it is read."""
+def read_jet_images(path: Path) -> SparseImages:
+    """The images of all jets of a file of jets or of images."""
     before = states([path])
-    check_jets(path, known)
     images = read_images(path) if is_images(path) else sparse_images(read(path))
     check_unchanged(path, [path], before)
     return images

@@ -59,13 +59,6 @@ def by_weight(weights: Tensor, n: int) -> Tensor:
     return torch.searchsorted(total, steps).clamp_max(len(weights) - 1)
 
 
-def beyond(x: Tensor, bounds: tuple[float, float]) -> Tensor:
-    """Which values of x lie beyond the bounds, with its shape; bounds are as events in float32 have them."""
-    low, high = torch.tensor(bounds, dtype=torch.float32).tolist()
-    found: Tensor = (x < low) | (x > high)
-    return found
-
-
 def norm(x: Tensor, keepdim: bool = False) -> Tensor:
     """Euclidean norm over the last axis."""
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=keepdim)

@@ -9,6 +9,7 @@ import torch
 
 import normae
 from normae.config import structure
+from normae.coordinates import Identity
 from normae.data import DENSITIES
 from normae.errors import InputError
 from normae.export.fixed import type_for
@@ -27,7 +28,7 @@ def background(count: int, seed: int) -> np.ndarray:
 @pytest.fixture(scope="module")
 def students():
     model = normae.load("toy-2gauss-nae")
-    model.box = None  # as `export_trigger` has it
+    model.coordinates = Identity()  # as `export_trigger` has it
     x = background(2000, 0)
     return {bits: distill(model.score, x, TriggerSettings((16, 8), bits, epochs=10), batch=64) for bits in (16, 6)}
 
@@ -35,7 +36,7 @@ def students():
 def test_the_student_has_the_teacher_s_score(students):
     model, x = normae.load("toy-2gauss-nae"), background(2000, 1)
     x = np.concatenate([x, noise_around(x, np.random.default_rng(1))])
-    model.box = None
+    model.coordinates = Identity()
     wanted = target(model.score(x))
     found = students[16].rounded(x)
     assert np.corrcoef(found, wanted)[0, 1] > 0.9

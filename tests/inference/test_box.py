@@ -9,12 +9,13 @@ import torch
 import normae
 from command import command
 from normae.config import structure, to_toml
+from normae.coordinates import Identity
 from normae.inference import Model, grid_log_z, grid_points
-from normae.lattice import IMPOSSIBLE
+from normae.lattice import IMPOSSIBLE, cannot_occur
 from normae.networks import NetworkConfig, build_mlp_autoencoder
 from normae.networks.scoring_energy import scoring_energy
 from normae.sampling import ChainConfig, SamplingConfig
-from normae.tensors import beyond, stream
+from normae.tensors import stream
 from tiny_run import tiny
 
 OUTSIDE = np.array([[1.6, 0.0], [-9.0, 1.5], [1.6, -1.6]])
@@ -40,7 +41,7 @@ def test_the_density_is_zero_beyond_the_bounds_and_as_it_was_within(name, run):
     inside = grid_points(torch.linspace(low, high, 5, dtype=torch.float64), 2).numpy()  # with the edges themselves
     outside = 4 * OUTSIDE
     found, far = model.rows(inside), model.rows(outside)
-    model.box = None
+    model.coordinates = Identity()
     np.testing.assert_array_equal(found.scores, model.rows(inside).scores)
     values = ((outside < low) | (outside > high)).sum(1)
     assert values.tolist() == [1, 2, 2]
@@ -56,7 +57,7 @@ def test_the_density_of_all_the_plane_integrates_to_one():
     cells = torch.linspace(-4, 4, 801, dtype=torch.float64)
     points = grid_points((cells[1:] + cells[:-1]) / 2, 2).numpy()
     assert np.exp(model.log_prob(points).astype(np.float64)).sum() * 0.01**2 == pytest.approx(1, abs=1e-3)
-    model.box = None
+    model.coordinates = Identity()
     assert np.exp(model.log_prob(points).astype(np.float64)).sum() * 0.01**2 > 2
 
 
@@ -78,8 +79,9 @@ def test_files_are_scored_with_a_note_and_the_same_numbers(run, tmp_path, capsys
     )
     said = " ".join("".join(capsys.readouterr()).split())
     assert (
-        "6 of 200 rows lie outside the bounds of the chain, -1.5 to 1.5; their probability is 0, and each such value "
-        "adds 10,000 to the score" in said
+        "6 of 200 rows have a value in `a` that cannot occur, such as one between whole numbers, beyond the bounds of "
+        "the chain, or a category that the training had not; their probability is 0, and each such value adds 10,000 "
+        "to the score" in said
     )
     found, model = pyarrow.parquet.read_table(tmp_path / "s.parquet"), normae.load(run)
     for column, wanted in (("score", model.score(x)), ("log_prob", model.log_prob(x))):
@@ -106,14 +108,14 @@ def test_a_base_and_bounds_that_clamp_leave_the_density_as_it_is():
     x = np.random.default_rng(0).normal(size=(300, 2))
     model = normae.train(x, settings=["contrast.iterations=5", "training.iterations=0"], device="cpu")
     assert model.sampling.feature.bounds is not None
-    assert model.box is None
+    assert not cannot_occur(torch.tensor([[200.0, 0.0]]).double(), model.coordinates.lattice).any()
     assert -IMPOSSIBLE < model.log_prob([[200.0, 0.0]])[0] < -10
-    assert normae.load("jets-qcd-nae").box is None
-    assert normae.load("jets-qcd-components").box is None
+    assert normae.load("jets-qcd-nae").coordinates.lattice is None
+    assert normae.load("jets-qcd-components").in_components().coordinates.lattice is None
 
 
 def test_bounds_that_float32_rounds_hold_their_own_edge():
-    edge = torch.tensor([0.1, -0.1])
-    for x in (edge, edge.double()):
-        assert not beyond(x, (-0.1, 0.1)).any()
-        assert beyond(1.001 * x, (-0.1, 0.1)).all()
+    network = build_mlp_autoencoder(NetworkConfig(hidden=(8,)), (2,), stream(0, "init"))
+    model = Model(network, 1.0, (2,), SamplingConfig(feature=ChainConfig(bounds=(-0.1, 0.1))))
+    for x in (np.array([[0.1, -0.1]]), torch.tensor([[0.1, -0.1]]), torch.tensor([[0.1, -0.1]]).double()):
+        assert model.score(x)[0] < IMPOSSIBLE < 2 * IMPOSSIBLE < model.score(1.001 * x)[0]

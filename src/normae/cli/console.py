@@ -206,13 +206,6 @@ def use_threads(count: int) -> None:
 # --- the whole
 
 
-class Plain(logging.Formatter):
-    """Warnings may have names of files and columns in them."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return super().format(record).translate(CONTROL)
-
-
 def _version(asked: bool) -> None:
     if asked:
         say(__version__)
@@ -227,9 +220,9 @@ def common(
     Example: normae train toy-quick -o runs/toy, then normae evaluate runs/toy and normae report runs/toy.
     """
     del version
-    handler = logging.StreamHandler()
-    handler.setFormatter(Plain("normae: %(message)s"))
-    logging.basicConfig(handlers=[handler])
+    printed = logging.Handler()  # as all else is: names of files and columns may be in warnings
+    printed.emit = lambda record: note(f"normae: {record.getMessage()}")  # type: ignore[method-assign]
+    logging.basicConfig(handlers=[printed])
 
 
 @contextmanager

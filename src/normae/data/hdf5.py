@@ -21,7 +21,6 @@ from normae.errors import InputError, refuse, require_that
 
 NAMES = "utf-8", "surrogateescape"  # of names, which may be any bytes
 IN_FILE = h5d.CHUNKED, h5d.COMPACT
-NAMED = "expected virtual datasets of files by their names"
 MANY, MISSES = 100, 8  # in groups of more datasets headers are compared, until so often few are alike
 
 
@@ -121,7 +120,7 @@ def sources(path: Path, datasets: Iterable[Any], levels: int = 8) -> list[Path]:
         others += [own, *(Path(str(entry[0])) for entry in data.external or ())]
         for source in data.virtual_sources() if data.is_virtual else ():
             numbered = "%b" in (source.file_name + source.dset_name).replace("%%", "")
-            refuse(numbered, f"{own}: shows {source.file_name}, whose rows HDF5 fills where a number is gone; {NAMED}")
+            refuse(numbered, f"{own}: shows {source.file_name}, and HDF5 does not say which are gone; name the files")
             name, inside = source.file_name.replace("%%", "%"), source.dset_name.replace("%%", "%")
             shown.setdefault(own if name == "." else _place(name, own), set()).add(inside)
     for file, names in shown.items():

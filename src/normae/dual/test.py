@@ -95,7 +95,7 @@ def dual_test(
         raise InputError(f"{reference}: a jet classifier is a reference for two runs on jets, got {run_a} and {run_b}")
     data = sample_of(configs[0], data)
     for run in (run_a, run_b) if kinds is not None else ():
-        check_jets(Path(data or ""), run_of(run).known)
+        check_jets(Path(data or ""), run_of(run).read_provenance())
     names, densities = [config.data.density for config in configs], None
     if None not in names and names[0] != names[1]:
         densities = DENSITIES[str(names[0])](), DENSITIES[str(names[1])]()

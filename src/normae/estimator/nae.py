@@ -240,11 +240,10 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             said = read_json(facts)
             whole = isinstance(said, dict) and said == self._bound({k: x for k, x in said.items() if k != "checksum"})
             refuse(not whole, f"{facts}: damaged, or not of the model beside it; take it from a copy, or save again")
-            offset = said.pop("offset")
-            del said["checksum"]
-            self.set_params(**{name: tuple(x) if isinstance(x, list) else x for name, x in said.items()})
-            if offset is not None:
-                self.offset_ = float(offset)
+            settings = {name: x for name, x in said.items() if name not in ("offset", "checksum")}
+            self.set_params(**{name: tuple(x) if isinstance(x, list) else x for name, x in settings.items()})
+            if said["offset"] is not None:
+                self.offset_ = float(said["offset"])
                 return
         try:
             events = run.events(read(run.config))

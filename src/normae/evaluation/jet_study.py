@@ -67,7 +67,7 @@ class JetStudy(Study):
     def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:
         """Tagging, simpler models, energies of the chains, generated jets; energies and observables are kept."""
         run, config = self.run, self.config
-        model, test = load(run.path, device), jets.held_out_jets(config, run.known)
+        model, test = load(run.path, device), jets.held_out_jets(config, run.read_provenance())
         scores = jets.jet_scores(run, model, test, config.evaluation.draws if config.posteriors else 1)
         metrics = jets.tagging_metrics(scores)
         metrics |= simple_models(test.background, config.latent_dimensions, model.device)
@@ -361,7 +361,7 @@ class ComponentsStudy(TableStudy):
         metrics = table_metrics(model.in_components(), self.config, test)
         found, made = None, None
         with suppress(InputError):  # the file may have no jets of the other class
-            found = jets.held_out_jets(self.config, self.run.known)
+            found = jets.held_out_jets(self.config, self.run.read_provenance())
         if found is not None:
             sides = (found.signal, found.background)
             signal, background = (np.concatenate([model.score(x) for x in pieces(one)]) for one in sides)

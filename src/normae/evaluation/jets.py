@@ -80,7 +80,7 @@ def held_out_jets(config: Run, known: Known = NOTHING) -> JetTest:
     """
     path, label = jets_path(config.data, judged=True), KINDS.index("top") if config.data.jets == "top" else 0
     file = sources.file_in(path, "test") if path.is_dir() else path
-    images = sources.read_jet_images(file, known)
+    images = sources.read_jet_images(sources.check_jets(file, known))
     chosen = []
     for kind in (KINDS[label], KINDS[1 - label]):
         events = sources.events_of_class(images, kind)
@@ -306,7 +306,7 @@ class ClassifierStudy(Study):
 
     def judge(self, device: str, generated: int | None) -> tuple[Metrics, Draw]:  # noqa: ARG002
         """Tagging and calibration on the test jets; the scores are kept."""
-        test = held_out_jets(self.config, self.run.known)
+        test = held_out_jets(self.config, self.run.read_provenance())
         found, labels = classifier_ratio(self.run, test, device, self.config.seed)
         metrics = separation(found.log_ratio[labels], found.log_ratio[~labels])
         metrics["ece"], metrics["ece_perfect"] = found.before.error

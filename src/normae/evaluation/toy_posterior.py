@@ -12,6 +12,7 @@ from torch import Tensor
 
 from normae import statistics
 from normae.config import Run, read
+from normae.coordinates import Identity
 from normae.data import Density
 from normae.errors import InputError, refuse
 from normae.evaluation import toy
@@ -247,7 +248,7 @@ def coverage_of_group(path: str | Path, device: str = "auto") -> dict[str, Estim
                 raise InputError(f"{member.path}: deterministic, it has no error bars whose coverage could be judged")
             if events.density is None or model.event != (2,):
                 raise InputError(f"{member.path}: coverage needs a known two-dimensional density, it has none")
-            model.box = None  # as in `ToyStudy.judge`
+            model.coordinates = Identity()  # as in `ToyStudy.judge`
             tests.append(coverage_test(model, config, events.density, events.test))
         numbers = summary(tests)
         write_json(group.path / "coverage.json", {name: one._asdict() for name, one in numbers.items()})

@@ -52,7 +52,7 @@ OPERATORS = {
     np.add: "Add", np.subtract: "Sub", np.multiply: "Mul", np.true_divide: "Div", np.power: "Pow", np.matmul: "MatMul",
     np.maximum: "Max", np.minimum: "Min", np.negative: "Neg", np.absolute: "Abs", np.sign: "Sign", np.rint: "Round",
     np.exp: "Exp", np.log: "Log", np.sqrt: "Sqrt", np.greater: "Greater", np.greater_equal: "GreaterOrEqual",
-    np.less: "Less", np.less_equal: "LessOrEqual",
+    np.less_equal: "LessOrEqual",
 }  # fmt: skip
 
 
@@ -256,7 +256,7 @@ def onnx_model(model: Model, draws: int = DRAWS, about: Mapping[str, Any] | None
     """The ONNX graph of a model on the CPU, with so many draws of a Bayesian one, and more to keep as metadata."""
     kept = None if model.posterior.certain else model.draw_set(draws, 0)
     graph = Graph(np.float64 if model.like.element_size() == 8 else model.event_dtype)
-    x, slope = _in_coordinates(graph, model)
+    x, slope = _in_coordinates(graph, model.coordinates, Node(graph, EVENTS))
     metadata = {"name": model.name, "event": list(model.event), "temperature": model.temperature}
     if kept is not None:
         draws = len(kept.temperature)
@@ -320,30 +320,24 @@ def _(draws: MixedDraws, graph: Graph, x: Value, slope: Value) -> Value:
 def _(draws: Members, graph: Graph, x: Value, slope: Value) -> Value:  # noqa: ARG001
     found = []
     for k, model in enumerate(draws.models):
-        score = _plain(graph, model, *_in_coordinates(graph, model))[0]["score"][0]
+        score = _plain(graph, model, *_in_coordinates(graph, model.coordinates, Node(graph, EVENTS)))[0]["score"][0]
         if draws.log_z is not None:
             score = score + float(draws.log_z[k] - draws.log_z.mean())
         found.append(graph.add("Unsqueeze", score, graph.integers([0])))
     return graph.add("Concat", *found, axis=0) + slope
 
 
-def _in_coordinates(graph: Graph, model: Model) -> tuple[Value, Value]:
-    """y with shape (N, d), and log |dy/dx| with shape (N,), or 0, less what -log p has for values beyond the box."""
-    y, slope = _coordinates(graph, model.coordinates, Node(graph, EVENTS))
-    if model.box is None:
-        return y, slope
-    low, high = np.asarray(model.box, dtype=np.float32)
-    outside = graph.numbers(y < low) + graph.numbers(y > high)
-    return y, slope - graph.reduce("Sum", outside, *range(1, 1 + len(model.seen_event))) * IMPOSSIBLE
-
-
-def _coordinates(graph: Graph, table: Coordinates, x: Value) -> tuple[Value, Value]:
+def _in_coordinates(graph: Graph, table: Coordinates, x: Value) -> tuple[Value, Value]:
     """y with shape (N, d), and log |dy/dx| with shape (N,), or 0."""
     if isinstance(table, ComponentsCoordinates):
         u = np.maximum(x, FLOOR) ** float(table.power) - table.centre
         return graph.add("Flatten", u, axis=1) @ (table.basis.double().flatten(1).T / table.width), 0.0
     if not isinstance(table, TableCoordinates):
-        return x, 0.0
+        if table.lattice is None:
+            return x, 0.0
+        (low, high), flat = table.lattice[2:, 0].tolist(), graph.add("Flatten", x, axis=1)
+        beyond = graph.numbers(np.greater(low, flat)) + graph.numbers(flat > high)
+        return x, graph.reduce("Sum", beyond, 1) * -IMPOSSIBLE
     u, slope = _bent(graph, table, (x - table.centre) / table.width)
     size = np.abs(u)
     log = np.log(np.maximum(size - LIMIT, 0.0) + 1.0)

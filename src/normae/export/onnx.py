@@ -50,9 +50,9 @@ def export_onnx(
     from normae.export.graph import onnx_model
 
     model, folder, config, _ = load_run(run)
-    conditional = bool(config.coordinates.condition)
-    refuse(conditional, f"{run}: a model of p(x | m) has no ONNX form; score its files with normae score")
-    refuse(model.mixture, f"{run}: a mixture of several trainings has no ONNX form; export the runs behind it")
+    none = f"{run}: {{}} has no ONNX form; {{}}".format
+    refuse(config.coordinates.condition, none("a model of p(x | m)", "score its files with normae score"))
+    refuse(model.posterior.mixture, none("a mixture of several trainings", "export the runs behind it"))
     content = onnx_model(model, draws, about(folder, model))
     events = some_events(config, model, EVENTS)
     rows = model.rows(events, draws)

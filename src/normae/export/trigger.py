@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normae.config import read
+from normae.coordinates import Identity
 from normae.errors import InputError, refuse, require, require_that
 from normae.export.fixed import Fixed, FixedNetwork, fixed_network, type_for, weight_types, write_project
 from normae.export.onnx import about
@@ -183,7 +184,8 @@ def export_trigger(
     check_new(out, force, folder=True)
     scorer = open_scorer(run, device="cpu")
     model = scorer.model
-    model.box = None  # a small network does not learn the jump there; a comparator finds it
+    if isinstance(model.coordinates, Identity):  # a small network learns no jump at the bounds; a comparator sees it
+        model.coordinates = Identity()
     expected = f"{run}: a trigger network takes events that are vectors"
     refuse(len(model.event) != 1, f"{expected}, got events of shape {model.event}")
     folder = run_of(run)

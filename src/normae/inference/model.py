@@ -5,13 +5,11 @@
 `coordinates` are the map y(x), `posterior` is where the draws come from; a deterministic model has one draw. `rows` has
 what all draws say, and `energy`, `score` and `log_prob` what 100 fixed draws (seed 0) say together: the mean of log p,
 not the log of the mean, unless the posterior is a mixture.
-
-A base makes E rise by itself. Without one chains end at their bounds, Z is taken within them, and nothing is known of E
-beyond: p is 0 there, as it is for a value off a lattice, and each such value adds `IMPOSSIBLE` to the score.
 """
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,6 @@ from normae.errors import InputError, LogZUnknown, refuse, require_that
 from normae.inference.generation import GENERATION_FACTOR, ChainEnergy, drawn, lengthened, loosened, samples_at
 from normae.inference.log_z import Based, LogZ, choose_log_z, draws_log_z
 from normae.inference.parts import parts_of
-from normae.lattice import IMPOSSIBLE
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.scoring_energy import scoring_energy
@@ -35,7 +32,7 @@ from normae.posterior.draw import Certain, Draws, Posterior, Rows, as_events, in
 from normae.progress import counted, progress
 from normae.sampling.chain import Chain, into_bounds, run_chain
 from normae.sampling.config import SamplingConfig
-from normae.tensors import beyond, keeps, stream
+from normae.tensors import keeps, stream
 
 log = logging.getLogger(__name__)
 
@@ -88,22 +85,22 @@ class Model:
         self.name, self.columns, self.categories, self.cells, self.chains = name, columns, categories, cells, chains
         self.coordinates: Coordinates = Identity() if coordinates is None else coordinates
         self.event = coordinates.event if isinstance(coordinates, ComponentsCoordinates) else event
-        self._log_z, rejects = log_z, sampling.feature.bounds_rule == "reject"
-        self.box = sampling.feature.bounds if rejects and autoencoder.base is None else None
+        bounds = sampling.feature.bounds if sampling.feature.bounds_rule == "reject" else None
+        if isinstance(self.coordinates, Identity) and autoencoder.base is None and bounds is not None:
+            ends = torch.tensor([0.0, 0.0, *bounds]).double()  # Z is taken within them; as events in float32 have them
+            self.coordinates = replace(self.coordinates, lattice=ends[:, None])
+        self._log_z = log_z
         self._own = energy is None
-        self._energy = scoring_energy(autoencoder) if energy is None else energy
+        self.energy_function = scoring_energy(autoencoder) if energy is None else energy  # of y, at the centre
         self.posterior = self._certain() if posterior is None else posterior
         self._kept: dict[tuple[int, int], Draws] = {}
         self._log_z_draws: dict[tuple[int, int], NDArray[np.float64] | None] = {}
-
-    box: tuple[float, float] | None
-    """Beyond which, in what the network sees, p is 0: None with a base, and where bounds clamp chains; may be unset."""
 
     bar = 1.0
     """What the standard deviation over draws is multiplied by to be the error of the score."""
 
     def _certain(self) -> Certain:
-        return Certain(self._energy, self.like.new_full((1,), self.temperature))
+        return Certain(self.energy_function, self.like.new_full((1,), self.temperature))
 
     @property
     def like(self) -> Tensor:
@@ -119,7 +116,7 @@ class Model:
         """The same model with its weights on `device`, or of a type such as torch.float64."""
         refuse(not self._own, f"{self.name} stays where it was drawn; move the model before it is drawn from")
         self.autoencoder.to(device)
-        self._energy = scoring_energy(self.autoencoder)
+        self.energy_function = scoring_energy(self.autoencoder)
         self.posterior = self._certain() if self.posterior.certain else self.posterior
         if not isinstance(device, torch.dtype):  # coordinates are in float64 always
             self.coordinates = self.coordinates.to(device)
@@ -147,28 +144,19 @@ class Model:
         return f"{self.name}: {(known if centre else of_draws).format(self.event)}"
 
     @property
-    def energy_function(self) -> ReconstructionEnergy:
-        """E at the centre as a callable from tensors y (N, *event) to (N,), with its own `value_and_grad`."""
-        return self._energy
-
-    @property
     def centre(self) -> "Model":
         """The deterministic model with the weights at the posterior's centre."""
-        return self if self.posterior.certain else self._with(self._energy, self.temperature, self._log_z, self.name)
+        return self if self.posterior.certain else self._with()
 
     def in_components(self) -> "Model":
         """Of pictures seen by their components: the same density as a model of rows y with shape (N, K)."""
-        return self._with(self._energy, self.temperature, self._log_z, self.name, Identity())
+        return self._with(Identity())
 
-    def _with(
-        self, energy: ReconstructionEnergy, temperature: float, log_z: LogZ | None, name: str,
-        coordinates: Coordinates | None = None,
-    ) -> "Model":  # fmt: skip
-        return Model(
-            self.autoencoder, temperature, self.seen_event, self.sampling, log_z, name, energy,
-            coordinates=coordinates or self.coordinates, columns=self.columns, chains=self.chains,
-            categories=self.categories,
-        )  # fmt: skip
+    def _with(self, coordinates: Coordinates | None = None, **own: Any) -> "Model":
+        more: Any = {"energy": self.energy_function, "temperature": self.temperature, "log_z": self._log_z}
+        more |= {"name": self.name, "coordinates": coordinates or self.coordinates, "columns": self.columns, **own}
+        more |= {"chains": self.chains, "categories": self.categories}
+        return Model(self.autoencoder, event=self.seen_event, sampling=self.sampling, **more)
 
     # --- what every draw says
 
@@ -187,14 +175,11 @@ class Model:
         draws = self.draw_set(n, seed)
         error = self._log_z.error if self.posterior.certain and self._log_z is not None else 0.0
         scores = self._through(lambda events: self._scores(draws, events), x)
-        return Rows(scores, log_z, self.mixture, error, self._unknown(self.posterior.certain), self.bar)
+        return Rows(scores, log_z, self.posterior.mixture, error, self._unknown(self.posterior.certain), self.bar)
 
     def _scores(self, draws: Draws, events: Tensor) -> Tensor:
-        seen = self._seen(events)
-        scores = draws.energies(seen) / draws.temperature[:, None]
-        if self.box is not None:
-            scores = scores + IMPOSSIBLE * beyond(seen, self.box).flatten(1).sum(1)
-        return scores if self._as_they_are else scores - self.coordinates.log_slope(events)
+        scores = draws.energies(self._seen(events)) / draws.temperature[:, None]
+        return scores - self.coordinates.log_slope(events)
 
     def normalization(self, n: int = DRAWS, seed: int = 0) -> NDArray[np.float64] | None:
         """log Z of each draw, with shape (n,), float64; None where it is not known."""
@@ -218,18 +203,13 @@ class Model:
             self._kept = {(n, seed): self.posterior.draws(n, stream(seed, "draws"))}
         return self._kept[n, seed]
 
-    @property
-    def mixture(self) -> bool:
-        """Whether the density is the mean of those of the draws, and not that of the mean score."""
-        return self.posterior.mixture
-
     # --- what the fixed draws say together
 
     def _chain_energy(self) -> ChainEnergy | None:
         """What stands for `energy` in a chain: a Bayesian model's is a mean, and coordinates are differentiated."""
         if not self.posterior.certain or not self._as_they_are:
             return None
-        return ChainEnergy(self._energy, self.like.dtype, self.checked)
+        return ChainEnergy(self.energy_function, self.like.dtype, self.checked)
 
     def energy(self, x: Any) -> Any:
         """Reconstruction error, mean over features, with shape (N,) for x with shape (N, *event).
@@ -237,7 +217,7 @@ class Model:
         Of a Bayesian model the mean over 100 fixed draws; of a mixture T times its score.
         """
         draws = self.draw_set(DRAWS, 0)
-        if not self.mixture:
+        if not self.posterior.mixture:
             return self._through(lambda events: draws.energies(self._seen(events)).mean(0), x)
         scores = self._through(lambda e: draws.energies(self._seen(e)) / draws.temperature[:, None], x)
         return self.temperature * Rows(scores, self.normalization(), mixture=True).score()
@@ -246,7 +226,8 @@ class Model:
 
     def score(self, x: Any) -> Any:
         """E/T in the user's units with shape (N,): always defined, higher is more anomalous."""
-        return self._rows(self.doubted(x), DRAWS, 0, self.normalization(DRAWS, 0) if self.mixture else None).score()
+        log_z = self.normalization(DRAWS, 0) if self.posterior.mixture else None
+        return self._rows(self.doubted(x), DRAWS, 0, log_z).score()
 
     def explain(self, x: Any) -> Any:
         """The part of each feature in the score, with shape (N, *event): their sum is `score(x)`.
@@ -259,15 +240,15 @@ class Model:
         >>> bool(np.allclose(model.explain([[0.0, 3.0]]).sum(1), model.score([[0.0, 3.0]]), rtol=1e-4))
         True
         """
-        draws, log_z = self.draw_set(DRAWS, 0), self.normalization(DRAWS, 0) if self.mixture else None
-        given = (self._energy, self.temperature, self.coordinates, self.posterior.certain, self.box)
+        draws, log_z = self.draw_set(DRAWS, 0), self.normalization(DRAWS, 0) if self.posterior.mixture else None
+        given = (self.energy_function, self.temperature, self.coordinates, self.posterior.certain)
 
         def score(at: Tensor) -> Tensor:
             if self.event == self.seen_event:
                 scores = self._scores(draws, at)
             else:  # pictures, whose parts are found from their components
                 scores = draws.energies(at.to(self.like)) / draws.temperature[:, None]
-            return torch.as_tensor(Rows(scores, log_z, self.mixture).score())
+            return torch.as_tensor(Rows(scores, log_z, self.posterior.mixture).score())
 
         found = self._through(lambda events: parts_of(events, score, *given).movedim(0, -1), x)
         return found.movedim(-1, 0) if isinstance(found, Tensor) else np.moveaxis(found, -1, 0)
@@ -287,7 +268,7 @@ class Model:
     def _deterministic(self, energy: ReconstructionEnergy, temperature: float) -> "Model":
         bounds, cells = self.sampling.feature.bounds, 2 * (self.cells // 2)
         log_z = choose_log_z(energy, temperature, self.seen_event, bounds, cells, self.device)
-        return self._with(energy, temperature, log_z, f"a draw of {self.name}")
+        return self._with(energy=energy, temperature=temperature, log_z=log_z, name=f"a draw of {self.name}")
 
     def energy_draws(self, x: Any, n: int = DRAWS, seed: int = 0) -> Any:
         """E for each of `n` draws, with shape (n, N), for x with shape (N, *event)."""
@@ -415,7 +396,7 @@ class Model:
 
     @property
     def _based(self) -> Based:
-        return Based(self._energy, self.temperature, self.sampling.feature.bounds)
+        return Based(self.energy_function, self.temperature, self.sampling.feature.bounds)
 
     def sample_chain(
         self, n: int, generator: torch.Generator, latent_steps: int | None = None, feature_steps: int | None = None
@@ -431,7 +412,7 @@ class Model:
         count = 1 if certain else min(n, DRAWS)
         each = -(-n // count)
         start = drawn(self._based, count * each, generator) if based else None
-        energy: ReconstructionEnergy = self._energy
+        energy: ReconstructionEnergy = self.energy_function
         temperature: float | Tensor = self.temperature
         if not certain:
             draws = self.posterior.draws(count, generator)
@@ -460,7 +441,7 @@ class Model:
         if not self.posterior.certain:
             raise InputError(f"{self.name}: a Bayesian model's chains cannot go on without their draws; sample longer")
         feature = lengthened(self.sampling.feature, steps, 0)
-        return run_chain(self._energy, position, feature, self.temperature, generator)
+        return run_chain(self.energy_function, position, feature, self.temperature, generator)
 
 
 class BayesianModel(Model):

@@ -21,14 +21,13 @@ from normae.coordinates import Coordinates, Identity
 from normae.lattice import IMPOSSIBLE, cannot_occur
 from normae.networks.base import Base, closeness
 from normae.networks.reconstruction import ReconstructionEnergy
-from normae.tensors import beyond
 
 STEPS = 64  # of the integral
 
 
 def parts_of(
     x: Tensor, score: Callable[[Tensor], Tensor], energy: ReconstructionEnergy, temperature: float,
-    coordinates: Coordinates, certain: bool, box: tuple[float, float] | None,
+    coordinates: Coordinates, certain: bool,
 ) -> Tensor:  # fmt: skip
     """Parts with shape (N, *event) of the score of events x with shape (N, *event).
 
@@ -36,13 +35,11 @@ def parts_of(
         score: the model's, with shape (N,), which can be differentiated: of events, or of components of pictures.
         energy, temperature: at the centre of the posterior.
         certain: whether there is nothing but the centre.
-        box: beyond which p is 0, if any; in events only where these are seen as they are.
     """
-    same = isinstance(coordinates, Identity)
-    never = IMPOSSIBLE * beyond(x, box) if same and box is not None else torch.zeros_like(x)
-    if certain and same and energy.autoencoder.base is None and energy.rebuilds:
+    if certain and isinstance(coordinates, Identity) and energy.autoencoder.base is None and energy.rebuilds:
         with torch.no_grad():
-            return (x - energy.decode(energy.encode(x))).square() / (x.shape[1:].numel() * temperature) + never
+            found = (x - energy.decode(energy.encode(x))).square() / (x.shape[1:].numel() * temperature)
+            return found if coordinates.lattice is None else found + IMPOSSIBLE * cannot_occur(x, coordinates.lattice)
     pictures = coordinates if isinstance(coordinates, ComponentsCoordinates) else None
     end = x if pictures is None else pictures.forward(x)
     known = known_rows(coordinates.forward(x), energy)
@@ -54,7 +51,7 @@ def parts_of(
             (slope,) = torch.autograd.grad(score(at).sum(), at)
         total += slope / STEPS
     with torch.no_grad():
-        found = never + ((end - start) * total if pictures is None else pictures.picture(end - start, total))
+        found = (end - start) * total if pictures is None else pictures.picture(end - start, total)
         if coordinates.lattice is not None:
             found = found + IMPOSSIBLE * cannot_occur(x, coordinates.lattice)
         missing = (score(end) - found.flatten(1).sum(1)) / x.shape[1:].numel()

@@ -39,8 +39,7 @@ JET_RADIUS, PT_RANGE = 0.8, (550.0, 650.0)
 MAX_ETA = 2.0
 BLOCK, MAX_BATCH, MAX_CONSTITUENTS = 500, 100, 200
 HEAVY = {"qcd": 0, "top": 6, "w": 24}  # kinds of jets, and the number of the particle that must decay within one
-_OWN = r"block-\d{5,}-\d+\.(h5|sha256)|\.block-\d{5,}-\d+\.h5\.lock", r"recipe\.json"
-"""In the order in which they go: blocks with the locks of killed jobs, then what says whose they are."""
+_OWN = r"block-\d{5,}-\d+\.(h5|sha256)|\.block-\d{5,}-\d+\.h5\.lock"  # killed jobs leave locks
 
 
 @dataclass(frozen=True)
@@ -299,8 +298,8 @@ def generate(job: Job, path: str | Path, workers: int = 1, force: bool = False) 
             for part, *_ in blocks:
                 refuse(not _done(part), f"{part}: damaged after it was written; the same command makes it again")
                 append(read(part))
-    for pattern in _OWN:
-        clear(folder, pattern=pattern)
+    clear(folder, pattern=_OWN)
+    clear(folder, pattern=r"recipe\.json")  # last, since it says whose they are
     if not any(folder.iterdir()):
         folder.rmdir()
 

@@ -95,8 +95,8 @@ def train_classifier(
 ) -> bool:
     """Train into a folder that is new, or holds this very run, as `check` says; whether it is finished."""
     device = choose_device(config.device)
-    jets = jets_hashes(config.data)
-    train, held = load_both(config.data, config.seed, {"jets_sha256": jets})
+    known = {"jets_sha256": jets_hashes(config.data)}  # before they are read
+    train, held = load_both(config.data, config.seed, known)
     network = build_network(config, tuple(train[0].shape[1:]))
     hashes = [images.sha256() for images in (*train, *held)]
     with locked(folder.path):
@@ -105,7 +105,7 @@ def train_classifier(
             return True
         assert config.classifier is not None
         trainer = classifier_trainer(network, train, held, config.classifier, config.seed, device)
-        journal = Journal(folder, [folder], [config], [hashes], jets=jets)
+        journal = Journal(folder, [folder], [config], [hashes], jets=known["jets_sha256"])
         journal.open(trainer)
         finished = journal.follow(trainer, watch, deadline)
         if finished:

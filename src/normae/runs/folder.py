@@ -44,8 +44,10 @@ CHECKSUM = re.compile(rb'\\"checksum\\": \\"([0-9a-f]{64})\\"')  # in the header
 COORDINATES, BASE, HALF = "coordinates.", "base.", "half."  # prefix of the tensors of the coordinates there
 CHAINS = "chains"  # name of the persistent chains there, with shape (M, *event)
 MOST_LINES = 20_000  # of metrics.jsonl that are held; a report of a million lines would take gigabytes
-PROVENANCE = ("normae", "commit", "python", "torch", "seed", "device", "backend", "rollbacks", "wall_seconds")
-"""What every provenance.json holds at least."""
+PROVENANCE = (
+    "normae", "commit", "python", "torch", "seed", "device", "backend", "rollbacks", "wall_seconds", "data_sha256",
+)  # fmt: skip
+"""What every provenance.json holds at least, with the hash of the data, which no one could tell from others without."""
 
 
 class RunFolder:
@@ -120,15 +122,7 @@ class RunFolder:
         lost = config.data.file == DATA and not Path(DATA).is_file()  # one in the folder has a whole path
         refuse(lost, f"{self.path}: lacks its rows; an estimator saves up to 100,000, normae.train(x, out=RUN) all")
         own = config.data.path == read(self.config).data.path
-        return load_events(config.data, config.seed, known=self.known | {"own": own})
-
-    @property
-    def known(self) -> dict[str, Any]:
-        """What provenance.json says, with the hash of the data, without which no one could tell them from others."""
-        facts = self.read_provenance()
-        if "data_sha256" not in facts:
-            raise InputError(f"{self.provenance}: expected the key data_sha256, to know its data by; put it back")
-        return facts
+        return load_events(config.data, config.seed, known=self.read_provenance() | {"own": own})
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl, in one write."""

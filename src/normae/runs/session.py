@@ -90,8 +90,7 @@ def train(
         if team.rank == 0:
             check()
         choose_device(config.device)  # one that is not there is refused before the events are read
-        jets = sources.jets_hashes(config.data)
-        known = {"jets_sha256": jets}  # they are read again when all is done
+        known = {"jets_sha256": sources.jets_hashes(config.data)}  # before they are read
         raw = [sources.load_events(c.data, c.seed, None, known) if events is None else events for c in configs]
         runs = [prepare(c, one) for c, one in zip(configs, raw, strict=True)]
         event = tuple(runs[0].events.train.shape[1:])
@@ -104,7 +103,7 @@ def train(
             if team.rank == 0:
                 check()
             hashes = [sources.events_hash(one) for one in raw]
-            journal = Journal(group, folders, configs, hashes, replicas, team, jets)
+            journal = Journal(group, folders, configs, hashes, replicas, team, known["jets_sha256"])
             return _sit(_trainer(configs, runs, team, own), journal, runs, starts, watch, deadline)
 
 

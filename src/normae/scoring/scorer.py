@@ -32,12 +32,10 @@ from normae.lattice import IMPOSSIBLE, cannot_occur
 from normae.runs.folder import RunFolder, locked
 from normae.runs.load import load_run
 from normae.statistics.arrays import unweighted
-from normae.tensors import beyond
 
 Columns = dict[str, NDArray[Any]]
 QUANTILES = {"q16": 0.16, "q50": 0.5, "q84": 0.84}  # over weight draws, of log p where it is known, else of the score
 SIDE = 64
-NEVER = f"their probability is 0, and each such value adds {IMPOSSIBLE:,.0f} to the score"
 NAMED = 3  # columns that are named where rows lie outside the range of the training sample
 TABLE_BLOCK, JETS_BLOCK = 1 << 13, 512  # events that the network sees at once
 
@@ -78,22 +76,16 @@ class Scorer:
 
     def outside(self, x: NDArray[Any]) -> "Outside":
         """Which of rows with shape (N, d) lie outside the range of the training sample; of no column without one."""
-        rows, box = torch.from_numpy(x), self.model.box
-        never = 0 if box is None else int(beyond(self.coordinates.forward(rows), box).flatten(1).any(1).sum())
-        return Outside.of(rows, self.coordinates)._replace(never=never)
+        return Outside.of(torch.from_numpy(x), self.coordinates)
 
     def said_of(self, files: Mapping[str, "Outside"]) -> list[str]:
         """What the user should know of rows outside, a sentence a column; a file in other units is named."""
-        seen, never = self.coordinates.range, sum(found.never for found in files.values())
-        said = []
-        if self.model.box is not None and never:
-            rows, (low, high) = sum(found.rows for found in files.values()), self.model.box
-            said.append(f"{never:,} of {rows:,} rows lie outside the bounds of the chain, {low:g} to {high:g}; {NEVER}")
-        if seen is None or not files:
-            return said
+        seen = self.coordinates.range
+        if not files:
+            return []
         other = {name: found for name, found in files.items() if found.rows in found.counts and len(files) > 1}
         first = list(other.items())[:NAMED]
-        said += [f"{name}: {sentence}" for name, found in first for sentence in found.sentences(seen, self.columns)]
+        said = [f"{name}: {sentence}" for name, found in first for sentence in found.sentences(seen, self.columns)]
         if len(other) > NAMED:
             said.append(f"and ALL rows of {len(other) - NAMED} more files")
         rest = [found for name, found in files.items() if name not in other]
@@ -116,8 +108,7 @@ class Scorer:
 class Outside(NamedTuple):
     """Of `rows` those outside the range of the training sample, and of each column its smallest and largest value.
 
-    `counts` and `impossible` are, for each column, of rows outside and of rows with a value that cannot occur; `never`
-    is of rows outside the bounds of the chain.
+    `counts` and `impossible` are, for each column, of rows outside and of rows with a value that cannot occur.
     """
 
     rows: int
@@ -125,19 +116,18 @@ class Outside(NamedTuple):
     low: list[float]
     high: list[float]
     impossible: list[int]
-    never: int = 0
 
     @staticmethod
     def of(rows: torch.Tensor, coordinates: Coordinates) -> "Outside":
         """Of rows with shape (N, d), of no column where there is no range; one pass where none is outside."""
         seen, lattice = coordinates.range, coordinates.lattice
-        if seen is None:
+        if (seen is None and lattice is None) or rows.ndim > 2:
             return Outside(len(rows), [], [], [], [])
         low, high = _extremes(rows)
-        some = bool(seen.outside(torch.stack([low, high])).any())
+        some = seen is not None and bool(seen.outside(torch.stack([low, high])).any())
         none = torch.zeros(1, len(low), dtype=torch.bool)
         never = none if lattice is None else cannot_occur(rows.double(), lattice)
-        counts = (seen.outside(rows) & ~never if some else none).sum(0)
+        counts = (seen.outside(rows) & ~never if some and seen else none).sum(0)
         return Outside(len(rows), counts.tolist(), low.tolist(), high.tolist(), never.sum(0).tolist())
 
     def joined(self, other: "Outside") -> "Outside":
@@ -145,19 +135,20 @@ class Outside(NamedTuple):
         counts = [a + b for a, b in zip(self.counts, other.counts, strict=True)]
         low, high = list(map(min, self.low, other.low)), list(map(max, self.high, other.high))
         never = [a + b for a, b in zip(self.impossible, other.impossible, strict=True)]
-        return Outside(self.rows + other.rows, counts, low, high, never, self.never + other.never)
+        return Outside(self.rows + other.rows, counts, low, high, never)
 
-    def sentences(self, seen: Range, columns: Sequence[str] | None) -> list[str]:
+    def sentences(self, seen: Range | None, columns: Sequence[str] | None) -> list[str]:
         """One for each column with values that cannot occur, for each of those most outside, and for the others."""
         names = [f"`{name}`" for name in columns] if columns else [f"feature {k}" for k in range(len(self.counts))]
         never = [
             f"{count:,} of {self.rows:,} rows have a value in {name} that cannot occur, such as one between whole "
-            f"numbers, or a category that the training had not; {NEVER}"
+            "numbers, beyond the bounds of the chain, or a category that the training had not; their probability is "
+            f"0, and each such value adds {IMPOSSIBLE:,.0f} to the score"
             for name, count in zip(names, self.impossible, strict=True)
             if count
         ]
         places = sorted((k for k, count in enumerate(self.counts) if count), key=lambda k: -self.counts[k])
-        found = never + [self._sentence(k, seen, names[k]) for k in places[:NAMED]]
+        found = never + [self._sentence(k, seen, names[k]) for k in places[:NAMED] if seen]
         more = len(places) - NAMED
         return found if more <= 0 else [*found, f"and {more} more column{'s' if more > 1 else ''}"]
 

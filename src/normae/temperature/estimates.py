@@ -269,8 +269,8 @@ def _events(run: str | Path, data: str | Path | None, most: int) -> Tensor:
             raise InputError("--data: the run was trained on a known density, and its events are drawn; leave it out")
         source = replace(source, path=str(data)) if source.jets is not None else replace(source, file=str(data))
     if source.jets in KINDS:
-        path, part = jets_path(source, judged=True), 2 if source.validation and not based else 1
-        check_jets(path, run_of(run).known)
+        known, part = run_of(run).read_provenance(), 2 if source.validation and not based else 1
+        path = check_jets(jets_path(source, judged=True), known)
         if not path.is_dir():
             return held_out(read_sparse(path, source.jets), source, config.seed, part).first(most).dense()
         try:
