@@ -354,6 +354,12 @@ def test_bad_arguments_are_one_sentence(run, parquet, tmp_path, monkeypatch, cap
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_a_link_that_leads_to_itself_is_no_file(run, tmp_path, capfd):
+    (tmp_path / "loop.parquet").symlink_to(tmp_path / "loop.parquet")
+    assert command("score", run, tmp_path / "loop.parquet", "-o", tmp_path / "s.csv") == 2
+    assert "loop.parquet: no such file" in capfd.readouterr().err
+
+
 def test_what_exists_is_not_overwritten(run, parquet, tmp_path, capfd):
     (tmp_path / "s.csv").write_text("mine")
     assert command("score", run, parquet, "-o", tmp_path / "s.csv") == 2

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import islice
+from os.path import realpath  # which takes a link to itself, too
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,7 +80,7 @@ class BadPart(Exception):
 def open_files(scorer: Scorer, paths: Sequence[str | Path], dataset: str | None = None) -> list[File]:
     """Files that fit the run, each given once."""
     refuse(not paths, "expected at least one file")
-    for path, count in Counter(Path(path).resolve() for path in paths).items():
+    for path, count in Counter(map(realpath, paths)).items():
         refuse(count > 1, f"{path}: given twice")
     return [open_file(scorer, path, dataset) for path in paths]
 
@@ -337,7 +338,7 @@ def score(
     refuse(out.suffix not in WRITERS, f"{out}: expected a name that ends in {', '.join(WRITERS)}")
     number, count = parse_shard(shard)
     refuse(chunk < 1, f"--chunk: expected at least 1 row, got {chunk}")
-    taken = any(out.resolve() == Path(path).resolve() for path in files)
+    taken = realpath(out) in map(realpath, files)
     refuse(taken, f"{out}: the output is one of the inputs; give it another name")
     check_new(out, force)
     parts = parts_of(scorer, open_files(scorer, files, dataset))

@@ -81,8 +81,6 @@ class Scorer:
     def said_of(self, files: Mapping[str, "Outside"]) -> list[str]:
         """What the user should know of rows outside, a sentence a column; a file in other units is named."""
         seen = self.coordinates.range
-        if not files:
-            return []
         other = {name: found for name, found in files.items() if found.rows in found.counts and len(files) > 1}
         first = list(other.items())[:NAMED]
         said = [f"{name}: {sentence}" for name, found in first for sentence in found.sentences(seen, self.columns)]
