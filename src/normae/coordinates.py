@@ -94,9 +94,8 @@ class Coordinates(Protocol):
         """Events x with shape (N, *event) of y with shape (N, *event); values that can occur, next to y."""
 
     def log_slope(self, x: Tensor) -> Tensor:
-        """log |dy/dx| with shape (N,); zeros where the density is that of y, and hardly any for what cannot occur."""
-        on, zeros = self.lattice, x.new_zeros(len(x))
-        return zeros if on is None else zeros - IMPOSSIBLE * cannot_occur(x, on).flatten(1).sum(1)
+        """log |dy/dx| with shape (N,); zeros where the density is that of y."""
+        return x.new_zeros(len(x))
 
     def noisy(self, y: Tensor, copies: int, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         """`copies` of rows y that a training sees, with shape (copies * N, *event), each with its own noise, if any."""

@@ -25,6 +25,7 @@ from normae.errors import InputError, LogZUnknown, refuse, require_that
 from normae.inference.generation import GENERATION_FACTOR, ChainEnergy, drawn, lengthened, loosened, samples_at
 from normae.inference.log_z import Based, LogZ, choose_log_z, draws_log_z
 from normae.inference.parts import parts_of
+from normae.lattice import IMPOSSIBLE
 from normae.networks.autoencoder import Autoencoder
 from normae.networks.reconstruction import ReconstructionEnergy
 from normae.networks.scoring_energy import scoring_energy
@@ -87,8 +88,7 @@ class Model:
         self.event = coordinates.event if isinstance(coordinates, ComponentsCoordinates) else event
         bounds = sampling.feature.bounds if sampling.feature.bounds_rule == "reject" else None
         if isinstance(self.coordinates, Identity) and autoencoder.base is None and bounds is not None:
-            ends = torch.tensor([0.0, 0.0, *bounds]).double()  # Z is taken within them; as events in float32 have them
-            self.coordinates = replace(self.coordinates, lattice=ends[:, None])
+            self.coordinates = replace(self.coordinates, lattice=torch.tensor([0.0, 0.0, *bounds]).double()[:, None])
         self._log_z = log_z
         self._own = energy is None
         self.energy_function = scoring_energy(autoencoder) if energy is None else energy  # of y, at the centre
@@ -153,10 +153,9 @@ class Model:
         return self._with(Identity())
 
     def _with(self, coordinates: Coordinates | None = None, **own: Any) -> "Model":
-        more: Any = {"energy": self.energy_function, "temperature": self.temperature, "log_z": self._log_z}
-        more |= {"name": self.name, "coordinates": coordinates or self.coordinates, "columns": self.columns, **own}
-        more |= {"chains": self.chains, "categories": self.categories}
-        return Model(self.autoencoder, event=self.seen_event, sampling=self.sampling, **more)
+        kept: Any = {of: getattr(self, of) for of in ("temperature", "sampling", "name", "columns", "chains")}
+        kept |= {"energy": self.energy_function, "log_z": self._log_z, "coordinates": coordinates or self.coordinates}
+        return Model(self.autoencoder, event=self.seen_event, categories=self.categories, **kept | own)
 
     # --- what every draw says
 
@@ -179,7 +178,9 @@ class Model:
 
     def _scores(self, draws: Draws, events: Tensor) -> Tensor:
         scores = draws.energies(self._seen(events)) / draws.temperature[:, None]
-        return scores - self.coordinates.log_slope(events)
+        if not self._as_they_are or (on := self.coordinates.lattice) is None:
+            return scores if self._as_they_are else scores - self.coordinates.log_slope(events)
+        return scores + IMPOSSIBLE * ((events < on[2]) | (events > on[3])).flatten(1).sum(1)
 
     def normalization(self, n: int = DRAWS, seed: int = 0) -> NDArray[np.float64] | None:
         """log Z of each draw, with shape (n,), float64; None where it is not known."""

@@ -124,7 +124,8 @@ class Outside(NamedTuple):
         low, high = _extremes(rows)
         some = seen is not None and bool(seen.outside(torch.stack([low, high])).any())
         none = torch.zeros(1, len(low), dtype=torch.bool)
-        never = none if lattice is None else cannot_occur(rows.double(), lattice)
+        all_may = lattice is None or not bool((lattice[1].any() | (low < lattice[2]) | (high > lattice[3])).any())
+        never = none if lattice is None or all_may else cannot_occur(rows.double(), lattice)
         counts = (seen.outside(rows) & ~never if some and seen else none).sum(0)
         return Outside(len(rows), counts.tolist(), low.tolist(), high.tolist(), never.sum(0).tolist())
 
