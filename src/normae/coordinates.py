@@ -166,7 +166,7 @@ SPACING, LEAST_IN_TAIL = 0.25, 8
 """Of the knots of a curve, in units of the Gaussian that it leads to; rows beyond the last one."""
 FEWEST_TO_SHAPE, MOST_TO_SHAPE, DISTINCT = 200, 5000, 0.9
 """Rows of a table whose columns can be given curves, those that decide on it, and the share of different values."""
-SMALLEST_STEP = 1e-9  # between two knots, in widths of a column
+SMALLEST_STEP = 1e-13  # between two knots, in widths of a column: one may span fourteen powers of ten
 Curves = Literal["none", "few", "many"]
 RIVALS: dict[str, tuple[tuple[int, ...], float]] = {"few": ((1, 2, 4, 8), 0.01), "many": ((1,), 0.05)}
 """Numbers of Gaussians that describe a column as well, and the gain of log p over them for which it gets a curve."""
@@ -206,10 +206,10 @@ def _worth(rows: Floats, numbers: Sequence[int], gain: float) -> npt.NDArray[np.
     first, held = (torch.from_numpy(half) for half in np.array_split(rows, 2))
     knots = np.stack([curve(column, len(first)) for column in first.T.numpy()], axis=1)
     v, log_slope = bend(held, torch.from_numpy(knots))
-    bent = (log_slope - 0.5 * v.square()).mean(0) - 0.5 * LOG_TWO_PI
-    slope = (held.abs() - LIMIT).clamp_min(0).log1p().mean(0)
+    bent, slope = ((x.abs() - LIMIT).clamp_min(0).log1p() for x in (v, held))
+    gained = (log_slope - bent - 0.5 * soften(v).square() + slope).mean(0) - 0.5 * LOG_TWO_PI
     rivals = torch.stack([by_column(soften(first), soften(held), k) for k in numbers])
-    return np.asarray(bent > gain - slope + rivals.amax(0))
+    return np.asarray(gained > gain + rivals.amax(0))
 
 
 def bend(t: Tensor, knots: Tensor) -> tuple[Tensor, Tensor]:
@@ -369,9 +369,10 @@ def columns(table: Floats) -> tuple[Floats, Floats]:
     scale = np.where(size > 0, np.ldexp(1.0, np.frexp(size)[1] - 1), 1.0)  # so that squares neither overflow nor vanish
     table = table / scale
     low, high = np.quantile(table, [TAIL, 1 - TAIL], axis=0)
+    first, last = np.quantile(table, TAIL, 0, method="higher"), np.quantile(table, 1 - TAIL, 0, method="lower")
     inner = np.clip(table, low, high)
     width = inner.std(0)
-    width = np.where(_flat(width, inner), table.std(0), width)
+    width = np.where((first == last) | _flat(width, inner), table.std(0), width)  # of a rare value among equal ones
     return scale * inner.mean(0), np.where(_flat(width, table), 1.0, scale * width)
 
 

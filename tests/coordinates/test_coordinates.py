@@ -18,6 +18,7 @@ from normae.coordinates import (
     soften,
 )
 from normae.errors import InputError
+from normae.runs.automatic import choose_curves
 from normae.tensors import stream
 
 
@@ -136,6 +137,22 @@ def test_columns_get_curves_where_gaussians_do_not_describe_them():
     assert TableCoordinates.of(rows, curves="few").bent.tolist() == [True, True, False, False, False]
     assert TableCoordinates.of(rows, curves="many").bent.tolist() == [True, True, False, False, True]
     assert not TableCoordinates.of(rows[:100], curves="many").bent.any()  # too few to know
+
+
+@pytest.mark.parametrize("sigma", [4, 6])
+def test_a_column_that_spans_many_powers_of_ten_gets_its_curve(sigma):
+    """Whatever lies far beyond the rows that a curve was tried with, it lies there in the softened column too."""
+    for seed in range(4):
+        rows = torch.from_numpy(np.exp(sigma * np.random.default_rng(seed).standard_normal((1500, 2))))
+        assert TableCoordinates.of(rows, curves=choose_curves(rows, None)).bent.all()
+
+
+def test_a_rare_value_among_equal_ones_does_not_make_a_column_narrow():
+    """One row in a hundred, where the outermost percent of a column begins: its width was 0.001 with 15 of 1,500."""
+    for rare in (5, 15, 16):
+        column = torch.zeros(1500, 1, dtype=torch.float64)
+        column[:rare] = 1
+        assert TableCoordinates.of(column).width == pytest.approx((rare / 1500) ** 0.5, rel=0.02)
 
 
 def test_the_slope_of_a_curve_without_a_row():

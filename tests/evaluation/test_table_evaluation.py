@@ -16,7 +16,8 @@ from normae.config import structure
 from normae.data import DENSITIES
 from normae.errors import InputError
 from normae.evaluation.evaluate import evaluate
-from normae.evaluation.table import table_metrics, table_test
+from normae.evaluation.table import TableStudy, table_metrics, table_test
+from normae.runs.folder import RunFolder
 from normae.runs.session import train
 from normae.sources import Events
 from normae.tensors import stream
@@ -82,6 +83,15 @@ def test_error_bars_of_a_table(bars_run, tmp_path):
     assert metrics["mean_score_std"]["value"] == pytest.approx(bars.mean(), rel=1e-3)
     said = "ensemble of 4 models, in pairs, on the two halves of a random cut of the events"
     assert said in (run / "report.html").read_text()
+
+
+def test_a_run_that_was_rolled_back_is_told_which_learning_rate_to_lower(tmp_path):
+    x, settings = np.random.default_rng(0).normal(size=(300, 3)) ** 3, ["contrast.learning_rate=10"]
+    normae.train(x, tmp_path / "run", settings=[*settings, "contrast.iterations=200"])
+    run = RunFolder(tmp_path / "run")
+    assert run.read_provenance()["rollbacks"]
+    remedy = TableStudy(run, normae.config.read(run.config)).stability().remedy
+    assert remedy.startswith("Lower contrast.learning_rate, and look")
 
 
 def test_without_rows_held_out_it_is_one_sentence(tmp_path):

@@ -198,7 +198,8 @@ commit `{facts["commit"]}`), {facts["rollbacks"]} rollbacks.{which + "evaluated 
         """Whether the training ran away."""
         count = int(self.run.read_provenance()["rollbacks"])
         said = f"It ran away and was rolled back {count} times." if count else "The training never ran away."
-        remedy = "Lower training.learning_rate, and look whether the data have rows far from all others."
+        rates = {f"{one['phase']}.learning_rate" for one in self.run.read_history() if "rollback" in one}
+        remedy = f"Lower {' and '.join(sorted(rates)) or 'training.learning_rate'}, and look for rows far from others."
         return good_if("stability", not count, said, remedy)
 
     def lines(self, phase: str) -> list[dict[str, Any]]:

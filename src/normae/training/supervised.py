@@ -95,7 +95,6 @@ class Classification(Phase):
     """
 
     name = "classifier"
-    advice = "lower classifier.learning_rate"
 
     def __init__(self, setup: Setup, state: State, config: ClassifierConfig, zeros: tuple[int, int]) -> None:
         super().__init__(setup, state, PhaseConfig(**asdict(config)))

@@ -102,7 +102,8 @@ class Guard:
             count[k] += 1
         if int(count.max()) > self.config.rollbacks:
             reasons = "; ".join(trouble.values())
-            raise TrainingDiverged(f"{reasons}, after {self.config.rollbacks} rollbacks; {training.current.advice}")
+            remedy = f"lower {training.current.name}.learning_rate{training.current.advice}"
+            raise TrainingDiverged(f"{reasons}, after {self.config.rollbacks} rollbacks; {remedy}")
         training.load(self.good.pop() if len(self.good) > 1 else self.good[0])
         training.rate_scale.copy_(scale)
         training.rollbacks.copy_(count)
