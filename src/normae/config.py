@@ -160,8 +160,8 @@ class Run:
         refuse(self.posteriors, f"condition: expected no error bars with it, got [{', '.join(self.posteriors)}]")
         text = self.data.categories and any(self.data.categories[place] for place in self.coordinates.condition)
         refuse(text, "condition: expected columns of numbers, got one of text; train on each category by itself")
-        if self.data.weights is not None or self.coordinates.curves != "none":
-            raise InputError('condition: expected no weights with it, and coordinates.curves = "none"')
+        refuse(self.data.weights is not None, "condition: expected rows without weights; leave one of both out")
+        refuse(self.coordinates.curves != "none", 'condition: expected coordinates.curves = "none" with it')
 
     def _check_network(self) -> None:
         """A spherical latent space has its chain. Own networks have no error bars, an energy alone no latent space."""

@@ -11,6 +11,7 @@ from scipy.stats import poisson
 import normae
 from command import command
 from normae.coordinates import TableCoordinates
+from normae.errors import LogZUnknown
 from normae.lattice import IMPOSSIBLE, cannot_occur, codes, find_lattice, nearest, within_cells
 from normae.networks.base import Base, BaseConfig, fit_base
 from normae.networks.lattice import known, on_lattice
@@ -202,7 +203,10 @@ def test_where_hardly_any_draw_counts_a_table_has_no_log_z_but_its_order(caplog)
     rows = np.random.default_rng(0).binomial(1, 0.3, (200, 30)).astype(float)
     nae = normae.NormalizedAutoencoder(start_iterations=5, random_state=0).fit(rows)
     assert nae.score_kind_ == "unnormalized"
-    assert "lattice" in caplog.text
+    assert "coordinates.lattice = false in a run takes columns as continuous" in caplog.text
+    with pytest.raises(LogZUnknown, match=r"coordinates.lattice = false .*continuous\. score_samples orders"):
+        nae.score(rows)  # more steps of an annealing are no remedy
+    assert normae.train(rows, settings=[*FEW, "coordinates.lattice=false"]).log_z.error < 0.1
     assert set(np.unique(nae.sample(20, random_state=0))) <= {0.0, 1.0}
 
 

@@ -157,6 +157,8 @@ def test_what_cannot_be_a_condition_is_said_in_one_sentence(table):
     for wrong in ({"bayesian": True}, {"iterations": 5}):
         with pytest.raises(InputError, match="condition: expected .*no"):
             normae.NormalizedAutoencoder(condition=[0], **wrong).fit(table[:50])
+    with pytest.raises(InputError, match="condition: expected rows without weights; leave one"):
+        normae.NormalizedAutoencoder(condition=[0]).fit(table[:50], sample_weight=np.linspace(1, 2, 50))
     plain = normae.NormalizedAutoencoder(start_iterations=5, log_z="never").fit(table[:50])
     with pytest.raises(InputError, match="condition: expected a model of"):
         plain.sample(2, condition=3.5)

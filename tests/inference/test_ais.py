@@ -213,6 +213,7 @@ def test_the_error_of_log_z_covers_over_seeds(d):
         pulls.append((found.log_z.value - LOG_C) / found.log_z.error)
     assert abs(np.mean(pulls)) < 4 / math.sqrt(20)
     assert np.std(pulls) < 1.5
+    assert sum(abs(pull) < 2 for pull in pulls) >= 18, "19 of 20 in the mean"
 
 
 # --- in a model and in a run

@@ -325,8 +325,7 @@ class NormalizedAutoencoder(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         if self.score_kind_ == "unnormalized":
-            left_out = "log Z was left out; fit with log_z='auto'"
-            why = left_out if self.log_z == "never" else f"{self._failure()} (log_z.steps and log_z.chains of a run)"
+            why = "log Z was left out; fit with log_z='auto'" if self.log_z == "never" else self._failure()
             raise LogZUnknown(f"score: {why}. score_samples orders rows without it")
         rows = self._weighted(X, sample_weight)
         return float(np.average(self._score(rows.values), weights=rows.weights))

@@ -403,7 +403,7 @@ def _reverse_points(target: _Target, start: Tensor, config: AISConfig, generator
 
 def _checked(result: AISResult, config: AISConfig) -> AISResult:
     bounds = f"forward {result.forward:.3f}, reverse {result.reverse:.3f}"
-    advice = "give it more steps and chains, and a base and start points that cover every mode"
+    advice = "give it more log_z.steps and log_z.chains, and a base and start points that cover every mode"
     least = min(result.forward_ess, result.reverse_ess)
     if not abs(result.reverse - result.forward) <= config.tolerance:
         wrong = f"the bounds differ by more than {config.tolerance:g}, {bounds}"
