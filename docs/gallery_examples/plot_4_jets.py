@@ -66,6 +66,7 @@ model = normae.load(run)
 # %%
 # The scores of QCD jets that the training saw, of those that it did not, and of tops. The training was far too short
 # and too small for the held-out jets to look like the seen ones; this gap is what to look for in a training of yours.
+# ``explain`` has the part of each pixel in the score: they sum to it.
 
 events = load_events(config.read(run / "config.toml").data, seed=0)
 seen, held_out = model.score(events.train.dense().numpy()), model.score(events.test.numpy())
@@ -74,10 +75,13 @@ auc = roc_auc_score(np.r_[np.zeros(len(held_out)), np.ones(len(tops))], np.r_[he
 print(f"median score: seen {np.median(seen):.1f}, held out {np.median(held_out):.1f}, top {np.median(tops):.1f}")
 print(f"AUC of tops against held-out QCD jets: {auc:.2f}, from {len(held_out)} and {len(tops)} jets")
 
-figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
+figure, (left, middle, where, right) = plt.subplots(1, 4, figsize=(15, 3.4), layout="constrained")
 draw_image(left, events.test[0, 0].numpy()).set_title("a held-out QCD jet")
 reconstruction = model.autoencoder(events.test[:1]).detach()[0, 0].numpy()
 draw_image(middle, reconstruction).set_title("its reconstruction")
+parts = where.imshow(model.explain(events.test[:1].numpy())[0, 0], origin="lower", aspect="auto")
+figure.colorbar(parts, ax=where, label="part of the score")
+where.set(title="explain: pixels that make its score", xticks=[], yticks=[])
 edges = np.linspace(0, np.quantile(tops, 0.98), 25)
 for values, name, colour in ((seen, "QCD, seen", "0.6"), (held_out, "QCD, held out", "tab:blue"),
                              (tops, "top", "tab:red")):  # fmt: skip

@@ -368,11 +368,9 @@ def columns(table: Floats) -> tuple[Floats, Floats]:
     size = np.abs(table).max(0)
     scale = np.where(size > 0, np.ldexp(1.0, np.frexp(size)[1] - 1), 1.0)  # so that squares neither overflow nor vanish
     table = table / scale
-    low, high = np.quantile(table, [TAIL, 1 - TAIL], axis=0)
     first, last = np.quantile(table, TAIL, 0, method="higher"), np.quantile(table, 1 - TAIL, 0, method="lower")
-    inner = np.clip(table, low, high)
-    width = inner.std(0)
-    width = np.where((first == last) | _flat(width, inner), table.std(0), width)  # of a rare value among equal ones
+    inner = np.clip(table, *np.quantile(table, [TAIL, 1 - TAIL], axis=0))
+    width = np.where((first == last) | _flat(inner.std(0), inner), table.std(0), inner.std(0))  # of what is rare, too
     return scale * inner.mean(0), np.where(_flat(width, table), 1.0, scale * width)
 
 

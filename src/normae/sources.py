@@ -311,9 +311,8 @@ def jets_path(config: DataConfig, judged: bool = False) -> Path:
 
     Where neither says it, a run is `judged` on the public jets of the package; nothing is trained on these.
     """
-    given = config.path or os.environ.get("NORMAE_JETS") or (str(PUBLIC) if judged else None)
-    if not given:
-        raise InputError("data.path: expected a file or folder of jets there, or in the variable NORMAE_JETS")
+    given = config.path or os.environ.get("NORMAE_JETS") or (str(PUBLIC) if judged else "")
+    refuse(not given, "data.path: expected a file or folder of jets there, or in the variable NORMAE_JETS")
     refuse(not Path(given).exists(), f"{given}: no such file or folder of jets")
     if not config.path:
         decided(PUBLIC_JETS if given == str(PUBLIC) else f"jets are taken from {given}, as NORMAE_JETS says")

@@ -30,7 +30,6 @@ CHUNK = 1 << 16  # points of a grid at a time
 CHUNK_OF_DRAWS = 1 << 13
 PROPOSED, ROUNDS, LEAST_EFFECTIVE = 20_000, 5, 200
 """Draws of a base for log Z at a time, how often, and how many must count; its error is then below 0.07."""
-FEW_COUNT = "hardly any draw of the base counts"
 NODES, AT_NODES = 64, 1 << 18
 """Conditions at which log Z is taken, or four for each term of its polynomial, and draws of a base at all of them."""
 
@@ -84,14 +83,13 @@ def trained_log_z(
     """
     base = of.energy.autoencoder.base
     if isinstance(base, ConditionalBase):
-        return conditional_log_z(of, generator), f"at some condition {FEW_COUNT}"
+        return conditional_log_z(of, generator), "at some condition hardly any draw of the base counts"
     asked = annealed is not None or grid_serves(event, of.bounds)
     sums = base is not None and asked and (base.cells is not None or not lattice)
     if sums and (found := proposed_log_z(of, generator)) is not None:
         return found, ""
     if lattice:
-        instead = "chains do not walk on a lattice; coordinates.lattice = false in a run takes columns as continuous"
-        return None, f"{FEW_COUNT}, and {instead}"
+        return None, "hardly any draw of the base counts; coordinates.lattice = false in a run makes columns continuous"
     return choose_log_z(of.energy, of.temperature, event, of.bounds, cells, generator.device, annealed), ""
 
 

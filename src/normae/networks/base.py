@@ -66,7 +66,7 @@ WORK = 1 << 18
 """Pairs of a row and a centre at a time: what is made of them stays in a processor's cache."""
 MOST_FOUND = 3.0
 """Times as much as `unseen` says, at most."""
-SMALLEST = -80.0
+SMALLEST, LOWEST = -80.0, -700.0  # of logarithms, in single and in double precision
 OWN, FAR = 1e-9, 1e6
 """Squared distances: of what is the row itself, in units of its square; of what is out of sight."""
 BESIDE = (-2, -1, 0, 1)
@@ -376,15 +376,18 @@ def fit_base(
     centres = u[centred[: config.rows]]
     widths, shares = fit_widths(centres.float())
     slope = torch.as_tensor(unseen_slope).expand(len(u))[centred[: config.rows], None]
-    found_in = found_by(fitted, u[chosen][: config.rows], left, held_out)
-    without = found_in * unseen(fitted, centres, left) + slope
+    without = found_by(fitted, u[chosen][: config.rows], left, held_out) * unseen(fitted, centres, left) + slope
     tensors |= {"centres": centres, "widths": widths, "shares": shares, "unseen": without}
     base = Base(tensors | {"leaning": torch.tensor(0.5)})
     rows, drawn = rows[centred[: min(LOOKED_AT, config.rows)]].float(), base.propose(DRAWN, generator)
-    leaning = fit_leaning(base.parts(rows), base.parts(drawn))
+    tensors["leaning"] = torch.tensor(fit_leaning(base.parts(rows), base.parts(drawn)))
     if places is not None:
-        tensors["centres"] = places[centred[: config.rows]].double() @ frame.double().T
-    return Base(tensors | {"leaning": torch.tensor(leaning)})
+        at = places[centred[: config.rows]].double()
+        group = at.round(decimals=3).unique(dim=0, return_inverse=True)[1]  # of equal rows any may be `own`
+        sums = torch.zeros_like(without).index_add_(0, group, without.clamp_min(LOWEST).exp())
+        means = sums[group] / torch.bincount(group)[group, None]
+        tensors |= {"centres": at @ frame.double().T, "unseen": means.log()}
+    return Base(tensors)
 
 
 @torch.no_grad()

@@ -88,7 +88,6 @@ class Phase(ABC):
 
     name: str
     config: PhaseConfig
-    advice = ""
 
     def __init__(self, setup: Setup, state: State, config: PhaseConfig | None = None) -> None:
         self.setup, self.state, self.config = setup, state, config or getattr(setup.schedules, self.name)
@@ -205,7 +204,6 @@ class Likelihood(Phase):
 
     name = "training"
     config: TrainingConfig
-    advice = " or sampling.feature.step_size"
     measured = validation_energy
 
     def begin(self) -> None:

@@ -101,9 +101,9 @@ class Guard:
             scale[k] *= self.config.backoff
             count[k] += 1
         if int(count.max()) > self.config.rollbacks:
-            reasons = "; ".join(trouble.values())
-            remedy = f"lower {training.current.name}.learning_rate{training.current.advice}"
-            raise TrainingDiverged(f"{reasons}, after {self.config.rollbacks} rollbacks; {remedy}")
+            name = training.current.name
+            remedy = f"lower {name}.learning_rate{' or sampling.feature.step_size' if name == 'training' else ''}"
+            raise TrainingDiverged(f"{'; '.join(trouble.values())}, after {self.config.rollbacks} rollbacks; {remedy}")
         training.load(self.good.pop() if len(self.good) > 1 else self.good[0])
         training.rate_scale.copy_(scale)
         training.rollbacks.copy_(count)
