@@ -320,10 +320,10 @@ class Model:
             return events
         few = self.checked(events)[:: -(-len(events) // LOOKED_AT)]
         some = (few.detach() if isinstance(few, Tensor) else torch.from_numpy(np.array(few, float))).to(seen.low)
-        for k in (seen.outside(some).double().mean(0) > 0.5).nonzero().flatten().tolist()[:1]:
+        for k in seen.outside(some).all(0).nonzero().flatten().tolist()[:1]:
             name = f"feature {k}" if self.columns is None else f"`{self.columns[k]}`"
             ends = (float(end) for end in (seen.low[k], seen.high[k], some[:, k].min(), some[:, k].max()))
-            words = "%s: more than half of the rows lie outside the range of the training sample in %s"
+            words = "%s: ALL rows lie outside the range of the training sample in %s"
             log.warning(
                 f"{words} (%.6g to %.6g there, %.6g to %.6g here); is it in the same units?", self.name, name, *ends
             )
