@@ -19,6 +19,7 @@ DISTINCT = 0.5  # largest share of different values in a column whose values rep
 FULL = 0.05  # least share of the places between the first and the last that have a value; of whole numbers any
 HEAP, SHARE = 5, 0.1
 """Rows at the last value of a column that is the end of its lattice, and their share of those at the commonest."""
+HEAPED, MORE = 0.05, 10  # least share of rows with one value that is a heap, and how many times the mean of all values
 CODES = 100  # most values of a column that may be names of something
 PARTS = 10  # into as many the smallest distance of two values may be cut to find the step
 CLOSE, FLOAT32 = 1e-3, 2e-7
@@ -71,15 +72,17 @@ def _of_column(column: NDArray[Any]) -> NDArray[np.float64]:
     return no_lattice(1).numpy()[:, 0]
 
 
-def codes(table: NDArray[Any], lattice: Tensor) -> list[int]:
-    """Columns of rows with shape (N, d) with few values that repeat, and no lattice of which they are many places."""
-    found = []
+def doubtful(table: NDArray[Any], lattice: Tensor) -> tuple[list[int], list[int]]:
+    """Columns of rows with shape (N, d) that may be codes, and those off a lattice with many equal values."""
+    few, heaped = [], []
     for j, (column, step) in enumerate(zip(table.T, lattice[1].tolist(), strict=True)):
-        values = np.unique(column)
+        values, counts = np.unique(column, return_counts=True)
         places = (values[-1] - values[0]) / step if step else math.inf
         if 2 < len(values) <= min(CODES, DISTINCT * len(column)) and len(values) < FULL * places:
-            found.append(j)
-    return found
+            few.append(j)
+        elif not step and counts.max() >= len(column) * max(HEAPED, MORE / len(values)):
+            heaped.append(j)
+    return few, heaped
 
 
 def no_lattice(d: int) -> Tensor:

@@ -12,7 +12,7 @@ import normae
 from command import command
 from normae.coordinates import TableCoordinates
 from normae.errors import LogZUnknown
-from normae.lattice import IMPOSSIBLE, cannot_occur, codes, find_lattice, nearest, within_cells
+from normae.lattice import IMPOSSIBLE, cannot_occur, doubtful, find_lattice, nearest, within_cells
 from normae.networks.base import Base, BaseConfig, fit_base
 from normae.networks.lattice import known, on_lattice
 from normae.tensors import stream
@@ -78,7 +78,18 @@ def test_halves_between_large_whole_numbers_cannot_occur():
 
 def test_codes_are_told_from_counts():
     rows = np.stack([np.resize(values, 60) for values in ([211, 321, 2212], [0.1, 0.27, 3.0], [0, 1, 2])], axis=1)
-    assert codes(rows, find_lattice(rows)) == [0, 1]
+    assert doubtful(rows, find_lattice(rows)) == ([0, 1], [])
+
+
+def test_equal_values_among_others_are_said(caplog):
+    """A tenth of the rows at zero, on no lattice: a density has no probability for one value."""
+    random = np.random.default_rng(0)
+    rows = random.exponential(size=(300, 3))
+    rows[:30, 0], rows[:5, 1], rows[:, 2] = 0, 0, random.poisson(1, 300)
+    assert doubtful(rows, find_lattice(rows)) == ([], [0])
+    short = {"start_iterations": 5, "log_z": "never", "random_state": 0}
+    normae.NormalizedAutoencoder(**short).fit(rows)
+    assert "many rows have one and the same value in '0'" in caplog.text
 
 
 def test_cells_are_around_their_values():

@@ -29,7 +29,7 @@ from normae.coordinates import Coordinates, Identity, TableCoordinates, fit_coor
 from normae.data import SparseEvents
 from normae.errors import DataChanged, InputError, decided, refuse
 from normae.files import untouched
-from normae.lattice import codes, find_lattice
+from normae.lattice import doubtful, find_lattice
 from normae.networks import Autoencoder, build_autoencoder
 from normae.networks.autoencoder import OWN
 from normae.networks.base import Base, BaseConfig, Bases, fit_base
@@ -235,9 +235,16 @@ def _fitted(
     if table is not None and config.on_lattice and lattice is None:
         lattice = find_lattice(table.numpy(), [len(words) for words in config.data.categories])
         names = events.columns or [str(j) for j in range(table.shape[1])]
-        if few := ", ".join(repr(names[j]) for j in codes(table.numpy(), lattice)):
-            between = "values between them get a probability too; if they are codes, give them as text"
+        few, heaped = (
+            ", ".join(repr(names[j]) for j in found[:5]) + ", ..." * (len(found) > 5)
+            for found in doubtful(table.numpy(), lattice)
+        )
+        between = "values between them get a probability too; if they are codes, give them as text"
+        peak = "p has a narrow peak there, and samples come near it, not to it; if that matters, train them apart"
+        if few:
             decided(f"few values that repeat, far from each other, in {few}: {between}")
+        if heaped:
+            decided(f"many rows have one and the same value in {heaped}, and the others lie anywhere: {peak}")
     if table is not None and (given := config.coordinates.condition):
         return ConditionalCoordinates.of(table, given, config.coordinates.noise, lattice)
     return fit_coordinates(config.coordinates, table, weights, lattice)
