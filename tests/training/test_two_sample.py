@@ -82,11 +82,23 @@ def test_it_trains_under_no_grad_too() -> None:
 @pytest.mark.parametrize(("true", "model", "sizes"), [(15_000, 20_000, (18, 3, 9)), (5000, 90_000, (6, 1, 3))])
 def test_parts_are_disjoint_and_scale(true: int, model: int, sizes: tuple[int, int, int]) -> None:
     x = torch.arange(true + model, dtype=torch.float32)[:, None]
-    parts = _parts(x[:true], x[true:], SMALL, stream(), "cpu")
+    parts, *others = _parts(x[:true], x[true:], SMALL, stream(), "cpu", times=3)
+    tested = torch.cat([part[2].x for part in (parts, *others)])
+    assert len(tested.unique()) == len(tested) == 3000 * sizes[2]  # each event by one classifier at most
     assert tuple(len(part.x) for part in parts) == tuple(1000 * size for size in sizes)
     used = torch.cat([part.x for part in parts]).unique()
     assert len(used) == sum(len(part.x) for part in parts) == 2 * min(true, 15_000)
     assert all(torch.equal(part.label, (part.x[:, 0] >= true).float()) for part in parts)
+
+
+def test_several_classifiers_of_few_events_have_a_smaller_error() -> None:
+    """Each is tested on events of its own, so that errors add in quadrature, and samples scatter by as much."""
+    found = [classifier_test(normal(300, 0, k), normal(300, 0, 100 + k), generator=stream(), times=3) for k in range(8)]
+    one = classifier_test(normal(300, 0, 0), normal(300, 0, 100), generator=stream()).auc
+    values, errors = np.transpose([result.auc for result in found])
+    assert errors[0] == pytest.approx(one.error / 3**0.5, rel=0.1)
+    assert abs(values.mean() - 0.5) < 3 * errors.mean() / 8**0.5
+    assert 0.4 < values.std(ddof=1) / errors.mean() < 1.7
 
 
 def test_bad_samples() -> None:

@@ -28,6 +28,7 @@ from normae.training.two_sample import classifier_test
 
 Rows = NDArray[Any]  # with shape (N, d), float32 or float64
 ROWS, SAMPLES = 20_000, 10_000  # most rows of each kind that are looked at, and that are drawn from the model
+FEW, TIMES = 2000, 3  # rows held out below which so many classifiers tell samples from them
 START = (
     "Course of the training",
     "The loss of the classification of rows against draws of the base, 2 log 2 = 1.386 for a base that is right. The "
@@ -216,7 +217,8 @@ def table_metrics(model: Model, config: Run, test: TableTest) -> Metrics:
     seen, sampled = (coordinates.forward(torch.from_numpy(x)).numpy() for x in (test.seen, test.sampled))
     centre, width = seen.mean(0), seen.std(0) + 1e-12
     two = (seen - centre) / width, (sampled - centre) / width
-    metrics["auc_samples"] = classifier_test(*two, generator=generator, weights=test.weights).auc
+    times = TIMES if len(seen) < FEW else 1
+    metrics["auc_samples"] = classifier_test(*two, generator=generator, weights=test.weights, times=times).auc
     for name, distance, half in zip(test.names, test.distances, test.halves, strict=True):
         metrics |= {f"wasserstein {name}": distance, f"wasserstein_halves {name}": half}
     return metrics

@@ -64,7 +64,7 @@ class Part(NamedTuple):
 
 def classifier_test(
     true: Sample, model: Sample, settings: ClassifierSettings | None = None, *, generator: torch.Generator,
-    device: Device = "cpu", weights: np.ndarray[Any, Any] | None = None,
+    device: Device = "cpu", weights: np.ndarray[Any, Any] | None = None, times: int = 1,
 ) -> ClassifierResult:  # fmt: skip
     """Train a classifier on two samples with shape (N, *event) each, and give its AUC on events it has not seen.
 
@@ -73,15 +73,18 @@ def classifier_test(
 
     Args:
         weights: of the true events, with shape (N,) and mean 1; negative ones count as such.
+        times: how many classifiers, each tested on events on which no other one is; the AUC is the mean of theirs.
     """
     settings = settings or ClassifierSettings()
     own = None if weights is None else torch.from_numpy(weights).float()
-    two = (events(true, "true"), events(model, "model"))
-    train, validation, test = _parts(*two, settings, generator, device, own)
-    layers, losses = fit_logits(train, validation, settings, generator)
-    scores, label = logits(layers, test.x).double().cpu().numpy(), test.label.cpu().numpy() == 1
-    counts = None if test.weight is None else test.weight.cpu().numpy()[~label]
-    return ClassifierResult(auc(scores[label], unweighted(scores[~label], counts)), losses)
+    two, found = (events(true, "true"), events(model, "model")), []
+    for train, validation, test in _parts(*two, settings, generator, device, own, times):
+        layers, losses = fit_logits(train, validation, settings, generator)
+        scores, label = logits(layers, test.x).double().cpu().numpy(), test.label.cpu().numpy() == 1
+        counts = None if test.weight is None else test.weight.cpu().numpy()[~label]
+        found.append(auc(scores[label], unweighted(scores[~label], counts)))
+    values, errors = np.transpose(found)
+    return ClassifierResult(Estimate(float(values.mean()), float(np.linalg.norm(errors)) / times), losses)
 
 
 def events(sample: Sample, name: str) -> Tensor:
@@ -95,9 +98,9 @@ def events(sample: Sample, name: str) -> Tensor:
 
 def _parts(
     true: Tensor, model: Tensor, settings: ClassifierSettings, generator: torch.Generator, device: Device,
-    weights: Tensor | None = None,
-) -> list[Part]:  # fmt: skip
-    """Disjoint random parts for training, validation and test, on `device`; weights are those of true events."""
+    weights: Tensor | None = None, times: int = 1,
+) -> list[list[Part]]:  # fmt: skip
+    """Disjoint random parts for training, validation and test, on `device`, with other events for each test."""
     if true.shape[1] != model.shape[1]:
         raise InputError(f"expected events of one size, got {true.shape[1]} (true) and {model.shape[1]} (model)")
     points = min(settings.points, len(true), len(model))
@@ -110,8 +113,9 @@ def _parts(
     x = torch.cat([true[some].to(device), model[others].to(device)])
     label = (torch.arange(2 * points, device=device) >= points).float()
     weight = None if weights is None else torch.cat([weights[some], torch.ones(points)]).to(device)
-    pieces = torch.split(permutation(2 * points, generator, x.device)[: sum(sizes)], sizes)
-    return [Part(x[piece], label[piece], None if weight is None else weight[piece]) for piece in pieces]
+    order = permutation(2 * points, generator, x.device)
+    cut = [torch.split(order.roll(k * sizes[2])[: sum(sizes)], sizes) for k in range(times)]
+    return [[Part(x[p], label[p], None if weight is None else weight[p]) for p in pieces] for pieces in cut]
 
 
 def _forward(weights: Sequence[Tensor], x: Tensor) -> Tensor:
