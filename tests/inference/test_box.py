@@ -5,6 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import torch
+from torch import nn
 
 import normae
 from command import command
@@ -119,3 +120,57 @@ def test_bounds_that_float32_rounds_hold_their_own_edge():
     model = Model(network, 1.0, (2,), SamplingConfig(feature=ChainConfig(bounds=(-0.1, 0.1))))
     for x in (np.array([[0.1, -0.1]]), torch.tensor([[0.1, -0.1]]), torch.tensor([[0.1, -0.1]]).double()):
         assert model.score(x)[0] < IMPOSSIBLE < 2 * IMPOSSIBLE < model.score(1.001 * x)[0]
+
+
+# --- in whitened columns
+
+
+def integral_and_rest(model: Model) -> tuple[float, float]:
+    """Of p over a square twice as wide as the bounds, in the units of the table, and the largest p beyond them."""
+    low, high = model.sampling.feature.bounds
+    edges = torch.linspace(2 * low, 2 * high, 801, dtype=torch.float64)
+    y = grid_points((edges[1:] + edges[:-1]) / 2, 2)
+    x = model.coordinates.inverse(y)
+    p = np.exp(model.log_prob(x.numpy()).astype(np.float64) - model.coordinates.log_slope(x).numpy())  # of y
+    within = ((y >= low) & (y <= high)).all(1).numpy()
+    return p.sum() * float(edges[1] - edges[0]) ** 2, p[~within].max()
+
+
+def rows_beyond(model: Model) -> np.ndarray:
+    """With one, two and none of their whitened values beyond the bounds."""
+    low, high = model.sampling.feature.bounds
+    return model.coordinates.inverse(torch.tensor([[1.5 * high, 0.0], [1.5 * low, 1.1 * high], [0.0, 0.0]])).numpy()
+
+
+def test_networks_of_one_s_own_on_a_table_end_where_their_chains_end():
+    rows = np.random.default_rng(0).multivariate_normal([0.0, 5.0], [[1.0, 14.0], [14.0, 400.0]], size=300)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        energy = nn.Sequential(nn.Linear(2, 8), nn.SiLU(), nn.Linear(8, 1), nn.Flatten(0))
+    quick = ["contrast.iterations=5", "training.iterations=2", "sampling.feature.steps=2", "evaluation.log_z_cells=120"]
+    model = normae.train(rows, settings=quick, energy=energy, device="cpu")
+    assert integral_and_rest(model) == (pytest.approx(1, abs=0.01), 0)
+    x = rows_beyond(model)
+    assert np.rint(model.score(x) / IMPOSSIBLE).tolist() == [1, 2, 0]
+    np.testing.assert_allclose(model.explain(x).sum(1), model.score(x), rtol=1e-4)
+
+
+def test_so_does_a_table_without_a_base_in_files_and_graphs(run, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    config = tiny(data={"file": str(run.parent / "t.parquet"), "train": 0, "test": 300}, training__epochs=1,
+                  sampling__feature__bounds=[-3.0, 3.0], coordinates={"kind": "table"})  # fmt: skip
+    (tmp_path / "tiny.toml").write_text(to_toml(structure(config)))
+    assert command("train", tmp_path / "tiny.toml", "-o", tmp_path / "run") == 0
+    model = normae.load(tmp_path / "run")
+    assert integral_and_rest(model) == (pytest.approx(1, abs=0.01), 0)
+    x = rows_beyond(model)
+    wanted = model.score(x)
+    assert np.rint(wanted / IMPOSSIBLE).tolist() == [1, 2, 0]
+    pyarrow.parquet.write_table(pa.table({"a": x[:, 0], "b": x[:, 1]}), tmp_path / "x.parquet")
+    assert command("score", tmp_path / "run", tmp_path / "x.parquet", "-o", tmp_path / "s.parquet") == 0
+    found = pyarrow.parquet.read_table(tmp_path / "s.parquet")["score"].to_numpy()
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    assert command("export", tmp_path / "run", "--onnx", "-o", tmp_path / "model.onnx") == 0
+    (found,) = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(["score"], {"events": x})
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)

@@ -282,15 +282,11 @@ def _cut(
         first += batch.num_rows
         if part.num_rows:
             places = {name: k for k, name in enumerate(part.schema.names)}
-            found = [(f"{path}: the column {name!r} holds", _number(part.column(places[name]))) for name in columns]
+            both = [(f"{path}: the column {name!r} holds", part.column(places[name])) for name in columns]
+            found = [(begin, one.cast("float64") if str(one.type) == "bool" else one) for begin, one in both]
             yield [unrounded(one.to_numpy(zero_copy_only=False), str(one.type), begin) for begin, one in found]
         if first >= stop:
             return
-
-
-def _number(column: Any) -> Any:
-    """Booleans of Arrow as 0, 1 and missing."""
-    return column.cast("float64") if str(column.type) == "bool" else column
 
 
 def _csv(path: Path, _: str | None, __: ExitStack) -> Table:

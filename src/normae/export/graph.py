@@ -257,6 +257,7 @@ def onnx_model(model: Model, draws: int = DRAWS, about: Mapping[str, Any] | None
     kept = None if model.posterior.certain else model.draw_set(draws, 0)
     graph = Graph(np.float64 if model.like.element_size() == 8 else model.event_dtype)
     x, slope = _in_coordinates(graph, model.coordinates, Node(graph, EVENTS))
+    slope = slope if model.box is None else slope - _beyond(graph, x, *model.box)
     metadata = {"name": model.name, "event": list(model.event), "temperature": model.temperature}
     if kept is not None:
         draws = len(kept.temperature)
@@ -333,11 +334,7 @@ def _in_coordinates(graph: Graph, table: Coordinates, x: Value) -> tuple[Value, 
         u = np.maximum(x, FLOOR) ** float(table.power) - table.centre
         return graph.add("Flatten", u, axis=1) @ (table.basis.double().flatten(1).T / table.width), 0.0
     if not isinstance(table, TableCoordinates):
-        if table.lattice is None:
-            return x, 0.0
-        (low, high), flat = table.lattice[2:, 0].tolist(), graph.add("Flatten", x, axis=1)
-        beyond = graph.numbers(np.greater(low, flat)) + graph.numbers(flat > high)
-        return x, graph.reduce("Sum", beyond, 1) * -IMPOSSIBLE
+        return x, 0.0 if table.lattice is None else -_beyond(graph, x, *table.lattice[2:, 0].tolist())
     u, slope = _bent(graph, table, (x - table.centre) / table.width)
     size = np.abs(u)
     log = np.log(np.maximum(size - LIMIT, 0.0) + 1.0)
@@ -345,6 +342,12 @@ def _in_coordinates(graph: Graph, table: Coordinates, x: Value) -> tuple[Value, 
     y = (soft - table.mean) @ table.whitening.T
     slope = graph.reduce("Sum", slope - log, 1) + table.constant
     return y, slope - _impossible(graph, table, x) if bool(table.lattice[1].any()) else slope
+
+
+def _beyond(graph: Graph, y: Value, low: float, high: float) -> Value:
+    """What -log p has for values of y, with shape (N, *event), beyond the bounds of chains, with shape (N,)."""
+    flat = graph.add("Flatten", y, axis=1)
+    return graph.reduce("Sum", graph.numbers(np.greater(low, flat)) + graph.numbers(flat > high), 1) * IMPOSSIBLE
 
 
 def _impossible(graph: Graph, table: TableCoordinates, x: Value) -> Value:

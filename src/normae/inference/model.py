@@ -19,7 +19,7 @@ from torch import Tensor
 
 from normae.components import ComponentsCoordinates
 from normae.conditional import ConditionalCoordinates
-from normae.coordinates import Coordinates, Identity
+from normae.coordinates import Coordinates, Identity, TableCoordinates
 from normae.data.frames import Categories
 from normae.errors import InputError, LogZUnknown, refuse, require_that
 from normae.inference.generation import GENERATION_FACTOR, ChainEnergy, drawn, lengthened, loosened, samples_at
@@ -86,9 +86,11 @@ class Model:
         self.name, self.columns, self.categories, self.cells, self.chains = name, columns, categories, cells, chains
         self.coordinates: Coordinates = Identity() if coordinates is None else coordinates
         self.event = coordinates.event if isinstance(coordinates, ComponentsCoordinates) else event
-        bounds = sampling.feature.bounds if sampling.feature.bounds_rule == "reject" else None
-        if isinstance(self.coordinates, Identity) and autoencoder.base is None and bounds is not None:
+        ends = sampling.feature.bounds_rule == "reject" and autoencoder.base is None  # a base goes on
+        bounds = sampling.feature.bounds if ends else None
+        if isinstance(self.coordinates, Identity) and bounds is not None:
             self.coordinates = replace(self.coordinates, lattice=torch.tensor([0.0, 0.0, *bounds]).double()[:, None])
+        self.box = bounds if isinstance(self.coordinates, TableCoordinates) else None  # of y, where p ends there
         self._log_z = log_z
         self._own = energy is None
         self.energy_function = scoring_energy(autoencoder) if energy is None else energy  # of y, at the centre
@@ -177,10 +179,11 @@ class Model:
         return Rows(scores, log_z, self.posterior.mixture, error, self._unknown(self.posterior.certain), self.bar)
 
     def _scores(self, draws: Draws, events: Tensor) -> Tensor:
-        scores = draws.energies(self._seen(events)) / draws.temperature[:, None]
-        if not self._as_they_are or (on := self.coordinates.lattice) is None:
-            return scores if self._as_they_are else scores - self.coordinates.log_slope(events)
-        return scores + IMPOSSIBLE * ((events < on[2]) | (events > on[3])).flatten(1).sum(1)
+        y, on = self._seen(events), self.coordinates.lattice if self._as_they_are else None
+        box = self.box if on is None else on[2:]
+        scores = draws.energies(y) / draws.temperature[:, None]
+        scores = scores if self._as_they_are else scores - self.coordinates.log_slope(events)
+        return scores if box is None else scores + IMPOSSIBLE * ((y < box[0]) | (y > box[1])).flatten(1).sum(1)
 
     def normalization(self, n: int = DRAWS, seed: int = 0) -> NDArray[np.float64] | None:
         """log Z of each draw, with shape (n,), float64; None where it is not known."""
