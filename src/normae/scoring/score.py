@@ -141,7 +141,6 @@ def here(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int, watch:
             _check_scores(scorer, part.file, row, events, found[-1]["score"])
             row += len(events)
             watch(len(events))
-        check_unchanged(part.file.path, part.file.sources, part.file.state)
         columns = {name: torch.from_numpy(np.concatenate([f[name] for f in found])) for name in found[0]}
         said = {"name": part.name, "columns": list(columns), "content": seen.hexdigest(), "state": part.file.state}
         write_tensors(folder / part.name, columns, said | {"outside": reduce(Outside.joined, outside)})
@@ -235,7 +234,6 @@ def _not_done(scorer: Scorer, parts: Sequence[Part], folder: Path, chunk: int) -
         seen = hashlib.sha256()
         for events in pieces:
             seen.update(np.ascontiguousarray(events).data)
-        check_unchanged(part.file.path, part.file.sources, part.file.state)
         if seen.hexdigest() != doubtful[part.name]:
             (folder / part.name).unlink()
     return [part for part in parts if not (folder / part.name).is_file()]
