@@ -82,7 +82,8 @@ def test_errors_of_libraries(name, monkeypatch, capsys):
 
 def test_every_failure_of_a_disk():
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-        assert console.judged(OSError(number, os.strerror(number), "f"))[1] == 3
+        for error in (OSError(number, "writing failed", "f"), RuntimeError(f"I/O error: {os.strerror(number)}")):
+            assert console.judged(error)[1] == 3
     assert console.judged(PermissionError(errno.EACCES, "Permission denied", "f"))[1] == 2
 
 

@@ -92,6 +92,8 @@ def test_scoring_gives_the_layers_values(side):
     [
         ({"activation": "relu"}, (1, 8, 8), 'expected "prelu" for kind = "conv"'),
         ({"hidden": (8, 8)}, (1, 8, 8), "expected one width"),
+        ({"hidden": (1 << 40,)}, (1, 8, 8), "a network takes .* GB of memory, this machine has"),
+        ({"channels": 1 << 20}, (1, 8, 8), "channels = 1048576: a network takes .* GB of memory"),
         ({"channels": 0}, (1, 8, 8), "network.channels: expected at least 1"),
         ({"output_start": 1.5}, (1, 8, 8), "network.output_start: expected a number between 0 and 1"),
         ({"kind": "mlp"}, (2,), 'network.activation: expected kind = "conv"'),

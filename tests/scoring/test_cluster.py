@@ -120,6 +120,22 @@ def _loaded() -> int:
     return cluster._model.cache_info().currsize
 
 
+def test_workers_are_looked_at_while_they_work(scorer, files, two, tmp_path, monkeypatch):
+    """How far each of them is are the rows that it has scored: one that gets no further would hang."""
+    look, looks, before = cluster.Look.__call__, [], sum(two.client.run(_scored).values())
+    monkeypatch.setattr(cluster, "LOOK", 1e-3)
+    monkeypatch.setattr(cluster.Look, "__call__", lambda self: looks.append(look(self)))
+    assert score(scorer, files[1:], tmp_path / "s.parquet", do=two).whole
+    assert looks
+    assert sum(two.client.run(_scored).values()) - before == 1001
+
+
+def _scored() -> int:
+    from normae.scoring import cluster
+
+    return cluster._rows_done(None)
+
+
 def test_a_worker_killed_in_the_middle(scorer, files, plain, two, tmp_path):
     """SIGKILL at the 10th part of about 80: no row is lost, none is there twice, and the bytes are the same."""
     victim, killed = pids(two)[0], []

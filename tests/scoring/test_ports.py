@@ -1,5 +1,6 @@
 """The ports of a cluster for a batch system: TLS with its key, and nothing else."""
 
+import asyncio
 import os
 import socket
 from pathlib import Path
@@ -43,6 +44,9 @@ def test_the_scheduler_of_a_batch_system_speaks_tls_only(kind, batch):
         assert found == {int(address.rpartition(":")[2])}
         assert address.startswith("tls://")
         assert workers.client.run_on_scheduler(os.getpid) == os.getpid(), "who has the key is heard"
+        security = workers.client.security.get_connection_args("scheduler")
+        with pytest.raises(RuntimeError, match="encryption required"):
+            asyncio.run(distributed.comm.connect("tcp://127.0.0.1:1", timeout=1, **security))
         socket.create_connection(("127.0.0.1", *found), 2).close()  # what is silent is there
         assert set(knock(found, batch)) == {b""}
 
