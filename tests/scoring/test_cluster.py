@@ -107,6 +107,19 @@ def test_rows_outside_are_counted_by_workers(table_run, two, tmp_path):
     assert (tmp_path / "0.parquet").read_bytes() == (tmp_path / "1.parquet").read_bytes()
 
 
+def test_rows_beyond_the_bounds_are_counted_and_scored_by_workers(scorer, two, tmp_path):
+    x = table(1000).to_pydict()
+    x["mass"][::10] = [9.0] * 100
+    file = tmp_path / "x.parquet"
+    pyarrow.parquet.write_table(pa.table(x), file)
+    notes = [score(scorer, [file], tmp_path / f"{k}.parquet", do=do).notes for k, do in enumerate((here, two))]
+    assert "100 of 1,000 rows have a value in `mass` that cannot occur" in notes[0][0]
+    assert notes[0] == notes[1]
+    assert (tmp_path / "0.parquet").read_bytes() == (tmp_path / "1.parquet").read_bytes()
+    found = pyarrow.parquet.read_table(tmp_path / "1.parquet")["score"].to_numpy()
+    assert (found > 9_000).tolist() == [k % 10 == 0 for k in range(1000)]
+
+
 def test_a_worker_loads_the_model_once(two):
     """After the tests before, and with as many futures as parts."""
     kept = two.client.run(_loaded)
