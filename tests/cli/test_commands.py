@@ -56,7 +56,14 @@ def test_the_user_s_path(preset, tmp_path, capsys):
     assert "trained, not evaluated" in before
     assert "pearson_grid" in judged
     assert "auc_ideal" in after
-    assert (run / "report.html").stat().st_size > 50_000
+    page = (run / "report.html").read_text()
+    (run / "report.html").write_text("mine")
+    assert command("report", run) == 2
+    assert "exists already; choose another name, or replace it with --force" in capsys.readouterr().err
+    assert (run / "report.html").read_text() == "mine"
+    assert command("report", run, "--force") == 0
+    assert (run / "report.html").read_text() == page
+    assert len(page) > 50_000
     assert np.load(tmp_path / "x.npz")["x"].shape == (50, 2)
 
 

@@ -15,7 +15,7 @@ from normae.cli import PANELS, app, console
 from normae.cli.console import Bars, say, show
 from normae.config import structure
 from normae.presets import presets
-from normae.progress import counted, shown_by
+from normae.progress import counted, progress, shown_by
 from normae.runs.session import train
 from tiny_run import tiny
 
@@ -188,7 +188,11 @@ def test_bars_are_shown_on_a_terminal_and_vanish(monkeypatch, capsys):
     with shown_by(Bars()):
         for _ in counted("outer", range(2)):
             assert list(counted("inner", range(3))) == [0, 1, 2]
+        with progress("a[/x]", 3) as tick:
+            tick(1, "b[/y]")
     error = capsys.readouterr().err
     assert "outer" in error
     assert "inner" in error
     assert "3/3" in error
+    assert "a[/x]" in error
+    assert "b[/y]" in error

@@ -191,8 +191,14 @@ def test_a_file_that_changes_while_it_is_filled_is_refused(folder, tmp_path, mon
 def test_the_command(folder, tmp_path):
     arguments = ["histogram", str(folder / "plain"), str(folder / "background.parquet"), "-o", str(tmp_path / "out")]
     signal = ["--signal", str(folder / "signal.parquet"), "--expected", "1000", "--expected-signal", "30"]
-    result = CliRunner().invoke(app, [*arguments, *signal, "--bins", "0,1,2,4", "--pseudo-experiments", "3"])
+    arguments += [*signal, "--bins", "0,1,2,4", "--pseudo-experiments", "3"]
+    result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
+    (tmp_path / "out" / "search.json").write_text("mine")
+    refused = CliRunner().invoke(app, arguments)
+    assert "out: exists already; choose another name, or replace it with --force" in str(refused.exception)
+    assert (tmp_path / "out" / "search.json").read_text() == "mine"
+    assert CliRunner().invoke(app, [*arguments, "--force"]).exit_code == 0
     assert "3 pseudo-experiments" in result.output
     numbers = json.loads((tmp_path / "out" / "search.json").read_text())
     assert len(numbers["pseudo_experiments"]["p_values"]) == 3
