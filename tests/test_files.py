@@ -3,15 +3,19 @@
 import errno
 import json
 import os
+import re
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import typer
 
 from command import command
 from normae import jets, zoo
+from normae.cli import app
 from normae.errors import InputError
 from normae.files import atomic_path, check_new, clear, lock, new_folder, output, write_json, write_text
 from normae.runs.folder import locked
@@ -59,6 +63,23 @@ def test_the_folder_is_flushed_after_the_name_is_there(tmp_path, monkeypatch):
     assert flushed[0] == (str(tmp_path), False), "the new folder's own name"
     assert "normae-part" in flushed[1][0]
     assert flushed[2] == (str(tmp_path / "new"), True)
+
+
+def test_a_folder_is_flushed_with_all_that_is_in_it(tmp_path, monkeypatch):
+    """Its files and itself before it has its name, and then the name."""
+    flushed, real = [], os.fsync
+
+    def fsync(handle: int) -> None:
+        flushed.append((os.fstat(handle).st_ino, (tmp_path / "out").exists()))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with new_folder(tmp_path / "out") as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "a.txt").write_text("a")  # by a library, which does not flush
+    out = tmp_path / "out"
+    assert {place for place, named in flushed if not named} >= {p.stat().st_ino for p in (out, *out.rglob("*"))}
+    assert flushed[-1] == (tmp_path.stat().st_ino, True)
 
 
 def test_a_full_disk_names_the_file(tmp_path):
@@ -270,6 +291,39 @@ def test_no_command_replaces_a_file_that_is_there(tmp_path, capfd):
             assert command(*words, "-o", out / name, "--force") == 0, capfd.readouterr().err
             assert (out / name).read_bytes() != b"mine"
     assert sorted(p.name for p in out.iterdir()) == ["a.npz", "b.h5", "c.h5", "d.csv", "e.json", "f"]
+
+
+FORCED = {
+    "report": "RUN", "dual": "RUN RUN -o FILE", "spread": "RUNS -o FOLDER", "score": "RUN x.npz -o FOLDER.npz",
+    "sample": "RUN -o FOLDER.npz", "histogram": "RUN x.npz -o FILE", "export": "RUN --onnx -o FOLDER.onnx",
+    "export ": "RUN --trigger -o FILE", "ensemble": "RUN RUN -o FILE", "reproduce": "toy -o FILE",
+    "bench": "--only toy -o FILE", "jets generate": "qcd -n 1 -o FOLDER.h5", "jets convert": "x.h5 -o FOLDER.h5",
+    "jets images": "x.h5 -o FOLDER.h5", "jets observables": "x.h5 -o FOLDER.csv", "jets show": "x.h5 -o FILE",
+}  # fmt: skip
+
+
+def test_these_are_all_commands_that_may_be_forced():
+    root = typer.main.get_command(app).commands
+    inner = [(f"jets {name}", one) for name, one in root["jets"].commands.items()]
+    found = {name for name, one in [*root.items(), *inner] if any("--force" in p.opts for p in one.params)}
+    assert found == {name.strip() for name in FORCED}
+
+
+@pytest.mark.parametrize("name", FORCED)
+def test_force_reaches_every_command(name, tmp_path, monkeypatch, capfd):
+    """Of a file where a folder is to be, or the other way round, it is said that it is the wrong kind."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(zoo.path("toy-1gauss-nae"), "RUN")
+    for folder in ("FOLDER", "FOLDER.npz", "FOLDER.onnx", "FOLDER.h5", "FOLDER.csv", "RUN/report.html"):
+        Path(folder).mkdir()
+    Path("FILE").write_text("mine")
+    words = [*name.split(), *FORCED[name].split()]
+    for more, said in (
+        ([], "exists already; choose another name"),
+        (["--force"], r", not a (file|folder); choose"),
+    ):
+        assert command(*words, *more) == 2
+        assert re.search(said, capfd.readouterr().err)
 
 
 def test_no_command_writes_into_a_folder_of_somebody_else(tmp_path, capfd):

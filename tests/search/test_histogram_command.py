@@ -225,11 +225,14 @@ def test_a_run_on_a_table(table_run: TableRun, tmp_path):
     assert sentences[0].startswith("signal: ALL 300 rows lie outside the range of the training sample in `pt`")
 
 
-@pytest.mark.parametrize("kind", ["negative", "cancelling"])
+WEIGHTS = {"negative": [-1.0], "cancelling": [0.1, 0.2, -0.3], "cancelling but for float32": [0.3, -0.1, -0.2]}
+
+
+@pytest.mark.parametrize("kind", WEIGHTS)
 @pytest.mark.parametrize("sample", ["signal", "background"])
 def test_weights_that_sum_to_nothing(folder, tmp_path, kind, sample):
     """A sum below zero turned the signal's sign, a sum of zero was a division by it."""
-    weights = -np.ones(500) if kind == "negative" else np.resize([0.1, 0.2, -0.3], 500 - 500 % 3)
+    weights = np.resize(WEIGHTS[kind], 498)
     wrong = write(tmp_path / "wrong.parquet", rows(len(weights), 3), weights)
     files = {"background": folder / "background.parquet", "signal": folder / "signal.parquet"} | {sample: wrong}
     settings = HistogramSettings(bins="0,1,2,4", weights="w", expected_signal=10)

@@ -151,7 +151,7 @@ def fill_sample(binner: Binner, name: str, edges: Array, files: Files, dataset: 
     binner.notes += [f"{name}: {sentence}" for sentence in scorer.said_of(seen)]
     assert total is not None  # every file has events
     if column is not None:
-        least = 1e-9 * np.sqrt(total.events * total.variance.sum())  # of sum |w|
+        least = 1e-7 * np.sqrt(total.events * total.variance.sum())  # of sum |w|: float32 rounds by 6e-8
         found = total.value.sum()
         require_that(found > least, f"--weights {column}", f"a positive sum for the {name}", f"{found:.4g}")
     return total
