@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import signal
 import subprocess
 import sys
 import tracemalloc
@@ -85,6 +86,23 @@ def test_every_failure_of_a_disk():
         for error in (OSError(number, "writing failed", "f"), RuntimeError(f"I/O error: {os.strerror(number)}")):
             assert console.judged(error)[1] == 3
     assert console.judged(PermissionError(errno.EACCES, "Permission denied", "f"))[1] == 2
+
+
+@pytest.mark.parametrize("kind", [errors.LogZDisagreement, errors.TrainingDiverged, errors.ClusterFailed])
+def test_what_failed_though_the_input_was_good(kind):
+    sentence, code = console.judged(kind("why"))
+    assert "why" in sentence
+    assert code == 1
+
+
+def test_nohup_has_a_terminal_that_closes_ignored():
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGTERM)}
+    try:
+        with console.signals_heard():
+            assert {signal.getsignal(number) for number in before} == {signal.SIG_IGN}
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
@@ -196,6 +214,9 @@ def test_a_history_of_many_lines(tmp_path):
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write("x\n")
     with pytest.raises(InputError, match="line 40001 is not a line of metrics"):
+        folder.read_history()
+    (tmp_path / "metrics.jsonl").write_text("[" * 100_000 + "\n")
+    with pytest.raises(InputError, match="line 1 is not a line of metrics"):
         folder.read_history()
 
 

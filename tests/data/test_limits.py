@@ -345,8 +345,16 @@ def test_what_the_memory_cannot_hold(suffix, tmp_path, monkeypatch):
     assert read_table(path)[0].shape == (1000, 20)
     (tmp_path / "memory.max").write_text("79000")
     monkeypatch.setattr(errors, "LIMIT", tmp_path / "memory.max")
-    with pytest.raises(InputError, match=f"t.{suffix}: .* takes 0.0 GB of memory, this machine has 0.0"):
+    with pytest.raises(InputError, match=f"t.{suffix}: a table takes 0.0 GB of memory, this machine has 0.0"):
         read_table(path)
+    with open_table(path) as table, pytest.raises(InputError, match=r"a chunk takes 0\.0 GB"):
+        next(table.chunks(size=1000))
+    with open_table(path) as table:
+        if suffix == "npz":  # an array is one piece of the archive
+            with pytest.raises(InputError, match=r"an array in Fortran order takes 0\.0 GB"):
+                next(table.chunks(size=10))
+        else:
+            assert next(table.chunks(size=10))[1].shape == (10, 20)
 
 
 # --- whole numbers

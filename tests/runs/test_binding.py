@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+import torch
 from safetensors.torch import save
 
 import normae
@@ -91,6 +92,17 @@ def test_flipped_bits_of_the_zoo_are_noticed(tmp_path):
         (run / "model.safetensors").write_bytes(flipped(content, generator))
         with pytest.raises(InputError):
             normae.load(run)
+
+
+def test_headers_nested_deeply(tmp_path):
+    deep, path = "[" * 100_000, tmp_path / "x.safetensors"
+    for header in (deep, '{"__metadata__": ' + deep):
+        path.write_bytes(len(header).to_bytes(8, "little") + header.encode())
+        with pytest.raises(InputError, match="truncated or not a safetensors file"):
+            read_tensors(path)
+    path.write_bytes(save({"a": torch.zeros(1)}, {"normae-2": deep}))
+    with pytest.raises(InputError, match="the header cannot be read"):
+        read_tensors(path)
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(copy, tmp_path, caplog):

@@ -248,11 +248,21 @@ def test_signals_stop_with_a_checkpoint(tmp_path, tiny_run, number):
     def stop(trainer, happening) -> None:
         if not trainer.stop:
             os.kill(os.getpid(), number)
+            assert trainer.stop
+            assert signal.getsignal(number) == signal.SIG_DFL, "a second one ends it at once"
 
     assert not train(tiny_run, tmp_path / "run", watch=stop)
     assert RunFolder(tmp_path / "run").checkpoint.is_file()
     assert signal.getsignal(number) == signal.SIG_DFL
     signal.signal(number, before)
+
+
+def test_a_signal_that_nohup_has_ignored_stops_nothing(tmp_path, tiny_run):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert train(tiny_run, tmp_path / "run", watch=lambda *_: os.kill(os.getpid(), signal.SIGHUP))
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_job_killed_before_its_first_files_can_begin_again(tmp_path, tiny_run):

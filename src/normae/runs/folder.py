@@ -234,7 +234,7 @@ def read_stored(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], str]:
         tensors = dict(sorted(load_tensors(content).items()))  # in an order of its own: draws depend on it
         length = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
-    except (SafetensorError, ValueError, RecursionError, OSError) as error:
+    except (SafetensorError, ValueError, OSError) as error:
         raise InputError(f"{path}: truncated or not a safetensors file ({error})") from None
     if WEIGHTS_FORMAT not in metadata:
         hint = "; bench/seal.py brings files of normae-1 up to date" if "normae-1" in metadata else ""
