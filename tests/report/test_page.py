@@ -175,9 +175,10 @@ def test_any_name_of_a_column(name: str, tmp_path: Path) -> None:
     """As it is: dollars begin no formula, and no cell of the table begins one for a spreadsheet."""
     figure, axes = new_figure()
     column_histograms(axes[0], [name], np.random.default_rng(0).normal(size=(50, 1)), np.ones((50, 1)), [""])
-    paths = save_figure(figure, tmp_path, "columns", {name: np.zeros(2)})
+    paths = save_figure(figure, tmp_path, "columns", {name: np.array(["=1+1", "a"])})
     assert inline_svg(paths.svg.read_text(encoding="utf-8"), "p").startswith("<svg")
     with paths.csv.open(encoding="utf-8", newline="") as file:
         assert next(csv.reader(file)) == [f"'{name}" if name == "=1+1" else name]
+        assert file.read().split() == ["'=1+1", "a"]
     label = axes[0, 0].get_xlabel()
     assert label.count("$") == label.count(r"\$") == name.count("$"), "all are escaped"
