@@ -127,8 +127,8 @@ class Run:
         if self.base is not None and (self.coordinates.kind == "identity" or self.contrast is None):
             raise InputError('base: expected coordinates.kind = "table" or "components", and a [contrast] table')
         text = self.data.categories and not self.on_lattice
-        wanted = "the package's own network with coordinates.lattice, and no likelihood training (iterations 0)"
-        refuse(text, f"data.categories: expected {wanted}, for columns of text; leave these out")
+        needs = "needs the package's own network, coordinates.lattice and no likelihood training (iterations 0)"
+        refuse(text, f"data.categories: a column of text {needs}; leave such columns out with --columns")
         self._check_condition()
         self._check_network()
         least = 4 if self.bayesian is None else 2  # without a width of their own their spread is all that is known

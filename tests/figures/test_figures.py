@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from normae.errors import InputError
 from normae.figures import REGION_COLOURS, figure_style, new_figure
-from normae.figures.curves import speed_bars, training_curves
+from normae.figures.curves import column_histograms, speed_bars, training_curves
 from normae.figures.densities import (
     deviation_map,
     field_map,
@@ -203,3 +203,28 @@ def test_residuals_of_jets_have_a_linear_scale_of_both_signs():
     assert -norm.vmin == norm.vmax == pytest.approx(1e-3, rel=0.01)
     assert axes[1, 0].images[0].colorbar.extend == "both"
     assert axes[0, 0].images[0].colorbar.extend == "neither"
+
+
+def test_parts_of_a_score_have_a_scale_of_their_own():
+    """They are no shares of pT: neither do they set the scale of the pictures, nor are they drawn as its logarithm."""
+    images, parts = np.full((2, 40, 40), 1e-3), np.tile(np.linspace(-5.0, 5.0, 1600), (2, 1)).reshape(2, 40, 40)
+    _, axes = new_figure(2, 1)
+    picture_rows(axes[:, 0], [images, parts], ["picture", "parts"], ["a", "b"])
+    norms = [ax.images[0].norm for ax in axes[:, 0]]
+    assert [type(norm).__name__ for norm in norms] == ["LogNorm", "Normalize"]
+    assert norms[0].vmax == pytest.approx(1e-3)
+    assert -norms[1].vmin == norms[1].vmax == pytest.approx(5, rel=0.01)
+    assert axes[1, 0].images[0].colorbar.ax.get_ylabel() == "part of the score"
+
+
+def test_a_column_over_powers_of_ten_is_drawn_as_its_logarithm():
+    rows = np.random.default_rng(0).normal(size=(2000, 2))
+    rows[:, 0] = 10 ** (3 * rows[:, 0] + 4)
+    _, axes = new_figure(1, 2)
+    column_histograms(axes[0], ["E", "x"], rows, rows, ["", ""])
+    assert [ax.get_xlabel() for ax in axes[0]] == ["log10 of E", "x"]
+    low, high = axes[0, 0].get_xlim()
+    assert low == pytest.approx(4 - 3 * 2.88, abs=1)
+    assert high == pytest.approx(4 + 3 * 2.88, abs=1)
+    heights = axes[0, 0].patches[0].get_data().values
+    assert heights.argmax() == pytest.approx(20, abs=5)  # in the middle, where on a linear axis all lies in one bin

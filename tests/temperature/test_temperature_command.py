@@ -182,3 +182,16 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert "Go on with the same command" in " ".join(capsys.readouterr().err.split())
     assert run(*search, "--trainings", "2", "--epochs", "1", "--start", "a") == 2
     assert run(str(CONFIGS / "jets-paper-qcd-nae.toml"), str(SAMPLE), "--out", str(tmp_path / "x")) == 2
+
+
+def test_a_column_of_few_values_is_named_as_what_no_estimate_holds_for(tmp_path, caplog):
+    """Its density has steps, and estimates from gradients came out at a tenth of T."""
+    x = np.random.default_rng(0).normal(size=(600, 2))
+    settings = ["contrast.iterations=20", "data.test=100"]
+    normae.train(x, tmp_path / "smooth", settings=settings)
+    estimate_temperatures(tmp_path / "smooth", 50)
+    assert "20 values" not in caplog.text
+    x[:, 0] = np.arange(600) % 2
+    normae.train(x, tmp_path / "steps", settings=settings)
+    estimate_temperatures(tmp_path / "steps", 50)
+    assert "a column has 20 values or fewer" in caplog.text

@@ -258,16 +258,12 @@ def run(app: typer.Typer) -> None:
     try:
         with signals_heard(), shown_by(Bars()):
             app()
-    except KeyboardInterrupt:
-        _exit("interrupted", 130)
-    except SystemExit as error:
-        if error.code == 130:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        if interrupted(error) or getattr(error, "code", None) == 130:
             _exit("interrupted", 130)
-        raise
-    except Exception as error:
-        if os.environ.get("NORMAE_TRACEBACK"):
+        if not isinstance(error, Exception) or os.environ.get("NORMAE_TRACEBACK"):
             raise
-        _exit(*(("interrupted", 130) if interrupted(error) else judged(error)))
+        _exit(*judged(error))
 
 
 def interrupted(error: BaseException | None) -> bool:

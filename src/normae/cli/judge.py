@@ -103,16 +103,15 @@ def dual(
     Example: normae dual runs/a runs/b --data test.npz
     """
     from normae.config import read
+    from normae.dual import test as dual_test
     from normae.dual.judge import DualSettings
     from normae.dual.output import default_folder, notes
-    from normae.dual.test import dual as dual_runs
-    from normae.dual.test import sample_of
     from normae.runs.load import run_of
 
-    sample = sample_of(read(run_of(run_a).config), data)
+    sample = dual_test.sample_of(read(run_of(run_a).config), data)
     folder = out or default_folder(run_a, run_b, sample, reference)
     settings = DualSettings(events=events, draws=draws, seed=seed, classifier=classifier)
-    result = dual_runs(run_a, run_b, folder, sample, settings, device, reference, force)
+    result = dual_test.dual(run_a, run_b, folder, sample, settings, device, reference, force)
     show(("log r = log p_B - log p_A", *(f"against {name}" for name in result.against)), _ratios(result))
     for sentence in [*result.verdicts.values(), *notes(result)]:
         say(sentence)
@@ -240,13 +239,12 @@ def reproduce(
 
     Example: normae reproduce toy
     """
-    from normae.paper.reproduce import Settings
-    from normae.paper.reproduce import reproduce as make
+    from normae.paper import reproduce as paper
 
     out = out or Path("runs") / f"reproduce-{what}"
-    settings = Settings(from_scratch, configs, seed, device, jets, generated, tuple(override or ()))
+    settings = paper.Settings(from_scratch, configs, seed, device, jets, generated, tuple(override or ()))
     with TrainingDisplay() as display:
-        made = make(what, out, settings, display, force)
+        made = paper.reproduce(what, out, settings, display, force)
     for title, rows in made.tables.items():
         show(rows[0], rows[1:], title)
     if made.left_out:

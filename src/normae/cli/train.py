@@ -84,6 +84,7 @@ def info(run: Folder) -> None:
 def describe_run(run: "RunFolder") -> str:
     """A few lines about a run."""
     from normae.config import read
+    from normae.statistics.arrays import Estimate
 
     config = read(run.config)
     source = config.data.density or config.data.file or f"jets ({config.data.jets})"
@@ -104,9 +105,7 @@ def describe_run(run: "RunFolder") -> str:
         facts = run.read_provenance()
         lines.append(f"  trained on     {facts['device']} in {facts['wall_seconds']} s, backend {facts['backend']}")
     if run.metrics.is_file():
-        metrics = run.read_metrics()
-        errors = {name: f" ± {m['error']:.2g}" if m["error"] else "" for name, m in metrics.items()}
-        lines += [f"  {name:<28} {m['value']:.6g}{errors[name]}" for name, m in metrics.items()]
+        lines += [f"  {name:<28} {Estimate(**found)}" for name, found in run.read_metrics().items()]
     return "\n".join(lines)
 
 

@@ -365,7 +365,7 @@ def _csv_problem(message: str, names: Sequence[str], chosen: Sequence[str]) -> s
     if not known:
         return line
     name = (names if int(number) < len(names) else chosen)[int(number)]
-    return f"the column {name!r} does not hold real numbers ({line})"
+    return f"the column {name!r} does not hold real numbers ({line}); mend it, or leave it out with --columns"
 
 
 def _parquet(path: Path, _: str | None, stack: ExitStack) -> Table:

@@ -419,7 +419,7 @@ class ComponentsStudy(TableStudy):
         found["pictures"] = (
             "The least likely jets",
             "Test jets of the class trained on with the highest scores: the picture, the picture that its components "
-            "alone make, and the parts of the score, compared with a likely jet. Pictures are on a logarithmic scale.",
+            "alone make, and what each pixel adds to the score (red) or takes from it (blue), against a likely jet.",
         )
         if "auc" in metrics:
             found["roc"] = ("ROC curve", "Jets of the other class kept over held-out jets kept. Dotted: a coin.")

@@ -109,13 +109,17 @@ def score_histograms(ax: Axes, scores: Mapping[str, Values]) -> Axes:
 def column_histograms(
     axes: Sequence[Axes], names: Sequence[str], held_out: Values, sampled: Values, texts: Sequence[str]
 ) -> Sequence[Axes]:
-    """An axis for each of d columns `names`: rows `held_out` (N, d) and `sampled` (M, d), and `texts` of them."""
+    """An axis for each of d columns: `held_out` (N, d), `sampled` (M, d), and `texts`; powers of ten as a logarithm."""
     for k, (ax, name, text) in enumerate(zip(axes, names, texts, strict=True)):
-        edges = even_edges(held_out[:, k], 0.002, 40, 1.0)
-        for values, kind in ((held_out[:, k], "held out"), (sampled[:, k], "sampled")):
+        low, high = np.quantile(held_out[:, k], (0.01, 0.99))
+        wide = bool(held_out[:, k].min() > 0 and high > 100 * low)
+        seen, drawn = ((np.log10(part[:, k].clip(low / 100)) if wide else part[:, k]) for part in (held_out, sampled))
+        edges = even_edges(seen, 0.002, 40, 1.0)
+        for values, kind in ((seen, "held out"), (drawn, "sampled")):
             ax.stairs(density_in(values, edges), edges, color=KIND_COLOURS[kind], label=kind, linewidth=1.3)
-        label = "".join(letter if letter.isprintable() else "?" for letter in name).replace("$", r"\$")
-        ax.set(xlabel=label, ylabel="normalized", xlim=(edges[0], edges[-1]))
+        label = "".join(letter if letter.isprintable() else "?" for letter in wide * "log10 of " + name)
+        ax.ticklabel_format(axis="x", scilimits=(-3, 4))
+        ax.set(xlabel=label.replace("$", r"\$"), ylabel="normalized", xlim=(edges[0], edges[-1]))
         ax.set_ylim(0, 1.3 * ax.get_ylim()[1])
         ax.text(0.03, 0.97, text, transform=ax.transAxes, va="top", fontsize=8)
     axes[0].legend(loc="upper right", fontsize=8)

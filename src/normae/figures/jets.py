@@ -21,6 +21,7 @@ from normae.statistics.arrays import Array
 FLOOR = 1e-5  # the least share of pT that a picture shows
 GAP = 3  # pixels between two pictures
 RESIDUAL_SHARE = 0.998  # of all pixels that the colour scale of residuals covers
+SIGNED = {"residual": "difference", "parts": "part of the score"}  # rows of both signs, and what their scale shows
 
 
 class RocCurve(NamedTuple):
@@ -121,17 +122,17 @@ def picture_rows(
 ) -> Any:
     """Pictures of jets side by side, eta to the right and phi upwards, on one logarithmic colour scale.
 
-    A row named "residual" has a linear scale of both signs: the energy is the mean of its squares, and on a logarithmic
-    one what adds nothing to the energy would look like what makes it. A few pixels may lie beyond its ends.
+    A row of `SIGNED` has a linear scale of both signs: the energy is the mean of a residual's squares, and on a
+    logarithmic one what adds nothing to it would look like what makes it. A few pixels may lie beyond its ends.
 
     Args:
         rows: R arrays of images with shape (K, 40, 40), with R axes and names, and K titles.
     """
-    positive = [images for images, name in zip(rows, names, strict=True) if name != "residual"]
+    positive = [images for images, name in zip(rows, names, strict=True) if name not in SIGNED]
     highest = max(float(max(images.max() for images in positive)), 10 * FLOOR)
     for ax, images, name in zip(axes, rows, names, strict=True):
         require_that(images.shape[1:] == (SIDE, SIDE), name, f"images of shape (K, {SIDE}, {SIDE})", images.shape)
-        signed = name == "residual"
+        signed = name in SIGNED
         reach = max(float(np.quantile(np.abs(images), RESIDUAL_SHARE)), FLOOR)
         norm = Normalize(-reach, reach) if signed else LogNorm(FLOOR, highest)
         gap = np.full((SIDE, GAP), np.nan)
@@ -143,7 +144,7 @@ def picture_rows(
         ax.set_ylabel(name, fontsize=10)
         ax.spines[:].set_visible(False)
         extend = "both" if signed and np.abs(images).max() > reach else "neither"
-        bar = colour_bar(ax, drawn, "difference" if signed else r"share of $p_T$", width=0.012, extend=extend)
+        bar = colour_bar(ax, drawn, SIGNED.get(name, r"share of $p_T$"), width=0.012, extend=extend)
         bar.ax.tick_params(labelsize=8)
     for column, title in enumerate(titles):
         axes[0].text(column * (SIDE + GAP) + SIDE / 2, SIDE + 1, title, ha="center", va="bottom", fontsize=9)

@@ -46,7 +46,7 @@ from normae.config import Run, read
 from normae.data import SparseEvents
 from normae.data.images import moments
 from normae.energy import Energy, value_and_grad
-from normae.errors import InputError, refuse
+from normae.errors import InputError, decided, refuse
 from normae.figures import figure_style, new_figure
 from normae.figures.ratios import component_temperatures, temperature_estimates
 from normae.files import write_json
@@ -225,6 +225,8 @@ def estimate_temperatures(
     if read(run_of(run).config).modes:
         raise InputError(f"{run}: a mixture of several trainings, which have a temperature each; give one of them")
     model = load(run, device).centre  # of members with coordinates of their own, one of them
+    if (on := model.coordinates.lattice) is not None and bool(((on[1] > 0) & (on[3] - on[2] < 20)).any()):
+        decided(f"{run}: a column has 20 values or fewer; its density has steps, so that no estimate of T holds")
     x = model.coordinates.forward(_events(run, data, events).to(model.device).double())
     if model.coordinates.kind == "components":  # the density is of jets with the noise that the training added
         x = model.coordinates.noisy(x, 1, stream(seed, "temperature/noise"))
