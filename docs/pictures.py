@@ -103,6 +103,7 @@ def jets() -> None:
                 ax.hist(score[rows], edges, density=True, histtype="step", color=colour, label=label)
             found = auc(score[~tops], score[tops])
             ax.set(title=f"{title}: AUC {found.value:.2f} ± {found.error:.2f}", xlabel="log10 of the score", yticks=[])
+            ax.set_ylim(0, 1.25 * ax.get_ylim()[1])  # room for the legend
             ax.legend()
         figure.savefig(FIGURES / "jets-both-directions.png", dpi=130)
 
