@@ -49,6 +49,12 @@ from normae.training.backends import Group, processes
 MEMBER = 1_000_000  # between the seeds of two members of an ensemble; the first has the run's own
 NOT_COMPARED = {"output_start"}  # of the network: what only decides the first weights
 HELD_OUT = 2000  # rows of a small validation sample are taken again, each time with other noise, up to about so many
+DOUBTS = (
+    "few values that repeat, far from each other, in {}: values between them get a probability too; if they are codes, "
+    "give them as text",
+    "many rows have one and the same value in {}, and the others lie anywhere: p has a narrow peak there, and samples "
+    "come near it, not to it; if that matters, train them apart",
+)  # of columns, as `doubtful` finds them
 Start = tuple[dict[str, Tensor], dict[str, Any]]  # rows of `State.start`, or weights by name; and what is said of them
 
 
@@ -235,16 +241,9 @@ def _fitted(
     if table is not None and config.on_lattice and lattice is None:
         lattice = find_lattice(table.numpy(), [len(words) for words in config.data.categories])
         names = events.columns or [str(j) for j in range(table.shape[1])]
-        few, heaped = (
-            ", ".join(repr(names[j]) for j in found[:5]) + ", ..." * (len(found) > 5)
-            for found in doubtful(table.numpy(), lattice)
-        )
-        between = "values between them get a probability too; if they are codes, give them as text"
-        peak = "p has a narrow peak there, and samples come near it, not to it; if that matters, train them apart"
-        if few:
-            decided(f"few values that repeat, far from each other, in {few}: {between}")
-        if heaped:
-            decided(f"many rows have one and the same value in {heaped}, and the others lie anywhere: {peak}")
+        for found, words in zip(doubtful(table.numpy(), lattice), DOUBTS, strict=True):
+            if found:
+                decided(words.format(", ".join(repr(names[j]) for j in found[:5]) + ", ..." * (len(found) > 5)))
     if table is not None and (given := config.coordinates.condition):
         return ConditionalCoordinates.of(table, given, config.coordinates.noise, lattice)
     return fit_coordinates(config.coordinates, table, weights, lattice)
