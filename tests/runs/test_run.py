@@ -135,6 +135,14 @@ def test_folder_in_use(tmp_path, tiny_run):
     assert train(tiny_run, tmp_path / "run")
 
 
+def test_a_run_that_another_job_writes_to_is_not_judged_or_reported(trained):
+    kept = trained.report.read_bytes()
+    for judge in (lambda: evaluate(trained.path, True), lambda: report(trained.path, force=True)):
+        with locked(trained.path), pytest.raises(InputError, match="in use by a running job"):
+            judge()
+    assert trained.report.read_bytes() == kept
+
+
 def test_a_killed_job_leaves_no_lock(tmp_path):
     code = (
         "import os, pathlib, sys\n"
